@@ -1,0 +1,58 @@
+# Everything sets itself up: `make test` and `make demo` work on a fresh clone as one command and are quick the second time.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH ?= torch==2.13.0
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+READY := $(VENV)/.ready
+BENCH_READY := $(VENV)/.ready-bench
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lint types docs test test-fast examples demo bench format clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY)  ## make the virtual environment
+
+# torch goes first and by itself, so that its build is chosen once and every later package takes it as it is.
+# Where the default index has only the build with CUDA:  make TORCH='torch --index-url https://download.pytorch.org/whl/cpu'
+$(READY): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install $(TORCH)
+	$(PIP) install --editable '.[dev]'
+	@touch $@
+
+$(BENCH_READY): $(READY)
+	$(PIP) install --editable '.[bench]'
+	@touch $@
+
+lint: $(READY)  ## ruff, all rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)  ## mypy, strict
+	$(BIN)/mypy
+
+docs: $(READY)  ## build the documentation; a broken link fails
+	$(BIN)/mkdocs build --strict --quiet
+
+test-fast: $(READY)  ## the tests that take seconds
+	$(BIN)/python -m pytest -m 'not slow'
+
+test: lint types docs  ## everything that continuous integration runs
+	$(BIN)/python -m pytest
+
+demo: $(READY)  ## kill real training runs with SIGKILL, resume them, compare
+	$(BIN)/python -m resumable.demo
+
+bench: $(BENCH_READY)  ## the figures of docs/reference/benchmarks.md, measured anew
+	$(BIN)/python -m benchmarks
+
+format: $(READY)  ## let ruff fix what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) site dist runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

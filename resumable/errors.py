@@ -1,0 +1,124 @@
+"""Every error and warning that `resumable` raises.
+
+    ResumableError
+    ├── ConfigurationError (ValueError)      options that cannot work, found when wrapping or when the ranks are known
+    │   ├── UnevenBatchError                 the global batch cannot be shared evenly by this number of ranks
+    │   └── UnsupportedError (TypeError)     the thing cannot be wrapped, or a promise cannot be kept for it
+    ├── MissingDependencyError (ImportError) a framework that is needed is not installed
+    ├── StateError
+    │   ├── StateFormatError (ValueError)    not a state, truncated, or written by a newer version
+    │   └── StateMismatchError (ValueError)  a state of other data, another order or another configuration
+    ├── DataError (RuntimeError)
+    │   ├── SampleError                      the dataset raised while reading a sample
+    │   ├── WorkerError                      a worker process died or could not be started
+    │   ├── OnePassError                     a source that can be read once was to be read again
+    │   └── BackendError                     a backend broke its protocol
+    └── CheckpointError (RuntimeError)
+        ├── CheckpointNotFoundError          no committed checkpoint of that step
+        └── CorruptCheckpointError           a checkpoint that does not match its checksum
+
+    UserWarning
+    ├── PromiseWarning                       a promise that does not hold for the wrapped thing, by name
+    ├── StateMismatchWarning                 a mismatch accepted by `load_state_dict(..., strict=False)`
+    └── CorruptCheckpointWarning             `CheckpointStore.latest()` skipped a checkpoint
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BackendError",
+    "CheckpointError",
+    "CheckpointNotFoundError",
+    "ConfigurationError",
+    "CorruptCheckpointError",
+    "CorruptCheckpointWarning",
+    "DataError",
+    "MissingDependencyError",
+    "OnePassError",
+    "PromiseWarning",
+    "ResumableError",
+    "SampleError",
+    "StateError",
+    "StateFormatError",
+    "StateMismatchError",
+    "StateMismatchWarning",
+    "UnevenBatchError",
+    "UnsupportedError",
+    "WorkerError",
+]
+
+
+class ResumableError(Exception):
+    """Base of every error of this package."""
+
+
+class ConfigurationError(ResumableError, ValueError):
+    """Options that cannot work together, or cannot work with this data."""
+
+
+class UnevenBatchError(ConfigurationError):
+    """The global batch cannot be shared evenly by this number of ranks."""
+
+
+class UnsupportedError(ConfigurationError, TypeError):
+    """The thing cannot be wrapped, or a promise cannot be kept for it."""
+
+
+class MissingDependencyError(ResumableError, ImportError):
+    """A framework that is needed is not installed; the message has the command that installs it."""
+
+
+class StateError(ResumableError):
+    """Base of the errors about a state given to `load_state_dict`."""
+
+
+class StateFormatError(StateError, ValueError):
+    """The object is not a state, is truncated, or was written by a newer version of this package."""
+
+
+class StateMismatchError(StateError, ValueError):
+    """The state belongs to other data, another order or another configuration."""
+
+
+class DataError(ResumableError, RuntimeError):
+    """Base of the errors that come up while data is read."""
+
+
+class SampleError(DataError):
+    """The dataset raised while a sample was read; the original error is the cause."""
+
+
+class WorkerError(DataError):
+    """A worker process died, or could not be started."""
+
+
+class OnePassError(DataError):
+    """A source that can be read once, such as a generator, was to be read again."""
+
+
+class BackendError(DataError):
+    """A backend broke its protocol: it gave more, fewer or other batches than were asked for."""
+
+
+class CheckpointError(ResumableError, RuntimeError):
+    """Base of the errors of `CheckpointStore`."""
+
+
+class CheckpointNotFoundError(CheckpointError):
+    """There is no committed checkpoint of the step that was asked for."""
+
+
+class CorruptCheckpointError(CheckpointError):
+    """A committed checkpoint's bytes differ from what was written."""
+
+
+class PromiseWarning(UserWarning):
+    """A promise does not hold for the thing that was wrapped; the message says which one."""
+
+
+class StateMismatchWarning(UserWarning):
+    """A mismatch that `load_state_dict(..., strict=False)` accepted."""
+
+
+class CorruptCheckpointWarning(UserWarning):
+    """`CheckpointStore.latest()` skipped a torn or corrupt checkpoint."""
