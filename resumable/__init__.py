@@ -1,1 +1,65 @@
-"""Make any training data loader resume, after any crash, at the exact batch it crashed on."""
+"""Make any training data loader resume, after any crash, at the exact batch it crashed on.
+
+    import resumable
+
+    loader = resumable.wrap(DataLoader(dataset, batch_size=64, shuffle=True), seed=0)
+    for epoch in loader.epochs(10):
+        for batch in epoch:
+            ...
+            saved = loader.state_dict()
+
+`wrap` is the front door; what stands behind it is described in the documentation under "Concepts".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from resumable import errors, rng, samplers
+from resumable._version import __version__
+from resumable.backend import IndexedBackend, ReplayBackend, Request, SnapshotBackend
+from resumable.cursor import Cursor
+from resumable.errors import ResumableError
+from resumable.iteration import Epoch
+from resumable.loader import Loader
+from resumable.options import Options
+from resumable.registry import register, wrap
+from resumable.world import World
+
+if TYPE_CHECKING:
+    from resumable.checkpoint import CheckpointStore
+    from resumable.integrations.torch_sampler import ResumableSampler
+
+__all__ = [
+    "CheckpointStore",
+    "Cursor",
+    "Epoch",
+    "IndexedBackend",
+    "Loader",
+    "Options",
+    "ReplayBackend",
+    "Request",
+    "ResumableError",
+    "ResumableSampler",
+    "SnapshotBackend",
+    "World",
+    "__version__",
+    "errors",
+    "register",
+    "rng",
+    "samplers",
+    "wrap",
+]
+
+_LAZY = {
+    "CheckpointStore": "resumable.checkpoint",  # its file systems are imported with it
+    "ResumableSampler": "resumable.integrations.torch_sampler",  # a torch Sampler, so torch comes with it
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib  # noqa: PLC0415  # only on this path
+
+    return getattr(importlib.import_module(_LAZY[name]), name)

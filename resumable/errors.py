@@ -1,26 +1,26 @@
 """Every error and warning that `resumable` raises.
 
-    ResumableError
-    ├── ConfigurationError (ValueError)      options that cannot work, found when wrapping or when the ranks are known
-    │   ├── UnevenBatchError                 the global batch cannot be shared evenly by this number of ranks
-    │   └── UnsupportedError (TypeError)     the thing cannot be wrapped, or a promise cannot be kept for it
-    ├── MissingDependencyError (ImportError) a framework that is needed is not installed
-    ├── StateError
-    │   ├── StateFormatError (ValueError)    not a state, truncated, or written by a newer version
-    │   └── StateMismatchError (ValueError)  a state of other data, another order or another configuration
-    ├── DataError (RuntimeError)
-    │   ├── SampleError                      the dataset raised while reading a sample
-    │   ├── WorkerError                      a worker process died or could not be started
-    │   ├── OnePassError                     a source that can be read once was to be read again
-    │   └── BackendError                     a backend broke its protocol
-    └── CheckpointError (RuntimeError)
-        ├── CheckpointNotFoundError          no committed checkpoint of that step
-        └── CorruptCheckpointError           a checkpoint that does not match its checksum
+ResumableError
+├── ConfigurationError (ValueError)      options that cannot work, found when wrapping or when the ranks are known
+│   ├── UnevenBatchError                 the global batch cannot be shared evenly by this number of ranks
+│   └── UnsupportedError (TypeError)     the thing cannot be wrapped, or a promise cannot be kept for it
+├── MissingDependencyError (ImportError) a framework that is needed is not installed
+├── StateError
+│   ├── StateFormatError (ValueError)    not a state, truncated, or written by a newer version
+│   └── StateMismatchError (ValueError)  a state of other data, another order or another configuration
+├── DataError (RuntimeError)
+│   ├── SampleError                      the dataset raised while reading a sample
+│   ├── WorkerError                      a worker process died or could not be started
+│   ├── OnePassError                     a source that can be read once was to be read again
+│   └── BackendError                     a backend broke its protocol
+└── CheckpointError (RuntimeError)
+    ├── CheckpointNotFoundError          no committed checkpoint of that step
+    └── CorruptCheckpointError           a checkpoint that does not match its checksum
 
-    UserWarning
-    ├── PromiseWarning                       a promise that does not hold for the wrapped thing, by name
-    ├── StateMismatchWarning                 a mismatch accepted by `load_state_dict(..., strict=False)`
-    └── CorruptCheckpointWarning             `CheckpointStore.latest()` skipped a checkpoint
+UserWarning
+├── PromiseWarning                       a promise that does not hold for the wrapped thing, by name
+├── StateMismatchWarning                 a mismatch accepted by `load_state_dict(..., strict=False)`
+└── CorruptCheckpointWarning             `CheckpointStore.latest()` skipped a checkpoint
 """
 
 from __future__ import annotations

@@ -1,0 +1,111 @@
+"""The three protocols behind a Loader. They are structural: a class needs no base and no registration to fit.
+
+    kind       what it offers                                resume by              elastic
+    indexed    any sample, by its index                      seeking, O(1)          yes
+    snapshot   a stream, and its state as a value            its own state          where all ranks draw one stream
+    replay     a stream that can be opened anew per epoch    skipping               where all ranks draw one stream
+
+`kind` names the sort of source in the state ("torch-map", "sequence", ...), `identity` the data itself in plain values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from resumable.keyed import IntArray, Words
+
+__all__ = ["Backend", "IndexedBackend", "ReplayBackend", "Request", "SnapshotBackend"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an indexed backend is asked for: the share of this rank in one global batch.
+
+    Args:
+        epoch: epoch of the first sample.
+        step: number of the global batch in the epoch, from 0.
+        rank: who asks; for messages.
+        indices: sample indices, shape `(samples,)`; a list where a user's own sampler gives keys of another type.
+        keys: one 64-bit key per sample, shape `(samples,)`, to seed its augmentation with.
+        batch_key: a 64-bit key of the batch, for what is drawn per batch.
+    """
+
+    epoch: int
+    step: int
+    rank: int
+    indices: IntArray | list[Any]
+    keys: Words
+    batch_key: int
+
+
+@runtime_checkable
+class IndexedBackend(Protocol):
+    """A source that can read any sample by its index."""
+
+    @property
+    def kind(self) -> str:
+        """Sort of source, as the state names it."""
+        ...
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Plain values that tell this data from other data."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """Number of samples."""
+        ...
+
+    def read(self, requests: Iterable[Request]) -> Iterator[Any]:
+        """Yield one batch per request, in order.
+
+        Lazy and single-pass. Reading ahead is allowed and invisible: what counts is what the Loader hands over.
+        """
+        ...
+
+
+@runtime_checkable
+class ReplayBackend(Protocol):
+    """A source that can be opened anew in every epoch, and skipped through."""
+
+    @property
+    def kind(self) -> str:
+        """Sort of source, as the state names it."""
+        ...
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Plain values that tell this data from other data."""
+        ...
+
+    def open(self, epoch: int) -> Iterator[Any]:
+        """Return an iterator over the elements of an epoch.
+
+        An iterator with a method `skip(n: int) -> None` is asked to skip; any other one is drawn from and the elements
+        are thrown away.
+        """
+        ...
+
+
+@runtime_checkable
+class SnapshotBackend(ReplayBackend, Protocol):
+    """A source with a state of its own."""
+
+    def snapshot(self) -> Any:
+        """Return the state after the element that was yielded last, or None where there is none (then it is replayed).
+
+        After the last element of an epoch it is the state from which `open` begins the next epoch.
+        """
+        ...
+
+    def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
+        """Return an iterator that goes on after the element at which `snapshot` was taken."""
+        ...
+
+
+Backend = IndexedBackend | ReplayBackend | SnapshotBackend

@@ -1,0 +1,164 @@
+"""Iterables: generator functions, re-iterable objects, generators, and objects with a state of their own.
+
+An object (or the iterator that it gives) with `state_dict`/`load_state_dict` or `get_state`/`set_state` resumes by its own
+state. Any other one is opened anew and skipped through, so what it gives in an epoch must not depend on earlier epochs;
+it is told the epoch by an argument `epoch` of the function, or by a method `set_epoch`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from resumable.errors import OnePassError
+from resumable.naming import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from resumable.options import Options
+
+__all__ = ["FunctionBackend", "ObjectBackend", "adapt"]
+
+_METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
+
+
+def adapt(source: Any, options: Options) -> tuple[FunctionBackend | ObjectBackend, Options]:
+    """Adapt an iterable, or a function that returns one."""
+    name = name_of(source, options.identity)
+    if hasattr(source, "__next__") or state_methods(source) is not None:
+        return ObjectBackend(source, name), options
+    if hasattr(source, "__iter__"):
+        return FunctionBackend(_Epochs(source), name, len(source) if hasattr(source, "__len__") else None), options
+    return FunctionBackend(source, name), options
+
+
+def state_methods(thing: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+    """Return the methods that get and set a thing's state, or None where it has none."""
+    for get, put in _METHODS:
+        if callable(getattr(thing, get, None)) and callable(getattr(thing, put, None)):
+            return getattr(thing, get), getattr(thing, put)
+    return None
+
+
+class FunctionBackend:
+    """A function that returns a fresh iterable for each epoch.
+
+    Args:
+        function: called without arguments, or with `epoch=` where it has a parameter of that name.
+        name: a name for the data.
+        length: number of elements per epoch, where it is known.
+    """
+
+    kind = "iterable"
+
+    def __init__(self, function: Callable[..., Any], name: str, length: int | None = None) -> None:
+        self._function = function
+        self._takes_epoch = "epoch" in inspect.signature(function).parameters
+        self.identity = {"source": name}
+        self.length = length
+        self._iterator: _Watched | None = None
+
+    def open(self, epoch: int) -> Iterator[Any]:
+        """Call the function."""
+        produced = self._function(epoch=epoch) if self._takes_epoch else self._function()
+        self._iterator = _Watched(iter(produced))
+        return self._iterator
+
+    def snapshot(self) -> Any:
+        """Return the iterator's own state in the middle of an epoch; None where it has none, and between epochs."""
+        methods = None if self._iterator is None or self._iterator.ended else state_methods(self._iterator.inner)
+        return None if methods is None else methods[0]()
+
+    def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
+        """Call the function, and give the state to the iterator that comes out."""
+        iterator = self.open(epoch)
+        methods = state_methods(iterator.inner)  # type: ignore[attr-defined]  # open returns a _Watched
+        if methods is not None:
+            methods[1](snapshot)
+        return iterator
+
+
+class ObjectBackend:
+    """An object that goes on where it stands: one with a state of its own, or an iterator.
+
+    Args:
+        source: has `__iter__` or `__next__`.
+        name: a name for the data.
+    """
+
+    kind = "iterable"
+
+    def __init__(self, source: Any, name: str) -> None:
+        self._source = source
+        self._methods = state_methods(source)
+        self._one_pass = hasattr(source, "__next__")
+        self._used = False
+        self._length = len(source) if hasattr(source, "__len__") else None
+        self.identity = {"source": name}
+
+    @property
+    def length(self) -> int | None:
+        """Number of elements per epoch, asked for once before anything was read; None where the source has none."""
+        return self._length
+
+    def open(self, epoch: int) -> Iterator[Any]:
+        """Begin an epoch."""
+        if self._one_pass and self._used:
+            raise OnePassError(
+                f"{self.identity['source']} can be read once, but epoch {epoch} needs to read it from its beginning.\n"
+                "There is nothing left in it. Give the function that makes it instead of what the function returned: "
+                "wrap(make) instead of wrap(make())."
+            )
+        self._used = True
+        set_epoch(self._source, epoch)
+        return _Watched(iter(self._source))
+
+    def snapshot(self) -> Any:
+        """Return the source's own state; None where it has none."""
+        return None if self._methods is None else self._methods[0]()
+
+    def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
+        """Give the source its state back, and go on."""
+        self._used = True
+        set_epoch(self._source, epoch)
+        assert self._methods is not None
+        self._methods[1](snapshot)
+        return _Watched(iter(self._source))
+
+
+def set_epoch(source: Any, epoch: int) -> None:
+    """Tell a source the epoch, where it wants to know."""
+    if callable(getattr(source, "set_epoch", None)):
+        source.set_epoch(epoch)
+
+
+class _Epochs:
+    """Calls a re-iterable object like a function of the epoch."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def __call__(self, epoch: int) -> Any:
+        set_epoch(self._source, epoch)
+        return self._source
+
+
+class _Watched:
+    """An iterator that knows whether it has ended, and stays ended."""
+
+    def __init__(self, inner: Iterator[Any]) -> None:
+        self.inner = inner
+        self.ended = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self.ended:
+            raise StopIteration
+        try:
+            return next(self.inner)
+        except StopIteration:
+            self.ended = True
+            raise

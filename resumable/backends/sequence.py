@@ -1,0 +1,71 @@
+"""Sequences: lists, tuples, ranges, arrays, tensors, and any object with `__getitem__` and `__len__`.
+
+Without `batch_size` the elements are the batches; with it they are samples to collate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from resumable.naming import name_of
+from resumable.reading import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from resumable.backend import Request
+    from resumable.options import Options
+
+__all__ = ["SequenceBackend", "adapt"]
+
+
+def adapt(source: Any, options: Options) -> tuple[SequenceBackend, Options]:
+    """Adapt a sequence."""
+    options.refuse("a sequence", shard="The ranks get disjoint samples by their index, whatever the source is.")
+    return SequenceBackend(source, options), replace(options, randomness=options.randomness or "sample")
+
+
+class SequenceBackend:
+    """Reads the samples in this process.
+
+    Args:
+        source: has `source[index]` and `len(source)`.
+        options: batch size, transform, collate, randomness and identity.
+    """
+
+    kind = "sequence"
+
+    def __init__(self, source: Any, options: Options) -> None:
+        self._source = source
+        self.length = len(source)
+        self.identity = {"source": options.identity or _describe(source)}
+        plain = options.transform is None and options.collate is None and options.batch_size is not None
+        self._gather = plain and hasattr(source, "dtype") and hasattr(source, "shape")
+        samples = source if options.transform is None else _Transformed(source, options.transform)
+        collate = None if options.batch_size is None else options.collate or list
+        self._reader = Reader(samples, collate, options.randomness or "sample")
+
+    def read(self, requests: Iterable[Request]) -> Iterator[Any]:
+        """Yield one batch per request."""
+        for request in requests:
+            if self._gather:
+                yield self._source[request.indices]
+            else:
+                yield self._reader.read_isolated(request)
+
+
+class _Transformed:
+    def __init__(self, source: Any, transform: Any) -> None:
+        self._source, self._transform = source, transform
+
+    def __getitem__(self, index: int) -> Any:
+        return self._transform(self._source[index])
+
+
+def _describe(source: Any) -> str:
+    if isinstance(source, (list, tuple, range)):
+        return "sequence"
+    if hasattr(source, "dtype") and hasattr(source, "shape"):
+        return f"array of {source.dtype}, sample shape {tuple(source.shape[1:])}"
+    return name_of(source, None)

@@ -1,0 +1,5 @@
+"""PyTorch `DataLoader`s, map-style and iterable-style, with every option of their constructor."""
+
+from resumable.backends.torch.adapter import adapt
+
+__all__ = ["adapt"]

@@ -1,0 +1,127 @@
+"""Takes a `DataLoader` apart: which backend it needs, and with which options."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, IterDataPipe, MapDataPipe
+
+from resumable.backends.torch.indexed import TorchBackend
+from resumable.backends.torch.kept import KeptOrderBackend
+from resumable.backends.torch.order import find_order
+from resumable.backends.torch.stream import TorchStreamBackend
+from resumable.errors import PromiseWarning, UnsupportedError
+from resumable.reading import Reader
+from resumable.samplers.base import check_length
+
+if TYPE_CHECKING:
+    from resumable.backend import Backend
+    from resumable.options import Options
+
+__all__ = ["adapt"]
+
+
+def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] | None:
+    """Adapt a `DataLoader`; None where a subclass iterates in a way of its own."""
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        return None
+    _check(loader, options)
+    if isinstance(loader.dataset, IterableDataset):
+        options.refuse(
+            "a DataLoader over an IterableDataset", sampler=_OWN_ORDER, tail="Give drop_last to the DataLoader."
+        )
+        return TorchStreamBackend(loader, options), replace(options, randomness=options.randomness or "sample")
+    return _adapt_map_style(loader, options)
+
+
+_OWN_ORDER = "The dataset gives its samples in an order of its own."
+
+
+def _check(loader: DataLoader[Any], options: Options) -> None:
+    options.refuse(
+        "a DataLoader",
+        batch_size="Give it to the DataLoader.",
+        shuffle="Give it to the DataLoader.",
+        transform="Put it into the dataset's __getitem__ or __iter__.",
+        collate="Give collate_fn to the DataLoader.",
+    )
+    if not loader.in_order:
+        raise UnsupportedError(
+            "the DataLoader was made with in_order=False, so its batches come in the order in which workers finish.\n"
+            "That order is another one in every run, and no state could tell it. Make it with in_order=True."
+        )
+    if isinstance(loader.dataset, (IterDataPipe, MapDataPipe)):
+        raise UnsupportedError(
+            "the DataLoader's dataset is a DataPipe, whose shuffling and sharding are driven by the DataLoader itself.\n"
+            "They would not be driven here. Use a Dataset or an IterableDataset."
+        )
+
+
+def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options]:
+    length = check_length(len(loader.dataset), "the length of the data")  # type: ignore[arg-type]  # map-style has one
+    sampler, batch_size, drop_last = _batching(loader)
+    order = None if sampler is None else find_order(sampler, length, options.seed)
+    reader, options = _reader(loader, options)
+    if order is None and options.sampler is None:
+        options.refuse("a DataLoader with a sampler of its own", tail="The sampler says what is in an epoch.")
+        aware = isinstance(sampler, DistributedSampler) or isinstance(loader.batch_sampler, DistributedSampler)
+        shard = False if aware and options.shard is None else options.shard
+        return KeptOrderBackend(loader, reader, options), replace(options, shard=shard)
+    drop_last = drop_last or (order is not None and order.drop_last)
+    pads = order is not None and order.pads and not drop_last
+    options = replace(
+        options,
+        batch_size=batch_size,
+        sampler=options.sampler or (order and order.sampler),
+        tail=options.tail or ("drop" if drop_last or batch_size is None else "pad" if pads else "partial"),
+        world=options.world or (order and order.world),
+    )
+    return TorchBackend(loader, reader, options, length), options
+
+
+def _batching(loader: DataLoader[Any]) -> tuple[Any, int | None, bool]:
+    """Return the sampler of single indices (None: batches are the user's own), the batch size and `drop_last`."""
+    batches = loader.batch_sampler
+    if batches is None:
+        return loader.sampler, None, False
+    if type(batches) is BatchSampler:
+        return batches.sampler, batches.batch_size, batches.drop_last
+    return None, None, False
+
+
+def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]:
+    """Make the reader that runs where the samples are read: in the workers, or in this process."""
+    collates = loader.batch_sampler is not None
+    together = collates and options.randomness != "sample" and _reads_together(loader.dataset)
+    if together and options.randomness is None:
+        warnings.warn(
+            f"the dataset {type(loader.dataset).__qualname__} reads whole batches by __getitems__, so its randomness "
+            "belongs to the batch: augmentations are exact after a resume, but change with the batch size and the number "
+            'of ranks.\nGive wrap(..., randomness="batch") to accept it, or randomness="sample" to read one by one.',
+            PromiseWarning,
+            stacklevel=6,
+        )
+    randomness = options.randomness or ("batch" if together else "sample")
+    collate = loader.collate_fn
+    reader = Reader(loader.dataset, collate if collates else _First(collate), randomness, together)
+    return reader, replace(options, randomness=randomness)
+
+
+def _reads_together(dataset: Any) -> bool:
+    """Tell whether a dataset reads batches; torch's own Subset has the method for every dataset inside of it."""
+    inner = getattr(dataset, "dataset", None) if type(dataset).__module__ == "torch.utils.data.dataset" else None
+    if inner is not None:
+        return _reads_together(inner)
+    return callable(getattr(dataset, "__getitems__", None))
+
+
+class _First:
+    """With `batch_size=None`, the one sample of a request is converted instead of collated."""
+
+    def __init__(self, convert: Any) -> None:
+        self._convert = convert
+
+    def __call__(self, samples: list[Any]) -> Any:
+        return self._convert(samples[0])

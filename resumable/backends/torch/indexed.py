@@ -1,0 +1,64 @@
+"""Map-style datasets: our sampler says what is read, the user's workers read it."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import get_worker_info
+
+from resumable.backends.torch.engine import Engine, WorkerSetup
+from resumable.naming import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torch.utils.data import DataLoader
+
+    from resumable.backend import Request
+    from resumable.options import Options
+    from resumable.reading import Reader
+
+__all__ = ["RequestDataset", "TorchBackend"]
+
+
+class TorchBackend:
+    """Reads requests through a `DataLoader`.
+
+    Args:
+        loader: the user's.
+        reader: reads a request where the samples are read.
+        options: seed and identity.
+        length: number of samples of the dataset.
+    """
+
+    kind = "torch-map"
+
+    def __init__(self, loader: DataLoader[Any], reader: Reader, options: Options, length: int) -> None:
+        self._engine = Engine(loader, RequestDataset(reader), WorkerSetup(loader.worker_init_fn))
+        self._seed = options.seed
+        self.length = length
+        self.identity = {"source": name_of(loader.dataset, options.identity)}
+
+    def read(self, requests: Iterable[Request]) -> Iterator[Any]:
+        """Yield one batch per request."""
+        source = iter(requests)
+        first = next(source, None)
+        if first is not None:
+            yield from self._engine.run(chain([first], source), seed=self._seed, epoch=first.epoch)
+
+
+class RequestDataset:
+    """What a worker sees: a dataset whose index is a whole request and whose sample is a whole batch."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    @property
+    def user_dataset(self) -> Any:
+        """The user's dataset."""
+        return self._reader.source
+
+    def __getitem__(self, request: Request) -> Any:
+        """Read a request; in the training process without touching its generators."""
+        return self._reader.read_isolated(request) if get_worker_info() is None else self._reader.read(request)

@@ -1,0 +1,163 @@
+"""A user's sampler or batch sampler, drawn from in a way that can be repeated."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch.utils.data import BatchSampler
+from tqdm import tqdm
+
+from resumable.randomness import SampleKeys, isolated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from torch.utils.data import DataLoader
+
+    from resumable.keyed import Words
+    from resumable.options import Options
+
+__all__ = ["Drawn", "UserOrder"]
+
+_ORDER_STREAM = 1
+
+
+class Drawn(NamedTuple):
+    """A batch of indices with the keys of its samples.
+
+    `samples` counts those of the epoch up to here. `state` is the sampler's behind it; behind the last batch (`ended`)
+    it is the one behind the end of the epoch, as some samplers reach their end while they give the last batch.
+    """
+
+    indices: list[Any]
+    keys: Words
+    batch_key: int
+    samples: int
+    state: Any
+    ended: bool
+
+
+class UserOrder:
+    """Draws batches of indices from a private copy of the user's sampler, under a randomness of its own.
+
+    Args:
+        loader: the user's; its sampler is copied where it can be.
+        options: seed and randomness.
+    """
+
+    def __init__(self, loader: DataLoader[Any], options: Options) -> None:
+        self._loader, self._seed, self._seeds = loader, options.seed, options.randomness != "off"
+        self._batch_size, self._drop_last = loader.batch_size, loader.drop_last
+        self._own_batches = loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler
+        self._user = loader.batch_sampler if self._own_batches else loader.sampler
+        if not self._own_batches and type(loader.batch_sampler) is BatchSampler:
+            batches = loader.batch_sampler
+            self._user, self._batch_size, self._drop_last = batches.sampler, batches.batch_size, batches.drop_last
+        self._passes = 0
+        self._sampler = self._copy()
+        self._state_owner = next((thing for thing in self._layers() if _has_state(thing)), None)
+
+    @property
+    def stateful(self) -> bool:
+        """Whether the sampler has `state_dict` and `load_state_dict`."""
+        return self._state_owner is not None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Plain values that tell this order from others."""
+        return {"order": type(self._user).__qualname__, "batch": 0 if self._own_batches else self._batch_size or 1}
+
+    @property
+    def length(self) -> int | None:
+        """Batches per epoch, where the sampler knows."""
+        index_source: Any = self._user if self._own_batches else self._loader.batch_sampler or self._user
+        return len(index_source) if hasattr(index_source, "__len__") else None
+
+    def state(self) -> Any:
+        """Return a copy of the sampler's state."""
+        return None if self._state_owner is None else copy.deepcopy(self._state_owner.state_dict())
+
+    def draw(self, epoch: int) -> Iterator[Drawn]:
+        """Yield the batches of indices of an epoch."""
+        if self._passes != epoch and not self.stateful and not self._tell_epoch(epoch):
+            self._replay_epochs(epoch)
+        return self._draw(epoch, 0)
+
+    def restore(self, epoch: int, state: Any, samples: int) -> Iterator[Drawn]:
+        """Give the sampler its state back, and yield the rest of the epoch's batches of indices.
+
+        Args:
+            epoch: the epoch.
+            state: as in `Drawn.state`.
+            samples: samples of the epoch that are behind.
+        """
+        assert self._state_owner is not None
+        self._state_owner.load_state_dict(copy.deepcopy(state))
+        return self._draw(epoch, samples)
+
+    def _draw(self, epoch: int, samples: int) -> Iterator[Drawn]:
+        keys, order_keys = SampleKeys(self._seed, epoch), SampleKeys(self._seed, epoch, _ORDER_STREAM)
+        self._tell_epoch(epoch)
+        with self._guard(order_keys.batch(samples)):
+            batches = self._index_batches()
+
+        def draw() -> tuple[list[Any] | None, Any]:
+            with self._guard(order_keys.batch(samples)):
+                return next(batches, None), self.state()
+
+        indices, state = draw()
+        while indices is not None:
+            before, samples = samples, samples + len(indices)
+            following, later = draw()
+            ended = following is None
+            sample_keys, batch_key = keys.samples(before, samples), keys.batch(before)
+            yield Drawn(indices, sample_keys, batch_key, samples, later if ended else state, ended)
+            indices, state = following, later
+        self._passes = epoch + 1
+
+    def _index_batches(self) -> Iterator[list[Any]]:
+        source = iter(self._sampler)
+        if self._own_batches:
+            return map(list, source)
+        return _chunks(source, self._batch_size or 1, drop_last=self._drop_last)
+
+    def _replay_epochs(self, epoch: int) -> None:
+        self._sampler, self._passes = self._copy(), 0
+        for past in tqdm(range(epoch), desc="replaying the sampler", unit="epoch", delay=1.0, leave=False):
+            for _ in self._draw(past, 0):
+                pass
+
+    def _copy(self) -> Any:
+        """Copy the user's sampler and not the data that it knows; the user's own is used where it cannot be copied."""
+        try:
+            return copy.deepcopy(self._user, {id(self._loader.dataset): self._loader.dataset})
+        except (TypeError, AttributeError, NotImplementedError, RuntimeError):
+            return self._user
+
+    def _layers(self) -> list[Any]:
+        inner = getattr(self._sampler, "sampler", None)
+        return [self._sampler] if inner is None else [self._sampler, inner]
+
+    def _tell_epoch(self, epoch: int) -> bool:
+        told = [layer for layer in self._layers() if callable(getattr(layer, "set_epoch", None))]
+        for layer in told:
+            layer.set_epoch(epoch)
+        return bool(told)
+
+    def _guard(self, key: int) -> AbstractContextManager[None]:
+        return isolated(key) if self._seeds else nullcontext()
+
+
+def _chunks(source: Iterator[Any], size: int, *, drop_last: bool) -> Iterator[list[Any]]:
+    while chunk := list(islice(source, size)):
+        if drop_last and len(chunk) < size:
+            return
+        yield chunk
+
+
+def _has_state(thing: Any) -> bool:
+    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))

@@ -1,0 +1,209 @@
+"""What runs in the workers of an iterable-style `DataLoader`."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import IterableDataset, get_worker_info
+from tqdm import tqdm
+
+from resumable.errors import SampleError
+from resumable.keyed import BlockCache
+from resumable.randomness import SampleKeys, isolated, reseed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from torch.utils.data import DataLoader
+
+    from resumable.randomness import Randomness
+
+__all__ = ["Part", "StreamPlan", "WorkerStream", "has_state"]
+
+_STREAM = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """How far one worker is.
+
+    Args:
+        batches: batches of this epoch that were handed over.
+        ended: it has no more in this epoch.
+        state: the dataset's own state behind them, where it has one.
+    """
+
+    batches: int = 0
+    ended: bool = False
+    state: Any = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        values = {"batches": self.batches, "ended": self.ended}
+        return values if self.state is None else {**values, "state": self.state}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Part:
+        """Make a part of `as_dict`'s values."""
+        return cls(values["batches"], values["ended"], values.get("state"))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    """Where an epoch is begun: the parts of all workers, and the number of the one whose turn it is."""
+
+    epoch: int
+    turn: int
+    parts: list[Part]
+
+
+class WorkerStream(IterableDataset[Any]):
+    """Yields `(worker, part, [batch])` for every batch; the part that has ended may come without a batch.
+
+    Args:
+        loader: the user's; its dataset, batch size, `collate_fn` and `drop_last` are used.
+        plan: where the first epoch is begun.
+        randomness: how often the global generators are seeded.
+        seed: the loader's.
+        stream: integers that set this rank's keys apart, where ranks have streams of their own.
+    """
+
+    def __init__(
+        self, loader: DataLoader[Any], plan: StreamPlan, randomness: Randomness, seed: int, stream: tuple[int, ...]
+    ) -> None:
+        self.user_dataset: Any = loader.dataset
+        self._batch_size, self._drop_last, self._collate = loader.batch_size, loader.drop_last, loader.collate_fn
+        self._plan, self._randomness, self._seed, self._stream = plan, randomness, seed, stream
+        self._passes = 0
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, Any], list[Any]]]:
+        """Begin an epoch: the planned one, later the ones after it."""
+        info = get_worker_info()
+        worker, epoch = (0 if info is None else info.id), self._plan.epoch + self._passes
+        part = self._plan.parts[worker] if self._passes == 0 else Part()
+        self._passes += 1
+        if part.ended:
+            return iter(())
+        return _WorkerEpoch(self, worker, epoch, part, in_worker=info is not None).run()
+
+    def size(self) -> int:
+        """Samples of a full batch."""
+        return self._batch_size or 1
+
+    def batch(self, samples: list[Any]) -> Any:
+        """Make a batch; None where it is incomplete and incomplete ones are dropped."""
+        if self._drop_last and len(samples) < self.size():
+            return None
+        return [self._collate(samples if self._batch_size is not None else samples[0])]
+
+    def keys(self, epoch: int, worker: int) -> SampleKeys:
+        """Return the keys of a worker's samples."""
+        return SampleKeys(self._seed, epoch, _STREAM, worker, *self._stream)
+
+    @property
+    def randomness(self) -> Randomness:
+        """How often the global generators are seeded."""
+        return self._randomness
+
+
+class _WorkerEpoch:
+    """One worker's way through one epoch."""
+
+    def __init__(self, stream: WorkerStream, worker: int, epoch: int, part: Part, *, in_worker: bool) -> None:
+        self._stream, self._worker, self._epoch, self._part = stream, worker, epoch, part
+        self._dataset, self._stateful = stream.user_dataset, has_state(stream.user_dataset)
+        keys = stream.keys(epoch, worker)
+        self._batch_key, self._keys = keys.batch, BlockCache(keys.samples, 1 << 62)
+        self._isolates = not in_worker and stream.randomness != "off"
+        self._position = part.batches * stream.size()
+        self._ended = False
+
+    def run(self) -> Iterator[tuple[int, dict[str, Any], list[Any]]]:
+        with self._guard():
+            samples = self._start()
+        batches = self._part.batches
+        while True:
+            with self._guard():
+                batch = self._next_batch(samples)
+                state = copy.deepcopy(self._dataset.state_dict()) if self._stateful else None
+            batches += batch is not None
+            yield self._worker, Part(batches, self._ended, state).as_dict(), batch or []
+            if self._ended:
+                return
+
+    def _start(self) -> Iterator[Any]:
+        if callable(getattr(self._dataset, "set_epoch", None)):
+            self._dataset.set_epoch(self._epoch)
+        self._seed_batch()
+        if self._part.state is None:
+            samples = iter(self._dataset)
+            self._skip(samples)
+            return samples
+        self._dataset.load_state_dict(copy.deepcopy(self._part.state))
+        samples = iter(self._dataset)
+        return samples if self._part.batches else self._not_empty(samples)
+
+    def _not_empty(self, samples: Iterator[Any]) -> Iterator[Any]:
+        """Between epochs, some datasets come back at the end of the old epoch instead of the beginning of the new one."""
+        self._seed_sample(0)
+        for first in samples:
+            return chain([first], samples)
+        return iter(self._dataset)
+
+    def _skip(self, samples: Iterator[Any]) -> None:
+        count = self._position
+        for position in tqdm(
+            range(count), desc="resuming", unit="sample", delay=1.0, leave=False, disable=self._worker > 0
+        ):
+            self._seed_sample(position)
+            next(samples, None)
+
+    def _next_batch(self, samples: Iterator[Any]) -> list[Any] | None:
+        drawn: list[Any] = []
+        self._seed_batch()
+        try:
+            for _ in range(self._stream.size()):
+                self._seed_sample(self._position + len(drawn))
+                drawn.append(next(samples))
+        except StopIteration:
+            self._ended = True
+        except Exception as error:
+            raise self._failure(len(drawn), error) from error
+        if not drawn:
+            return None
+        if self._stream.randomness == "sample":
+            self._seed_batch()
+        batch: list[Any] | None = self._stream.batch(drawn)
+        self._position += len(drawn)
+        return batch
+
+    def _seed_sample(self, position: int) -> None:
+        mode, size = self._stream.randomness, self._stream.size()
+        if mode == "sample":
+            reseed(int(self._keys.take(position, position + 1)[0]))
+        elif mode == "batch" and position % size == 0:
+            reseed(self._batch_key(position))
+
+    def _seed_batch(self) -> None:
+        if self._stream.randomness != "off":
+            reseed(self._batch_key(self._position))
+
+    def _guard(self) -> AbstractContextManager[None]:
+        return isolated() if self._isolates else nullcontext()
+
+    def _failure(self, drawn: int, error: Exception) -> SampleError:
+        return SampleError(
+            f"reading sample {self._position + drawn} of worker {self._worker} failed: {type(error).__name__}: {error}\n"
+            f"It belongs to epoch {self._epoch}. The loader's state is that before this batch: mend the sample and go on "
+            "from it."
+        )
+
+
+def has_state(dataset: Any) -> bool:
+    """Tell whether a dataset has a state of its own."""
+    return callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None))

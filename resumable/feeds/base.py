@@ -1,0 +1,47 @@
+"""What a Loader asks of a feed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from resumable.cursor import Cursor
+    from resumable.schedule import Schedule
+    from resumable.state import Mark
+    from resumable.world import World
+
+__all__ = ["Feed"]
+
+
+class Feed(Protocol):
+    """Opens a backend's stream at any mark, one epoch at a time."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what must be the same in the run that saved a state and the one that loads it."""
+        ...
+
+    def schedule(self, global_batch: int) -> Schedule | None:
+        """Return the epoch's schedule, or None where nobody knows how long an epoch is."""
+        ...
+
+    def finished(self, cursor: Cursor, global_batch: int) -> bool:
+        """Tell whether no batch of the cursor's epoch is left; False where nobody knows before trying."""
+        ...
+
+    def following(self, cursor: Cursor, global_batch: int) -> Cursor:
+        """Return where the epoch after the cursor's begins."""
+        ...
+
+    def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
+        """Yield the rest of the mark's epoch: batches, each with the cursor behind it."""
+        ...
+
+    def world(self) -> World:
+        """Return the ranks that share a global batch."""
+        ...
+
+    def native(self) -> dict[str, Any] | None:
+        """Return the source's own snapshot behind the batch that was yielded last, where it has one."""
+        ...

@@ -1,0 +1,90 @@
+"""Iterators over a Loader: thin, as the loader alone knows the place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from resumable.loader import Loader
+
+__all__ = ["BatchIterator", "Epoch"]
+
+
+class BatchIterator:
+    """Batches up to the end of the epoch in which the loader stands at the first `next()`.
+
+    All iterators of a loader share its place: each batch is handed over once. Where the place is set by
+    `load_state_dict` or `seek` in the middle of a loop, the loop goes on from there.
+
+    Args:
+        loader: hands over the batches.
+        epoch: stop unless the loader stands in this epoch; None for the epoch at the first `next()`, or the next one
+            where that has no batch left.
+    """
+
+    def __init__(self, loader: Loader, epoch: int | None = None) -> None:
+        self._loader = loader
+        self._only = epoch
+        self._epoch = -1
+        self._moves = -1
+        self._mid_epoch = False  # begun in the middle of an epoch, and nothing was given yet
+        self._over = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._over:
+            raise StopIteration
+        if self._moves != self._loader.moves:
+            self._begin()
+        if self._loader.cursor.epoch != self._epoch:
+            self._over = True
+            raise StopIteration
+        try:
+            batch = self._loader.next_batch(self._epoch)
+        except StopIteration:
+            return self._after_end()
+        self._mid_epoch = False
+        return batch
+
+    def _begin(self) -> None:
+        self._epoch = self._loader.begin(roll=self._only is None)
+        self._moves = self._loader.moves
+        self._mid_epoch = self._loader.cursor.position > 0
+        if self._only is not None and self._epoch != self._only:
+            self._epoch = -1
+
+    def _after_end(self) -> Any:
+        """End, or go on with the next epoch where the last batch had been handed over before this iterator began."""
+        if self._only is None and self._mid_epoch and self._loader.cursor.epoch != self._epoch:
+            self._moves = -1
+            return next(self)
+        self._over = True
+        raise StopIteration
+
+
+class Epoch:
+    """One epoch of `Loader.epochs`: iterate over it for its batches.
+
+    Args:
+        loader: hands over the batches.
+        number: of the epoch, from 0.
+    """
+
+    def __init__(self, loader: Loader, number: int) -> None:
+        self._loader = loader
+        self.number = number
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return an iterator over the batches of this epoch that are left."""
+        return BatchIterator(self._loader, self.number)
+
+    def __len__(self) -> int:
+        """Count the batches of the whole epoch, of which some may be behind."""
+        return self._loader.total_steps(self.number)
+
+    def __repr__(self) -> str:
+        return f"Epoch({self.number})"

@@ -1,0 +1,86 @@
+"""Reader: reads the samples of a request, each under its own randomness, and names the one that fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from resumable.errors import SampleError
+from resumable.randomness import Randomness, isolated, reseed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from resumable.backend import Request
+
+__all__ = ["Reader"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Turns a request into a batch.
+
+    Args:
+        source: has `source[index]`.
+        collate: makes a batch of a list of samples; None: the one sample that a request then has is the batch.
+        randomness: how often the global generators are seeded.
+        together: read all samples of a request by `source.__getitems__` instead of one by one; the generators are then
+            seeded once per batch.
+    """
+
+    source: Any
+    collate: Callable[[Any], Any] | None
+    randomness: Randomness
+    together: bool = False
+
+    def read_isolated(self, request: Request) -> Any:
+        """Read a request and give the global generators back as they were."""
+        if self.randomness == "off":
+            return self.read(request)
+        with isolated():
+            return self.read(request)
+
+    def read(self, request: Request) -> Any:
+        """Read a request in a process whose global generators may be changed.
+
+        Raises:
+            SampleError: the source raised; the message names the sample, the cause is the original error.
+        """
+        indices = request.indices if isinstance(request.indices, list) else request.indices.tolist()
+        if self.randomness == "batch" or (self.together and self.randomness == "sample"):
+            reseed(request.batch_key)
+        samples = self._together(request, indices) if self.together else self._one_by_one(request, indices)
+        if self.collate is None:
+            return samples[0]
+        if self.randomness == "sample":
+            reseed(request.batch_key)
+        return self.collate(samples)
+
+    def _one_by_one(self, request: Request, indices: list[int]) -> list[Any]:
+        samples: list[Any] = []
+        source, seeded = self.source, self.randomness == "sample"
+        try:
+            if not seeded:
+                samples.extend(source[index] for index in indices)  # keeps what was read before an error
+            else:
+                for index, key in zip(indices, request.keys.tolist(), strict=True):
+                    reseed(key)
+                    samples.append(source[index])
+        except Exception as error:
+            raise _failure(request, indices[len(samples)], error) from error
+        return samples
+
+    def _together(self, request: Request, indices: list[int]) -> Any:
+        try:
+            return self.source.__getitems__(indices)
+        except Exception as error:
+            raise _failure(request, indices, error) from error
+
+
+def _failure(request: Request, index: int | list[int], error: Exception) -> SampleError:
+    return SampleError(
+        f"reading sample {index} failed: {type(error).__name__}: {error}\n"
+        f"It belongs to epoch {request.epoch}, step {request.step}, rank {request.rank}. "
+        "The loader's state is that before this batch: mend the sample and go on from it, or leave the sample out "
+        "with a Subset."
+    )

@@ -1,0 +1,214 @@
+"""wrap(): finds the backend for a thing, by the names of its types, without importing any framework."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from resumable.backend import IndexedBackend, ReplayBackend
+from resumable.errors import ConfigurationError, MissingDependencyError, UnsupportedError
+from resumable.feeds import ElementFeed, Feed, IndexedFeed
+from resumable.keyed import check_seed
+from resumable.loader import Loader
+from resumable.options import Options, check_batch_size
+from resumable.randomness import check_randomness
+from resumable.samplers import Sequential, Shuffle
+from resumable.samplers.base import check_length
+from resumable.schedule import check_tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from resumable.backend import Backend
+    from resumable.randomness import Randomness
+    from resumable.samplers import Sampler
+    from resumable.schedule import Tail
+    from resumable.world import World
+
+__all__ = ["register", "wrap"]
+
+
+class Entry(NamedTuple):
+    """Where an adapter lives, and what to install for it."""
+
+    path: str
+    install: str
+
+
+_SEQUENCE = Entry("resumable.backends.sequence:adapt", "")
+_ITERABLE = Entry("resumable.backends.iterable:adapt", "")
+
+_adapters: dict[str, Entry] = {
+    "torch.utils.data.dataloader.DataLoader": Entry("resumable.backends.torch:adapt", 'pip install "resumable[torch]"'),
+    "builtins.list": _SEQUENCE,
+    "builtins.tuple": _SEQUENCE,
+    "builtins.range": _SEQUENCE,
+    "numpy.ndarray": _SEQUENCE,
+    "torch.Tensor": _SEQUENCE,
+}
+
+
+def register(type_name: str, adapter: str, *, install: str = "") -> None:
+    """Make `wrap` know a type, by its name, so that its framework is imported on first use only.
+
+    Args:
+        type_name: module and qualified name of the type or one of its bases, such as `"my_package.readers.Reader"`.
+        adapter: `"module:function"`; the function takes the thing and the `Options`, and returns a backend with the
+            options completed, or None where the thing is none of its business.
+        install: command that installs what the adapter needs; for the error message.
+
+    A package can do the same without any call by an entry point of the group `resumable.backends` with the type's name
+    as its name and the adapter as its value.
+    """
+    _adapters[type_name] = Entry(adapter, install)
+
+
+def wrap(  # noqa: PLR0913  # the one front door; every option has a default
+    source: Any,
+    *,
+    seed: int = 0,
+    batch_size: int | None = None,
+    shuffle: bool | None = None,
+    sampler: Sampler | None = None,
+    tail: Tail | None = None,
+    randomness: Randomness | None = None,
+    transform: Callable[[Any], Any] | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+    shard: bool | None = None,
+    identity: str | None = None,
+    world: World | None = None,
+    ack: Literal["auto", "manual"] = "auto",
+    on_batch_change: Literal["error", "continue"] = "error",
+    uneven: bool = False,
+    snapshot_every: int = 1,
+) -> Loader:
+    """Make a data loader resumable.
+
+    Args:
+        source: a PyTorch `DataLoader`; a list, tuple, range, array, tensor or any object with `__getitem__` and
+            `__len__`; a generator function or any iterable; an object with `state_dict`/`load_state_dict` or
+            `get_state`/`set_state`; or a backend of your own. It is not changed.
+        seed: selects the order and the augmentations, together with the epoch.
+        batch_size: samples per rank and step. Without it, the elements of a sequence or iterable are the batches. A
+            `DataLoader` brings its own.
+        shuffle: another order in every epoch, for sequences. A `DataLoader` brings its own.
+        sampler: an order of your own, for indexed sources.
+        tail: what happens with the last samples of an epoch: "drop", "partial", "pad" or "carry". By default
+            "partial", or what the `DataLoader` says, or "drop" where the elements are the batches.
+        randomness: how often the global generators are seeded: per "sample", per "batch", or "off".
+        transform: applied to each sample or element that is handed over, and to none that is skipped.
+        collate: makes a batch of a list of samples; by default arrays and tensors give arrays and tensors, anything
+            else gives lists.
+        shard: for sources without sample indices: whether the ranks divide one stream among them (True), or the source
+            does so itself (False).
+        identity: a name for the data, which a state must have in common with it.
+        world: rank and world size; found out when the loader is first used, by default.
+        ack: "auto" counts a batch as trained on once it is handed over, "manual" once `Loader.ack` says so.
+        on_batch_change: what to do with a state of another global batch: refuse it, or keep the order of the samples
+            and move the borders of the batches.
+        uneven: let the shares of the ranks differ by one sample.
+        snapshot_every: steps between snapshots of a source with a state of its own, when they are taken for every
+            batch (`ack="manual"`); what lies between is replayed.
+
+    Returns:
+        The loader, at the beginning of epoch 0.
+
+    Raises:
+        UnsupportedError: the source cannot be wrapped, or an option does not fit it.
+        ConfigurationError: an option has a bad value, or the source is empty.
+        MissingDependencyError: a framework is not installed.
+    """
+    options = Options(
+        seed=check_seed(seed),
+        batch_size=None if batch_size is None else check_batch_size(batch_size),
+        shuffle=shuffle,
+        sampler=sampler,
+        tail=None if tail is None else check_tail(tail),
+        randomness=None if randomness is None else check_randomness(randomness),
+        transform=transform,
+        collate=collate,
+        shard=shard,
+        identity=identity,
+        world=world,
+        ack=_one_of("ack", ack, "auto", "manual"),  # type: ignore[arg-type]  # checked
+        on_batch_change=_one_of("on_batch_change", on_batch_change, "error", "continue"),  # type: ignore[arg-type]
+        uneven=uneven,
+        snapshot_every=check_length(snapshot_every, "snapshot_every"),
+    )
+    backend, options = _adapt(source, options)
+    return Loader(_feed(backend, options), options)
+
+
+def _adapt(source: Any, options: Options) -> tuple[Backend, Options]:
+    if isinstance(source, Loader):
+        raise UnsupportedError("this is a Loader already.\nWrapping it twice would count its batches twice. Use it.")
+    if isinstance(source, (IndexedBackend, ReplayBackend)) and not isinstance(source, type):
+        return source, options
+    for entry in _entries(source):
+        found: tuple[Backend, Options] | None = _load(entry)(source, options)
+        if found is not None:
+            return found
+    raise UnsupportedError(
+        f"cannot wrap an object of the type {type(source).__module__}.{type(source).__qualname__}.\n"
+        "It is no source of batches. Give a PyTorch DataLoader, a sequence, a generator function or another iterable, "
+        "an object with state_dict and load_state_dict, or a backend of your own (resumable.register)."
+    )
+
+
+def _entries(source: Any) -> list[Entry]:
+    known = {point.name: Entry(point.value, "") for point in entry_points(group="resumable.backends")} | _adapters
+    names = [f"{base.__module__}.{base.__qualname__}" for base in type(source).__mro__]
+    found = [known[name] for name in names if name in known]
+    if isinstance(source, (str, bytes, bytearray, dict, set, frozenset)):
+        return found
+    if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        found.append(_SEQUENCE)
+    if hasattr(source, "__iter__") or hasattr(source, "__next__") or callable(source):
+        found.append(_ITERABLE)
+    return found
+
+
+def _load(entry: Entry) -> Callable[[Any, Options], tuple[Backend, Options] | None]:
+    module, _, name = entry.path.partition(":")
+    try:
+        adapter: Callable[[Any, Options], tuple[Backend, Options] | None] = getattr(
+            importlib.import_module(module), name
+        )
+    except ImportError as error:
+        install = f"\nInstall it: {entry.install}" if entry.install else ""
+        raise MissingDependencyError(
+            f"the adapter {entry.path} needs {error.name}, which failed to import.{install}"
+        ) from error
+    return adapter
+
+
+def _feed(backend: Backend, options: Options) -> Feed:
+    randomness = options.randomness or "sample"
+    if not isinstance(backend, IndexedBackend):
+        options.refuse("a source without sample indices", sampler=_OWN_ORDER, shuffle=_OWN_ORDER)
+        tail = options.tail or ("drop" if options.batch_size is None else "partial")
+        if tail in {"pad", "carry"}:
+            raise UnsupportedError(
+                f'tail="{tail}" needs sample indices, and this source has none.\n'
+                'The samples to fill up with could not be read. Use tail="drop" or "partial".'
+            )
+        return ElementFeed(backend, tail, randomness, options)
+    length = check_length(backend.length, "the length of the data")
+    if options.sampler is not None and options.shuffle is not None:
+        raise ConfigurationError(
+            f"sampler={options.sampler!r} and shuffle={options.shuffle} were given, but only one of them can say the "
+            "order.\nLeave shuffle out."
+        )
+    order = Shuffle(length, seed=options.seed) if options.shuffle else Sequential(length)
+    tail = options.tail or ("drop" if options.batch_size is None else "partial")
+    return IndexedFeed(backend, options.sampler or order, tail, randomness, options)
+
+
+_OWN_ORDER = "It gives its elements in an order of its own; shuffle inside of it, or give a sequence."
+
+
+def _one_of(name: str, value: object, *known: str) -> str:
+    if value not in known:
+        raise ConfigurationError(f"{name} must be one of {', '.join(known)}, but it is {value!r}.")
+    return str(value)

@@ -1,0 +1,19 @@
+"""Samplers: pure functions from a position in an epoch to a sample index.
+
+A sampler has no state, costs O(1) memory in the length of the data, and can be asked for any range of any epoch:
+
+    >>> from resumable.samplers import Shuffle
+    >>> Shuffle(10, seed=0).indices(epoch=0, start=2, stop=6)
+    array([7, 8, 0, 2])
+
+Any object with the members of `Sampler` will do; there is no base class.
+"""
+
+from resumable.samplers.base import Sampler
+from resumable.samplers.permutation import Permutation
+from resumable.samplers.sequential import Sequential
+from resumable.samplers.shuffle import Shuffle
+from resumable.samplers.subset import Subset
+from resumable.samplers.weighted import Weighted
+
+__all__ = ["Permutation", "Sampler", "Sequential", "Shuffle", "Subset", "Weighted"]

@@ -1,0 +1,63 @@
+"""The protocol of a sampler, and what its implementations share."""
+
+from __future__ import annotations
+
+import operator
+from typing import Protocol, runtime_checkable
+
+from resumable.errors import ConfigurationError
+from resumable.keyed import IntArray
+
+__all__ = ["Sampler", "check_length", "check_range"]
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """A pure function from position to sample index."""
+
+    @property
+    def length(self) -> int:
+        """Number of positions in an epoch."""
+        ...
+
+    def indices(self, epoch: int, start: int, stop: int) -> IntArray:
+        """Compute the sample indices of the positions `start..stop-1` of an epoch; shape `(stop - start,)`."""
+        ...
+
+    def spec(self) -> dict[str, int | str]:
+        """Describe the sampler by plain values: its algorithm under `name` (with a version) and what it depends on.
+
+        Two samplers with the same spec give the same order; the spec is stored in the state and compared on load.
+        """
+        ...
+
+
+def check_length(length: object, what: str) -> int:
+    """Return a length as a Python integer.
+
+    Raises:
+        ConfigurationError: it is no integer, or below 1.
+    """
+    try:
+        value = operator.index(length)  # type: ignore[arg-type]  # what is no integer raises
+    except TypeError:
+        value = 0
+    if value < 1:
+        raise ConfigurationError(
+            f"{what} must be an integer of 1 or more, but it is {length!r}.\n"
+            "There would be nothing to read. Check where the data comes from: an empty list, a wrong path or a filter?"
+        )
+    return value
+
+
+def check_range(start: int, stop: int, length: int) -> None:
+    """Refuse positions outside of `0..length`.
+
+    Raises:
+        ConfigurationError: they are.
+    """
+    if not 0 <= start <= stop <= length:
+        raise ConfigurationError(
+            f"positions {start}..{stop} were asked for, but an epoch has the positions 0..{length}.\n"
+            "No sample belongs to them. Ask for a range inside of the epoch."
+        )
