@@ -10,8 +10,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "IndexedBackend", "ReplayBackend", "Request", "SnapshotBackend"]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """What an indexed backend is asked for: the share of this rank in one global batch.
 
     Args:

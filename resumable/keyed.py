@@ -1,8 +1,8 @@
 """Random numbers that are functions of a key and a counter, made of integers only.
 
-Everything random in this package (order, augmentation seeds, weighted draws) comes from here. There is no generator with
-a state: a number is computed from *where* it is used, so any place of a stream can be computed without the places before
-it. Integer arithmetic gives the same bits on every platform and with every version of NumPy.
+Everything random in this package (order, augmentation seeds, weighted draws) comes from here. There is no generator
+with a state: a number is computed from *where* it is used, so any place of a stream can be computed without the places
+before it. Integer arithmetic gives the same bits on every platform and with every version of NumPy.
 """
 
 from __future__ import annotations

@@ -62,6 +62,11 @@ class Loader:
         """
         return self.total_steps(self.epoch)
 
+    @property
+    def is_sized(self) -> bool:
+        """Whether `len()` works: whether the number of batches of an epoch is known before its end."""
+        return self._feed.schedule(self._current_global_batch()) is not None
+
     def total_steps(self, epoch: int) -> int:
         """Count the global batches of an epoch: those behind and those left.
 

@@ -56,28 +56,27 @@ class Reader:
             reseed(request.batch_key)
         return self.collate(samples)
 
-    def _one_by_one(self, request: Request, indices: list[int]) -> list[Any]:
-        samples: list[Any] = []
-        source, seeded = self.source, self.randomness == "sample"
+    def _one_by_one(self, request: Request, indices: list[Any]) -> list[Any]:
+        source, left = self.source, iter(indices)
         try:
-            if not seeded:
-                samples.extend(source[index] for index in indices)  # keeps what was read before an error
-            else:
-                for index, key in zip(indices, request.keys.tolist(), strict=True):
-                    reseed(key)
-                    samples.append(source[index])
+            if self.randomness != "sample":
+                return [source[index] for index in left]
+            samples = []
+            for index, key in zip(left, request.keys.tolist(), strict=True):
+                reseed(key)
+                samples.append(source[index])
         except Exception as error:
-            raise _failure(request, indices[len(samples)], error) from error
+            raise _failure(request, indices[len(indices) - left.__length_hint__() - 1], error) from error
         return samples
 
-    def _together(self, request: Request, indices: list[int]) -> Any:
+    def _together(self, request: Request, indices: list[Any]) -> Any:
         try:
             return self.source.__getitems__(indices)
         except Exception as error:
             raise _failure(request, indices, error) from error
 
 
-def _failure(request: Request, index: int | list[int], error: Exception) -> SampleError:
+def _failure(request: Request, index: Any, error: Exception) -> SampleError:
     return SampleError(
         f"reading sample {index} failed: {type(error).__name__}: {error}\n"
         f"It belongs to epoch {request.epoch}, step {request.step}, rank {request.rank}. "

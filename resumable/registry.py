@@ -162,6 +162,8 @@ def _entries(source: Any) -> list[Entry]:
     found = [known[name] for name in names if name in known]
     if isinstance(source, (str, bytes, bytearray, dict, set, frozenset)):
         return found
+    if isinstance(source, type):
+        return [_ITERABLE]
     if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
         found.append(_SEQUENCE)
     if hasattr(source, "__iter__") or hasattr(source, "__next__") or callable(source):

@@ -55,8 +55,8 @@ def load_state_dict(state: Mapping[str, Any]) -> None:
         name, keys, *rest = state["numpy"]
         numpy = (name, np.asarray(keys, dtype=np.uint32), *rest)
         python = (version, tuple(words), gauss)
-        random.Random().setstate(python)  # noqa: S311  # raises on a bad state before anything is changed
-        np.random.RandomState(0).set_state(numpy)  # type: ignore[arg-type]  # likewise
+        random.Random().setstate(python)  # raises on a bad state before anything is changed
+        np.random.RandomState(0).set_state(numpy)  # likewise
     except (KeyError, TypeError, ValueError) as error:
         raise StateFormatError(
             f"this is no state of the global generators: {error}.\n"
@@ -65,11 +65,12 @@ def load_state_dict(state: Mapping[str, Any]) -> None:
     cuda = state.get("cuda")
     if torch is not None and cuda is not None and len(cuda) != torch.cuda.device_count():
         raise StateFormatError(
-            f"the state has the generators of {len(cuda)} CUDA devices, this process sees {torch.cuda.device_count()}.\n"
+            f"the state has the generators of {len(cuda)} CUDA devices, and this process sees "
+            f"{torch.cuda.device_count()}.\n"
             "Nothing was changed. Run with as many devices, or drop the key 'cuda' from the state."
         )
     random.setstate(python)
-    np.random.set_state(numpy)  # type: ignore[arg-type]  # noqa: NPY002  # a tuple as get_state gives it
+    np.random.set_state(numpy)  # noqa: NPY002  # the global one is meant
     if torch is not None and "torch" in state:
         torch.set_rng_state(state["torch"])
     if torch is not None and cuda is not None:

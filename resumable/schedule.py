@@ -62,8 +62,8 @@ class Schedule:
             raise ConfigurationError(
                 f"the global batch is larger than the data: {self.global_batch} samples per step, "
                 f"{self.length} samples per epoch.\n"
-                f'With tail="{self.tail}" an epoch could have no batch at all. Use a batch size with which a step takes '
-                f'at most {self.length} samples over all ranks, or tail="partial" or tail="pad".'
+                f'With tail="{self.tail}" an epoch could have no batch at all. Use a batch size with which a step '
+                f'takes at most {self.length} samples over all ranks, or tail="partial" or tail="pad".'
             )
 
     def finished(self, cursor: Cursor) -> bool:
@@ -135,8 +135,8 @@ def check_share(global_batch: int, world: World, *, uneven: bool) -> None:
     raise UnevenBatchError(
         f"a global batch of {global_batch} samples cannot be shared evenly by {world.size} ranks.\n"
         "Some ranks would train on more samples than others. "
-        f"World sizes near this one that work: {', '.join(map(str, near))}; or wrap(..., uneven=True) to let the shares "
-        "differ by one sample (each rank needs at least one), or another global batch with "
+        f"World sizes near this one that work: {', '.join(map(str, near))}; or wrap(..., uneven=True) to let the "
+        "shares differ by one sample (each rank needs at least one), or another global batch with "
         'on_batch_change="continue".'
     )
 

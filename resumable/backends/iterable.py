@@ -26,6 +26,8 @@ _METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 def adapt(source: Any, options: Options) -> tuple[FunctionBackend | ObjectBackend, Options]:
     """Adapt an iterable, or a function that returns one."""
     name = name_of(source, options.identity)
+    if isinstance(source, type):
+        return FunctionBackend(source, name), options
     if hasattr(source, "__next__") or state_methods(source) is not None:
         return ObjectBackend(source, name), options
     if hasattr(source, "__iter__"):

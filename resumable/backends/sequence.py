@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from resumable.naming import name_of
 from resumable.reading import Reader
 
@@ -50,7 +52,7 @@ class SequenceBackend:
         """Yield one batch per request."""
         for request in requests:
             if self._gather:
-                yield self._source[request.indices]
+                yield self._source[np.array(request.indices)]  # a copy: tensors take no read-only array
             else:
                 yield self._reader.read_isolated(request)
 

@@ -1,32 +1,26 @@
 """The feed of snapshot and replay backends: sources that give elements in an order of their own.
 
 In each round, every rank draws the elements of the whole global batch and keeps its share, so that ranks with the same
-source get disjoint parts of one stream (with one element per rank: round-robin). Where a source divides itself over the
-ranks already (`shard=False`), each rank draws only for itself, and the state belongs to that rank.
+source get disjoint parts of one stream (with one element per rank: round-robin). Where a source divides itself over
+the ranks already (`shard=False`), each rank draws only for itself, and the state belongs to that rank.
 """
 
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
-from dataclasses import replace
-from itertools import islice
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-
-from tqdm import tqdm
 
 from resumable.backend import SnapshotBackend
 from resumable.cursor import Cursor
-from resumable.errors import ConfigurationError, StateMismatchError
-from resumable.keyed import BlockCache
-from resumable.randomness import SampleKeys, isolated, reseed
+from resumable.errors import ConfigurationError
+from resumable.feeds.draws import Draws
 from resumable.schedule import Schedule, check_share, share
 from resumable.state import Mark
 from resumable.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
 
     from resumable.backend import ReplayBackend
     from resumable.options import Options
@@ -35,9 +29,24 @@ if TYPE_CHECKING:
 
 __all__ = ["ElementFeed"]
 
-_SILENT_SECONDS = 1.0
-_SKIP_BLOCK = 256
-_TRANSFORM = 0x5DEECE66D1234567
+
+@dataclass(slots=True)
+class _Place:
+    """Where a source with a state of its own is.
+
+    Args:
+        snapshot: the last one that was taken, or given by a mark.
+        taken: position at which that was.
+        position: behind the element that was handed over last.
+        ended: the source said that the epoch is over, while the last batch was drawn.
+        frozen: the source's own state is no longer that behind the batch that was handed over last.
+    """
+
+    snapshot: Any = None
+    taken: int = 0
+    position: int = 0
+    ended: bool = False
+    frozen: bool = False
 
 
 class ElementFeed:
@@ -45,7 +54,7 @@ class ElementFeed:
 
     Args:
         backend: gives the elements, and snapshots where it can. A backend with a true attribute `keyed` seeds the
-            randomness of its elements itself.
+            randomness of its elements itself; one with a true `needs_shard` wants to be told `shard` for several ranks.
         tail: "drop" or "partial".
         randomness: how often the global generators are seeded.
         options: seed, world, batch size, transform, collate, shard, and how often to take a snapshot.
@@ -55,14 +64,12 @@ class ElementFeed:
         self._backend, self._tail, self._options = backend, tail, options
         self._randomness = randomness
         self._seeds = randomness != "off" and not getattr(backend, "keyed", False)
-        self._base: tuple[Any, int] = (None, 0)  # the last snapshot, and the position at which it was taken
-        self._position = 0
         self._global_batch = 1
-        self._frozen = False  # the source's own state is no longer that behind the batch handed over last
-        self._ended = False  # the source said that the epoch is over while the last batch was drawn
+        self._place = _Place()
         self._begun: Cursor | None = None  # the beginning of an epoch at which the source stands by itself
 
     def facts(self) -> dict[str, Any]:
+        """Return kind, identity, randomness and tail; and the rank, where each has a stream of its own."""
         facts = {
             "backend.kind": self._backend.kind,
             **{f"backend.{name}": value for name, value in self._backend.identity.items()},
@@ -77,209 +84,121 @@ class ElementFeed:
         return facts
 
     def schedule(self, global_batch: int) -> Schedule | None:
-        """Return the epoch's schedule where the source knows its length; used for `len()` only."""
+        """Return the epoch's schedule where the source knows its length; used for `len()` and `seek()` only."""
         length = getattr(self._backend, "length", None)
         return Schedule(length, global_batch, self._tail) if length else None
 
-    def finished(self, cursor: Cursor, global_batch: int) -> bool:  # noqa: ARG002  # the protocol has it
+    def finished(self, cursor: Cursor, global_batch: int) -> bool:  # noqa: ARG002, PLR6301  # the protocol has it
+        """Return False: only the source itself knows its end."""
         return False
 
-    def following(self, cursor: Cursor, global_batch: int) -> Cursor:  # noqa: ARG002  # the protocol has it
+    def following(self, cursor: Cursor, global_batch: int) -> Cursor:  # noqa: ARG002, PLR6301  # the protocol has it
+        """Return the beginning of the next epoch."""
         return Cursor(cursor.epoch + 1)
 
     def world(self) -> World:
-        """Return the world that shares a stream: of all ranks, or of this one where each draws its own."""
+        """Return the world that shares a stream: all ranks, or only this one where each draws its own."""
         return World() if self._options.shard is False else self._options.find_world()
 
     def native(self) -> dict[str, Any] | None:
         """Return a snapshot and the elements to skip after it; None where the source is replayed."""
         if not isinstance(self._backend, SnapshotBackend):
             return None
-        snapshot, taken = self._base
-        stale = self._position - taken >= self._options.snapshot_every * self._global_batch
-        if (snapshot is None or stale or self._ended) and not self._frozen:
-            with self._guard():
-                snapshot, taken = copy.deepcopy(self._backend.snapshot()), self._position
-            self._base = (snapshot, taken)
-        if snapshot is None:
+        place = self._place
+        stale = place.position - place.taken >= self._options.snapshot_every * self._global_batch
+        if (place.snapshot is None or stale or place.ended) and not place.frozen:
+            with self._draws(0).guard():
+                place.snapshot, place.taken = copy.deepcopy(self._backend.snapshot()), place.position
+        if place.snapshot is None:
             return None
-        native = {"snapshot": copy.deepcopy(snapshot), "skip": self._position - taken}
-        return {**native, "ended": True} if self._ended else native
+        native = {"snapshot": copy.deepcopy(place.snapshot), "skip": place.position - place.taken}
+        return {**native, "ended": True} if place.ended else native
 
     def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
+        """Yield the rest of the mark's epoch: batches, each with the cursor behind it."""
         world, cursor = self.world(), mark.cursor
         self._check(global_batch, world)
         self._global_batch = global_batch
-        keys = self._epoch_keys(cursor.epoch)
-        self._ended = self._frozen = False
         if mark.native is not None and "ended" in mark.native and cursor.position:
-            self._base, self._position, self._frozen = (mark.native["snapshot"], 0), 0, True
+            self._place = _Place(mark.native["snapshot"], frozen=True)
             return
-        elements = self._start(mark, keys)
+        draws = self._start(mark)
         try:
-            while drawn := self._draw(elements, keys, cursor):
-                self._ended = len(drawn) < global_batch
-                if self._ended and self._tail == "drop":
-                    break
-                start, stop = share(0, len(drawn), world)
-                batch = self._assemble(drawn[start:stop], keys, cursor.position + start)
-                cursor = Cursor(cursor.epoch, cursor.position + len(drawn), cursor.step + 1)
-                self._position = cursor.position
-                yield batch, cursor
-                if self._ended:
-                    break
+            yield from self._rounds(draws, cursor, world)
         except BaseException:
-            self._frozen = True
+            self._place.frozen = True
             raise
         finally:
-            close = getattr(elements, "close", None)
-            if close is not None:
-                close()
-        self._base, self._position, self._ended = (None, 0), 0, False
-        self._begun = Cursor(cursor.epoch + 1)
+            draws.close()
+        self._place, self._begun = _Place(), Cursor(cursor.epoch + 1)
 
-    def _start(self, mark: Mark, keys: _ElementKeys) -> Iterator[Any]:
-        """Open the source at a mark: where it stands already, by its snapshot, or from the epoch's beginning."""
-        cursor, native = mark.cursor, mark.native
-        if native is None or cursor == self._begun:
-            elements, skip = self._enter(keys, lambda: self._backend.open(cursor.epoch)), cursor.position
-            self._base = (native["snapshot"] if native else None, 0)
-        elif "left" in native:
-            return self._start_after_left(mark, native, keys)
+    def _rounds(self, draws: Draws, cursor: Cursor, world: World) -> Iterator[tuple[Any, Cursor]]:
+        place, size = self._place, self._global_batch
+        while not place.ended:
+            drawn = draws.take(cursor.position, size)
+            place.ended = len(drawn) < size
+            if not drawn or (place.ended and self._tail == "drop"):
+                return
+            start, stop = share(0, len(drawn), world)
+            batch = draws.assemble(drawn[start:stop], cursor.position + start)
+            cursor = Cursor(cursor.epoch, cursor.position + len(drawn), cursor.step + 1)
+            place.position = cursor.position
+            yield batch, cursor
+
+    def _start(self, mark: Mark) -> Draws:
+        """Bring the source to a mark: by itself, by its own snapshot, or from the epoch's beginning."""
+        cursor, native, begun = mark.cursor, mark.native, self._begun
+        draws, self._begun = self._draws(cursor.epoch), None
+        if native is not None and "left" in native and cursor != begun:
+            return self._start_after_left(cursor, native, draws)
+        if native is None or cursor == begun:
+            skip, snapshot = cursor.position, native["snapshot"] if native else self._first_snapshot(cursor)
+            draws.begin(lambda: self._backend.open(cursor.epoch))
         else:
-            elements, skip = self._restore(mark, keys), native["skip"]
-            self._base = (native["snapshot"], cursor.position - skip)
-        self._begun, self._position = None, cursor.position
-        self._skip(elements, keys, cursor.position - skip, skip)
-        return elements
+            skip, snapshot = native["skip"], native["snapshot"]
+            self._restore(draws, cursor, snapshot)
+        self._place = _Place(snapshot, cursor.position - skip, cursor.position)
+        draws.skip(cursor.position - skip, skip)
+        return draws
 
-    def _start_after_left(self, mark: Mark, native: dict[str, Any], keys: _ElementKeys) -> Iterator[Any]:
+    def _first_snapshot(self, cursor: Cursor) -> Any:
+        """Return the state in which a source begins, so that it can be brought back there if it fails on its way."""
+        if cursor.position or not isinstance(self._backend, SnapshotBackend):
+            return None
+        with self._draws(cursor.epoch).guard():
+            return copy.deepcopy(self._backend.snapshot())
+
+    def _restore(self, draws: Draws, cursor: Cursor, snapshot: Any) -> None:
+        backend, epoch = self._backend, cursor.epoch
+        assert isinstance(backend, SnapshotBackend)
+        if cursor.position == 0:
+            draws.begin_or(lambda: backend.restore(epoch, copy.deepcopy(snapshot)), lambda: backend.open(epoch))
+        else:
+            draws.begin(lambda: backend.restore(epoch, copy.deepcopy(snapshot)))
+
+    def _start_after_left(self, cursor: Cursor, native: dict[str, Any], draws: Draws) -> Draws:
         """Go the way of a run that left the epoch before in its middle: to that place, and then into the next epoch."""
-        last = replace(mark.cursor, epoch=mark.cursor.epoch - 1, position=native["left"])
-        self._start(Mark(last, {"snapshot": native["snapshot"], "skip": native["skip"]}), self._epoch_keys(last.epoch))
-        self._base, self._position, self._frozen = (None, 0), 0, False
-        return self._enter(keys, lambda: self._backend.open(mark.cursor.epoch))
+        last = replace(cursor, epoch=cursor.epoch - 1, position=native["left"])
+        self._start(Mark(last, {"snapshot": native["snapshot"], "skip": native["skip"]})).close()
+        self._place = _Place()
+        draws.begin(lambda: self._backend.open(cursor.epoch))
+        return draws
 
-    def _restore(self, mark: Mark, keys: _ElementKeys) -> Iterator[Any]:
-        assert isinstance(self._backend, SnapshotBackend)
-        backend, native, epoch = self._backend, mark.native or {}, mark.cursor.epoch
-        elements = self._enter(keys, lambda: backend.restore(epoch, copy.deepcopy(native["snapshot"])))
-        if mark.cursor.position == 0:
-            # Between epochs, some sources come back at the end of the old epoch instead of the beginning of the new one.
-            return self._reopen_if_empty(elements, keys, epoch)
-        return elements
-
-    def _reopen_if_empty(self, elements: Iterator[Any], keys: _ElementKeys, epoch: int) -> Iterator[Any]:
-        first = self._take(elements, keys, 0, 1)
-        if first:
-            return _Pushed(first[0], elements)
-        return self._enter(keys, lambda: self._backend.open(epoch))
-
-    def _enter(self, keys: _ElementKeys, action: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        with self._guard(keys.opening):
-            return action()
-
-    def _skip(self, elements: Iterator[Any], keys: _ElementKeys, position: int, count: int) -> None:
-        if hasattr(elements, "skip"):
-            with self._guard():
-                elements.skip(count)
-            return
-        with tqdm(total=count, desc="resuming", unit="element", delay=_SILENT_SECONDS, leave=False) as bar:
-            for begin in range(position, position + count, _SKIP_BLOCK):
-                asked = min(_SKIP_BLOCK, position + count - begin)
-                drawn = len(self._take(elements, keys, begin, asked, keep=False))
-                bar.update(drawn)
-                if drawn < asked:
-                    raise StateMismatchError(
-                        f"the source gave fewer elements than the run that saved the state had read of it.\n"
-                        f"  in the checkpoint: {position + count}\n  in this run:       {begin + drawn}\n"
-                        "The data changed. Give the data that the run was started with, or start a new run."
-                    )
-
-    def _draw(self, elements: Iterator[Any], keys: _ElementKeys, cursor: Cursor) -> list[Any]:
-        return self._take(elements, keys, cursor.position, self._global_batch)
-
-    def _take(
-        self, elements: Iterator[Any], keys: _ElementKeys, position: int, count: int, *, keep: bool = True
-    ) -> list[Any]:
-        """Draw up to `count` elements, each under the key of its position."""
-        if not self._seeds:
-            return [element if keep else None for element in islice(elements, count)]
-        drawn: list[Any] = []
-        with self._guard():
-            for key in keys.samples(position, position + count):
-                reseed(key)
-                try:
-                    element = next(elements)
-                except StopIteration:
-                    break
-                drawn.append(element if keep else None)
-        return drawn
-
-    def _assemble(self, share_: list[Any], keys: _ElementKeys, position: int) -> Any:
-        transform, collate = self._options.transform, self._options.collate
-        if transform is None and (self._options.batch_size is None or collate is None):
-            return share_[0] if self._options.batch_size is None else share_
-        with self._guard():
-            if transform is not None:
-                share_ = [
-                    self._transformed(element, key, transform)
-                    for element, key in zip(share_, keys.samples(position, position + len(share_)), strict=True)
-                ]
-            if self._options.batch_size is None:
-                return share_[0]
-            if self._seeds:
-                reseed(keys.batch(position))
-            return collate(share_) if collate is not None else share_
-
-    def _transformed(self, element: Any, key: int, transform: Callable[[Any], Any]) -> Any:
-        if self._seeds:
-            reseed(key ^ _TRANSFORM)
-        return transform(element)
-
-    def _guard(self, key: int | None = None) -> AbstractContextManager[None]:
-        return isolated(key) if self._seeds else nullcontext()
-
-    def _epoch_keys(self, epoch: int) -> _ElementKeys:
+    def _draws(self, epoch: int) -> Draws:
         stream = (self._options.find_world().rank,) if self._options.shard is False else ()
-        return _ElementKeys(self._options.seed, epoch, *stream)
+        return Draws(self._options, epoch, stream, seeds=self._seeds)
 
     def _check(self, global_batch: int, world: World) -> None:
         if world.size > 1 and self._options.shard is None and getattr(self._backend, "needs_shard", False):
             raise ConfigurationError(
                 f"with {world.size} ranks, nobody can tell whether this source gives each rank the whole stream or its "
-                "own part.\nBatches would be lost or repeated by a wrong guess. Give wrap(..., shard=True) if every rank's "
-                "source gives the same, and the ranks are to divide it; or shard=False if the source or its sampler "
-                "looks at the rank itself."
+                "own part.\nBatches would be lost or repeated by a wrong guess. Give wrap(..., shard=True) if every "
+                "rank's source gives the same and the ranks are to divide it, or shard=False if the source or its "
+                "sampler looks at the rank itself."
             )
         check_share(global_batch, world, uneven=self._options.uneven)
         if self._tail == "partial" and world.size > 1:
             raise ConfigurationError(
-                f'with tail="partial", {world.size} ranks could end with different numbers of batches: nobody knows the '
-                'length of this source before its end.\nThe ranks would wait for each other. Use tail="drop".'
+                f'with tail="partial", {world.size} ranks could end with different numbers of batches: nobody knows '
+                'the length of this source before its end.\nThe ranks would wait for each other. Use tail="drop".'
             )
-
-
-class _ElementKeys(SampleKeys):
-    """The keys of the elements of an epoch, as Python integers."""
-
-    def __init__(self, seed: int, epoch: int, *stream: int) -> None:
-        super().__init__(seed, epoch, *stream)
-        self._cache = BlockCache(super().samples, 1 << 62)
-        self.opening = self.batch((1 << 62) - 1)
-
-    def samples(self, start: int, stop: int) -> Any:
-        return self._cache.take(start, stop).tolist()
-
-
-class _Pushed:
-    """An iterator with one element put back in front."""
-
-    def __init__(self, first: Any, rest: Iterator[Any]) -> None:
-        self._first, self._rest = [first], rest
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        return self._first.pop() if self._first else next(self._rest)

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from resumable.backend import Request
 from resumable.errors import BackendError, ConfigurationError
-from resumable.keyed import BlockCache
-from resumable.randomness import SampleKeys
+from resumable.feeds.requests import Requests
 from resumable.schedule import Schedule, check_share, share
 
 if TYPE_CHECKING:
@@ -21,7 +17,7 @@ if TYPE_CHECKING:
     from resumable.options import Options
     from resumable.randomness import Randomness
     from resumable.samplers import Sampler
-    from resumable.schedule import Segment, Tail
+    from resumable.schedule import Tail
     from resumable.state import Mark
     from resumable.world import World
 
@@ -44,9 +40,10 @@ class IndexedFeed:
     ) -> None:
         self._backend, self._sampler, self._tail = backend, sampler, tail
         self._randomness, self._options = randomness, options
-        self._epochs: dict[int, _EpochOrder] = {}
+        self._requests = Requests(sampler, options.seed)
 
     def facts(self) -> dict[str, Any]:
+        """Return kind, identity, length, randomness, sampler and tail."""
         return {
             "backend.kind": self._backend.kind,
             **{f"backend.{name}": value for name, value in self._backend.identity.items()},
@@ -58,26 +55,31 @@ class IndexedFeed:
         }
 
     def schedule(self, global_batch: int) -> Schedule:
+        """Return the epoch's schedule."""
         return Schedule(self._sampler.length, global_batch, self._tail)
 
     def finished(self, cursor: Cursor, global_batch: int) -> bool:
+        """Tell whether no batch of the cursor's epoch is left."""
         return self.schedule(global_batch).finished(cursor)
 
     def following(self, cursor: Cursor, global_batch: int) -> Cursor:
+        """Return where the epoch after the cursor's begins."""
         return self.schedule(global_batch).following(cursor)
 
     def world(self) -> World:
+        """Return the world that was given, or the one that is there now."""
         return self._options.find_world()
 
     def native(self) -> None:
-        return None
+        """Return None: the position says it all."""
 
     def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
+        """Yield the rest of the mark's epoch: batches, each with the cursor behind it."""
         schedule, world = self.schedule(global_batch), self._options.find_world()
         check_share(global_batch, world, uneven=self._options.uneven)
         self._check_last(schedule, mark.cursor, world)
         asked: deque[Cursor] = deque()
-        batches = self._backend.read(self._requests(schedule, mark.cursor, world, asked))
+        batches = self._backend.read(self._requests.rest_of_epoch(schedule, mark.cursor, world, asked))
         try:
             for batch in batches:
                 if not asked:
@@ -98,30 +100,8 @@ class IndexedFeed:
     def sample_indices(self, cursor: Cursor, schedule: Schedule, world: World) -> list[int]:
         """Tell which samples a rank gets in the batch after the cursor, without reading any."""
         start, stop = share(cursor.position, schedule.advance(cursor).position, world)
-        return self._select(schedule, cursor.epoch, start, stop)[0].tolist()
-
-    def _requests(self, schedule: Schedule, cursor: Cursor, world: World, asked: deque[Cursor]) -> Iterator[Request]:
-        while not schedule.finished(cursor):
-            after = schedule.advance(cursor)
-            start, stop = share(cursor.position, after.position, world)
-            indices, keys = self._select(schedule, cursor.epoch, start, stop)
-            batch_key = self._order(cursor.epoch).keys.batch(start)
-            asked.append(after)
-            yield Request(cursor.epoch, cursor.step, world.rank, indices, keys, batch_key)
-            cursor = after
-
-    def _select(self, schedule: Schedule, epoch: int, start: int, stop: int) -> tuple[Any, Any]:
-        parts = [self._order(piece.epoch).take(piece) for piece in schedule.segments(epoch, start, stop)]
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate([indices for indices, _ in parts]), np.concatenate([keys for _, keys in parts])
-
-    def _order(self, epoch: int) -> _EpochOrder:
-        if epoch not in self._epochs:
-            for old in sorted(self._epochs)[:-1]:
-                del self._epochs[old]
-            self._epochs[epoch] = _EpochOrder(self._sampler, self._options.seed, epoch)
-        return self._epochs[epoch]
+        indices: list[int] = self._requests.select(schedule, cursor.epoch, start, stop)[0].tolist()
+        return indices
 
     def _check_last(self, schedule: Schedule, cursor: Cursor, world: World) -> None:
         """Refuse a last batch that would leave a rank without samples, and so the other ranks waiting for it."""
@@ -132,16 +112,3 @@ class IndexedFeed:
                 "A rank would get no batch and the others would wait for it. "
                 'Use tail="drop", "pad" or "carry", or drop_last=True in the DataLoader.'
             )
-
-
-class _EpochOrder:
-    """Sample indices and keys of one epoch, evaluated in cached blocks."""
-
-    def __init__(self, sampler: Sampler, seed: int, epoch: int) -> None:
-        self.keys = SampleKeys(seed, epoch)
-        self._indices = BlockCache(lambda start, stop: sampler.indices(epoch, start, stop), sampler.length)
-        self._keys = BlockCache(self.keys.samples, 1 << 62)
-
-    def take(self, piece: Segment) -> tuple[Any, Any]:
-        count = piece.stop - piece.start
-        return self._indices.take(piece.start, piece.stop), self._keys.take(piece.counter, piece.counter + count)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import operator
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from resumable.errors import ConfigurationError
-from resumable.keyed import IntArray
+
+if TYPE_CHECKING:
+    from resumable.keyed import IntArray
 
 __all__ = ["Sampler", "check_length", "check_range"]
+
+_LONGEST = 1 << 62
 
 
 @runtime_checkable
@@ -35,13 +39,22 @@ class Sampler(Protocol):
 def check_length(length: object, what: str) -> int:
     """Return a length as a Python integer.
 
+    Args:
+        length: the length.
+        what: its name in messages.
+
     Raises:
-        ConfigurationError: it is no integer, or below 1.
+        ConfigurationError: it is no integer, below 1, or above 2**62, as positions are 64-bit integers.
     """
     try:
         value = operator.index(length)  # type: ignore[arg-type]  # what is no integer raises
     except TypeError:
         value = 0
+    if value > _LONGEST:
+        raise ConfigurationError(
+            f"{what} must be at most 2**62 = {_LONGEST}, but it is {length!r}.\n"
+            "Positions are 64-bit integers and would overflow. Use a smaller length."
+        )
     if value < 1:
         raise ConfigurationError(
             f"{what} must be an integer of 1 or more, but it is {length!r}.\n"

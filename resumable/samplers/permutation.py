@@ -104,7 +104,7 @@ class Permutation:
         return (high << _U64(self._width)) | low
 
     def _mixed(self, half: Words, number: int) -> Words:
-        mixed = (half + self._keys[number]) * _MULTIPLY_1
+        mixed: Words = (half + self._keys[number]) * _MULTIPLY_1
         mixed ^= mixed >> _HALF
         mixed *= _MULTIPLY_2
         return mixed

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resumable.keyed import IntArray
 from resumable.samplers.base import check_length, check_range
+
+if TYPE_CHECKING:
+    from resumable.keyed import IntArray
 
 __all__ = ["Sequential"]
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Subset"]
 
+_LARGEST = np.iinfo(np.int64).max
+
 
 class Subset:
     """Maps what another sampler gives through a table of sample indices.
@@ -26,16 +28,17 @@ class Subset:
         inner: sampler over `0..n-1`.
 
     Raises:
-        ConfigurationError: the table is empty, has another shape, or other values than non-negative integers.
+        ConfigurationError: the table is empty, has another shape, or other values than integers in `0..2**63-1`.
     """
 
     def __init__(self, table: ArrayLike, inner: Sampler) -> None:
         array = np.asarray(table)
         check_length(array.size, "the number of indices of a subset")
-        if array.ndim != 1 or array.dtype.kind not in "iu" or int(array.min()) < 0:
+        if array.ndim != 1 or array.dtype.kind not in "iu" or array.min() < 0 or array.max() > _LARGEST:
+            values = f", minimum {array.min()} and maximum {array.max()}" if array.dtype.kind in "biuf" else ""
             raise ConfigurationError(
-                f"the indices of a subset must be integers of 0 or more in one dimension, but they have dtype "
-                f"{array.dtype}, shape {array.shape} and minimum {array.min()}.\n"
+                "the indices of a subset must be integers in 0..2**63-1 in one dimension, but they have dtype "
+                f"{array.dtype}, shape {array.shape}{values}.\n"
                 "They would select no sample. Give a list of sample indices."
             )
         self._table = array.astype(np.int64)
@@ -43,12 +46,25 @@ class Subset:
         self.length = inner.length
 
     def indices(self, epoch: int, start: int, stop: int) -> IntArray:
-        """Compute the sample indices of the positions `start..stop-1`; shape `(stop - start,)`."""
-        return self._table[self._inner.indices(epoch, start, stop)]
+        """Compute the sample indices of the positions `start..stop-1`; shape `(stop - start,)`.
+
+        Raises:
+            ConfigurationError: the inner sampler gives numbers that the table does not have.
+        """
+        rows = self._inner.indices(epoch, start, stop)
+        if rows.size and not 0 <= rows.min() <= rows.max() < len(self._table):
+            raise ConfigurationError(
+                f"the subset has {len(self._table)} indices, numbered 0..{len(self._table) - 1}, but its inner sampler "
+                f"{self._inner!r} asks for those numbered {rows.min()}..{rows.max()}.\n"
+                f"There are no such samples. Make the inner sampler over {len(self._table)} samples."
+            )
+        return self._table[rows]
 
     def spec(self) -> dict[str, int | str]:
-        """The inner sampler's spec, and a digest of the table."""
-        return {**self._inner.spec(), "subset": digest(self._table)}
+        """The inner sampler's spec, and a digest of the table; those of nested tables from the outermost inwards."""
+        inner = self._inner.spec()
+        tables = [digest(self._table), *([str(inner["subset"])] if "subset" in inner else [])]
+        return {**inner, "subset": "/".join(tables)}
 
     def __repr__(self) -> str:
         return f"Subset(<{len(self._table)} indices>, {self._inner!r})"

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Weighted"]
 
-_UNIT = 1 << 40
+_FINEST = 40
+_SUM_BITS = 63
+_HALF = np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
 
 
 class Weighted:
@@ -23,7 +26,8 @@ class Weighted:
 
     Counter-based: the draw of a position depends on nothing but (seed, epoch, position). The weights are rounded to
     multiples of 2**-40 of the largest one and summed up as integers, so that no rounding of floating-point sums can
-    change a draw.
+    change a draw. So a weight below 2**-41 of the largest one counts as 0 and is never drawn. From 2**23 weights on
+    the unit doubles with every doubling of their number, so that the sum stays below 2**63.
 
     Args:
         weights: shape `(n,)`, finite, 0 or more, at least one above 0; about 8 bytes are kept for each.
@@ -35,7 +39,7 @@ class Weighted:
     """
 
     def __init__(self, weights: ArrayLike, *, seed: int = 0, num_samples: int | None = None) -> None:
-        self._sums = _integer_sums(np.asarray(weights, dtype=np.float64))
+        self._sums = _integer_sums(_check_weights(weights))
         self._seed = check_seed(seed)
         self.length = len(self._sums) if num_samples is None else check_length(num_samples, "num_samples")
 
@@ -55,34 +59,38 @@ class Weighted:
 
 
 def _integer_sums(weights: NDArray[np.float64]) -> Words:
-    """Running sums of the weights in units of 2**-40 of the largest; exact below 2**23 weights of equal size."""
-    if (
-        weights.ndim != 1
-        or not weights.size
-        or not np.isfinite(weights).all()
-        or weights.min() < 0
-        or not weights.any()
-    ):
+    """Running sums of the weights as integers, in units of the largest weight times 2**-40 (or more, for many weights).
+
+    `n` weights of at most `2**bits` units, with `bits = 63 - n.bit_length()` at most, sum up to less than 2**63.
+    """
+    bits = min(_FINEST, _SUM_BITS - len(weights).bit_length())
+    units = np.rint(weights / weights.max() * (1 << bits))
+    return np.cumsum(units.astype(np.uint64), dtype=np.uint64)
+
+
+def _check_weights(weights: ArrayLike) -> NDArray[np.float64]:
+    try:
+        array = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"weights must be finite numbers of 0 or more in one dimension, not all of them 0, but they have shape "
-            f"{weights.shape}"
-            + (f", minimum {weights.min()} and maximum {weights.max()}" if weights.size else "")
-            + ".\nNothing could be drawn by them. Give one weight for each sample."
-        )
-    bits = max(1, 63 - len(weights).bit_length())
-    unit = min(_UNIT, 1 << bits)
-    return np.cumsum(np.rint(weights / weights.max() * unit).astype(np.uint64), dtype=np.uint64)
+            f"weights must be numbers of 0 or more in one dimension, but they cannot be read as such: {error}.\n"
+            "Nothing could be drawn by them. Give one weight for each sample."
+        ) from error
+    if array.ndim == 1 and array.size and np.isfinite(array).all() and array.min() >= 0 and array.any():
+        return array
+    raise ConfigurationError(
+        f"weights must be finite numbers of 0 or more in one dimension, not all of them 0, but they have shape "
+        f"{array.shape}"
+        + (f", minimum {array.min()} and maximum {array.max()}" if array.size else "")
+        + ".\nNothing could be drawn by them. Give one weight for each sample."
+    )
 
 
 def _scale(words: Words, total: int) -> Words:
     """Map 64 random bits to `0..total-1`: the high word of a product of 64 by 64 bits."""
-    low, high = words & np.uint64(0xFFFFFFFF), words >> np.uint64(32)
-    t_low, t_high = np.uint64(total & 0xFFFFFFFF), np.uint64(total >> 32)
-    carry = (
-        ((low * t_low) >> np.uint64(32))
-        + ((high * t_low) & np.uint64(0xFFFFFFFF))
-        + ((low * t_high) & np.uint64(0xFFFFFFFF))
-    )
-    return (
-        high * t_high + ((high * t_low) >> np.uint64(32)) + ((low * t_high) >> np.uint64(32)) + (carry >> np.uint64(32))
-    )
+    low, high = words & _LOW, words >> _HALF
+    t_low, t_high = np.uint64(total) & _LOW, np.uint64(total) >> _HALF
+    middle_1, middle_2 = high * t_low, low * t_high
+    carry = ((low * t_low) >> _HALF) + (middle_1 & _LOW) + (middle_2 & _LOW)
+    scaled: Words = high * t_high + (middle_1 >> _HALF) + (middle_2 >> _HALF) + (carry >> _HALF)
+    return scaled

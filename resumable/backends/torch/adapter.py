@@ -6,11 +6,11 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, IterDataPipe, MapDataPipe
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, IterDataPipe, MapDataPipe
 
 from resumable.backends.torch.indexed import TorchBackend
 from resumable.backends.torch.kept import KeptOrderBackend
-from resumable.backends.torch.order import find_order
+from resumable.backends.torch.order import find_order, is_plain_batch_sampler, is_torchs_own
 from resumable.backends.torch.stream import TorchStreamBackend
 from resumable.errors import PromiseWarning, UnsupportedError
 from resumable.reading import Reader
@@ -25,7 +25,7 @@ __all__ = ["adapt"]
 
 def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] | None:
     """Adapt a `DataLoader`; None where a subclass iterates in a way of its own."""
-    if type(loader).__iter__ is not DataLoader.__iter__:
+    if type(loader).__iter__ is not DataLoader.__iter__ and not is_torchs_own(loader):
         return None
     _check(loader, options)
     if isinstance(loader.dataset, IterableDataset):
@@ -86,7 +86,7 @@ def _batching(loader: DataLoader[Any]) -> tuple[Any, int | None, bool]:
     batches = loader.batch_sampler
     if batches is None:
         return loader.sampler, None, False
-    if type(batches) is BatchSampler:
+    if is_plain_batch_sampler(batches):
         return batches.sampler, batches.batch_size, batches.drop_last
     return None, None, False
 

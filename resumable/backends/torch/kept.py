@@ -84,7 +84,7 @@ class _Batches:
         self._engine, self._drawn, self._seed, self._epoch, self._rank = engine, drawn, seed, epoch, rank
         self._ahead: deque[Drawn] = deque()
         self._snapshot = snapshot
-        self._step = 0
+        self._skipped = 0
         self._over = False
         self._reading: Iterator[Any] | None = None
 
@@ -93,7 +93,8 @@ class _Batches:
 
     def __next__(self) -> Any:
         if self._reading is None:
-            self._reading = self._engine.run(self._requests(), seed=self._seed, epoch=self._epoch)
+            requests = _requests(self._drawn, self._ahead, self._epoch, self._skipped, self._rank)
+            self._reading = self._engine.run(requests, seed=self._seed, epoch=self._epoch)
         try:
             batch = next(self._reading)
         except StopIteration:
@@ -106,7 +107,7 @@ class _Batches:
         """Draw the indices of `count` batches and read none of them."""
         for _ in range(count):
             self._pass(next(self._drawn))
-            self._step += 1
+            self._skipped += 1
 
     def snapshot(self) -> Any:
         """Return the sampler's state behind the last batch; behind the end, that from which the next epoch begins."""
@@ -122,8 +123,8 @@ class _Batches:
     def _pass(self, drawn: Drawn) -> None:
         self._snapshot = {"order": drawn.state, "samples": drawn.samples, "ended": drawn.ended}
 
-    def _requests(self) -> Iterator[Request]:
-        for drawn in self._drawn:
-            self._ahead.append(drawn)
-            yield Request(self._epoch, self._step, self._rank, drawn.indices, drawn.keys, drawn.batch_key)
-            self._step += 1
+
+def _requests(drawn: Iterator[Drawn], ahead: deque[Drawn], epoch: int, step: int, rank: int) -> Iterator[Request]:
+    for number, batch in enumerate(drawn, start=step):
+        ahead.append(batch)
+        yield Request(epoch, number, rank, batch.indices, batch.keys, batch.batch_key)

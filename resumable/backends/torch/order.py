@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils.data import (
+    BatchSampler,
     DistributedSampler,
     RandomSampler,
     SequentialSampler,
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from resumable.samplers import Sampler
 
-__all__ = ["Order", "find_order"]
+__all__ = ["Order", "find_order", "is_plain_batch_sampler", "is_torchs_own"]
 
 
 class Order(NamedTuple):
@@ -41,9 +42,20 @@ def find_order(sampler: Any, length: int, seed: int) -> Order | None:
         seed: the loader's seed; that of the torch sampler and the global generators are not looked at.
     """
     for known, translate in _TRANSLATIONS.items():
-        if isinstance(sampler, known):
-            return translate(sampler, length, seed) if type(sampler).__iter__ is known.__iter__ else None
+        if isinstance(sampler, known) or (is_torchs_own(sampler) and type(sampler).__name__.endswith(known.__name__)):
+            own = getattr(type(sampler), "__iter__", None) is getattr(known, "__iter__", None) or is_torchs_own(sampler)
+            return translate(sampler, length, seed) if own else None
     return None
+
+
+def is_torchs_own(thing: Any) -> bool:
+    """Tell whether a loader or sampler is torchdata's stateful twin of one of torch's: the same meaning and options."""
+    return type(thing).__module__.startswith("torchdata.stateful_dataloader.")
+
+
+def is_plain_batch_sampler(batches: Any) -> bool:
+    """Tell whether a batch sampler just cuts what its sampler gives into batches."""
+    return type(batches) is BatchSampler or (isinstance(batches, BatchSampler) and is_torchs_own(batches))
 
 
 def _sequential(sampler: Any, length: int, seed: int) -> Order:  # noqa: ARG001  # one signature for all

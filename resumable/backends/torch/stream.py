@@ -56,9 +56,11 @@ class TorchStreamBackend:
     def open(self, epoch: int) -> Iterator[Any]:
         """Begin an epoch."""
         went_on = self._batches is not None and self._batches.ended and self._keeps
-        if went_on and self._rotated and self._stateful:  # living workers would begin with another one than the first
-            return self.restore(epoch, self.snapshot())
-        return self._begin(StreamPlan(epoch, 0, [Part()] * self._workers), reuse=went_on and not self._rotated)
+        parts = [Part()] * self._workers
+        if went_on and self._stateful:
+            parts = [Part.from_dict(values) for values in self.snapshot()["workers"]]
+        # Rotated workers would begin the epoch with another one than the first; new ones get the parts.
+        return self._begin(StreamPlan(epoch, 0, parts), reuse=went_on and not self._rotated)
 
     def snapshot(self) -> Any:
         """Return the parts of all workers behind the batch that was yielded last."""

@@ -7,9 +7,9 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch.utils.data import BatchSampler
 from tqdm import tqdm
 
+from resumable.backends.torch.order import is_plain_batch_sampler
 from resumable.randomness import SampleKeys, isolated
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ class UserOrder:
     def __init__(self, loader: DataLoader[Any], options: Options) -> None:
         self._loader, self._seed, self._seeds = loader, options.seed, options.randomness != "off"
         self._batch_size, self._drop_last = loader.batch_size, loader.drop_last
-        self._own_batches = loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler
-        self._user = loader.batch_sampler if self._own_batches else loader.sampler
-        if not self._own_batches and type(loader.batch_sampler) is BatchSampler:
-            batches = loader.batch_sampler
+        batches: Any = loader.batch_sampler
+        self._own_batches = batches is not None and not is_plain_batch_sampler(batches)
+        self._user = batches if self._own_batches else loader.sampler
+        if is_plain_batch_sampler(batches):
             self._user, self._batch_size, self._drop_last = batches.sampler, batches.batch_size, batches.drop_last
         self._passes = 0
         self._sampler = self._copy()
@@ -100,6 +100,7 @@ class UserOrder:
         return self._draw(epoch, samples)
 
     def _draw(self, epoch: int, samples: int) -> Iterator[Drawn]:
+        self._passes = -1  # until the end, the sampler's memory is that of no epoch's beginning
         keys, order_keys = SampleKeys(self._seed, epoch), SampleKeys(self._seed, epoch, _ORDER_STREAM)
         self._tell_epoch(epoch)
         with self._guard(order_keys.batch(samples)):

@@ -80,14 +80,16 @@ class WorkerStream(IterableDataset[Any]):
         self._batch_size, self._drop_last, self._collate = loader.batch_size, loader.drop_last, loader.collate_fn
         self._plan, self._randomness, self._seed, self._stream = plan, randomness, seed, stream
         self._passes = 0
+        self._border = Part()  # where the next epoch begins, if not where the dataset stands by itself
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any], list[Any]]]:
         """Begin an epoch: the planned one, later the ones after it."""
         info = get_worker_info()
         worker, epoch = (0 if info is None else info.id), self._plan.epoch + self._passes
-        part = self._plan.parts[worker] if self._passes == 0 else Part()
-        self._passes += 1
+        part = self._plan.parts[worker] if self._passes == 0 else self._border
+        self._passes, self._border = self._passes + 1, Part()
         if part.ended:
+            self._border = Part(state=part.state)
             return iter(())
         return _WorkerEpoch(self, worker, epoch, part, in_worker=info is not None).run()
 

@@ -1,0 +1,151 @@
+"""Draws: takes elements from a source's iterator, each under the randomness of its position."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from resumable.errors import StateMismatchError
+from resumable.keyed import BlockCache
+from resumable.randomness import SampleKeys, isolated, reseed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from resumable.options import Options
+
+__all__ = ["Draws"]
+
+_SILENT_SECONDS = 1.0
+_SKIP_BLOCK = 256
+_TRANSFORM = 0x5DEECE66D1234567  # sets a transform's key apart from that of the draw before it
+_OPENING = (1 << 62) - 1  # the counter whose batch key opens an epoch
+
+
+class Draws:
+    """One epoch's draws from a source.
+
+    Args:
+        options: transform, collate, batch size and seed.
+        epoch: the epoch.
+        stream: integers that set this rank's keys apart, where ranks have streams of their own.
+        seeds: seed the global generators, and give them back as they were.
+    """
+
+    def __init__(self, options: Options, epoch: int, stream: tuple[int, ...], *, seeds: bool) -> None:
+        self._options, self._seeds = options, seeds
+        self._keys = SampleKeys(options.seed, epoch, *stream)
+        self._element_keys = BlockCache(self._keys.samples, 1 << 62)
+        self._elements: Iterator[Any] = iter(())
+
+    def guard(self, key: int | None = None) -> AbstractContextManager[None]:
+        """Give the global generators back behind what runs inside, where they are seeded at all."""
+        return isolated(key) if self._seeds else nullcontext()
+
+    def begin(self, opener: Callable[[], Iterator[Any]]) -> None:
+        """Open the source, under a randomness that belongs to the epoch."""
+        with self.guard(self._keys.batch(_OPENING)):
+            self._elements = opener()
+
+    def begin_or(self, opener: Callable[[], Iterator[Any]], otherwise: Callable[[], Iterator[Any]]) -> None:
+        """Open the source, and in another way if that gives no element.
+
+        Brought back to a place between two epochs, some sources are at the end of the old epoch instead of the
+        beginning of the new one.
+        """
+        self.begin(opener)
+        first = self.take(0, 1)
+        if first:
+            self._elements = _Pushed(first[0], self._elements)
+        else:
+            self.begin(otherwise)
+
+    def take(self, position: int, count: int, *, keep: bool = True) -> list[Any]:
+        """Draw up to `count` elements, fewer at the end; without `keep` they are dropped and None stands for each."""
+        if not self._seeds:
+            return [element if keep else None for element in islice(self._elements, count)]
+        drawn: list[Any] = []
+        with self.guard():
+            for key in self._sample_keys(position, count):
+                reseed(key)
+                try:
+                    element = next(self._elements)
+                except StopIteration:
+                    break
+                drawn.append(element if keep else None)
+        return drawn
+
+    def skip(self, position: int, count: int) -> None:
+        """Go past `count` elements: by the iterator's own `skip`, or by drawing them.
+
+        Raises:
+            StateMismatchError: the source has fewer.
+        """
+        if hasattr(self._elements, "skip"):
+            with self.guard():
+                self._elements.skip(count)
+            return
+        with tqdm(total=count, desc="resuming", unit="element", delay=_SILENT_SECONDS, leave=False) as bar:
+            for begin in range(position, position + count, _SKIP_BLOCK):
+                asked = min(_SKIP_BLOCK, position + count - begin)
+                drawn = len(self.take(begin, asked, keep=False))
+                bar.update(drawn)
+                if drawn < asked:
+                    raise _too_few(position + count, begin + drawn)
+
+    def assemble(self, elements: list[Any], position: int) -> Any:
+        """Make the batch of this rank's elements: transform each, and collate them."""
+        transform, collate, single = self._options.transform, self._options.collate, self._options.batch_size is None
+        if transform is not None:
+            with self.guard():
+                keys = self._sample_keys(position, len(elements))
+                elements = [self._transformed(*pair, transform) for pair in zip(elements, keys, strict=True)]
+        if single or collate is None:
+            return elements[0] if single else elements
+        with self.guard(self._keys.batch(position)):
+            return collate(elements)
+
+    def close(self) -> None:
+        """Close the iterator, where it can be closed."""
+        close = getattr(self._elements, "close", None)
+        if close is not None:
+            close()
+
+    def _transformed(self, element: Any, key: int, transform: Callable[[Any], Any]) -> Any:
+        if self._seeds:
+            reseed(key ^ _TRANSFORM)
+        return transform(element)
+
+    def _sample_keys(self, position: int, count: int) -> list[int]:
+        keys: list[int] = self._element_keys.take(position, position + count).tolist() if count else []
+        return keys
+
+
+class _Pushed:
+    """An iterator with one element put back in front."""
+
+    def __init__(self, first: Any, rest: Iterator[Any]) -> None:
+        self._first, self._rest = [first], rest
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self._first.pop() if self._first else next(self._rest)
+
+    def close(self) -> None:
+        close = getattr(self._rest, "close", None)
+        if close is not None:
+            close()
+
+
+def _too_few(before: int, now: int) -> StateMismatchError:
+    return StateMismatchError(
+        "the source gave fewer elements than the run that saved the state had read of it.\n"
+        f"  in the checkpoint: {before}\n  in this run:       {now}\n"
+        "The data changed. Give the data that the run was started with, or start a new run."
+    )

@@ -1,0 +1,352 @@
+"""A conformance suite for backends: subclass `BackendTests`, say how to make a loader, and run it with pytest.
+
+    from resumable.testing import BackendTests
+
+    class TestMyReader(BackendTests):
+        @staticmethod
+        def make(**options):
+            return resumable.wrap(MyReader("data"), **options)
+
+        others = {"length": lambda: resumable.wrap(MyReader("other data"))}
+
+Everything is compared with an uninterrupted run, over the whole rest of the run, from a state taken at every step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import pickle
+import random
+import subprocess  # noqa: S404  # a fresh process is part of the proof
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from resumable.errors import StateMismatchError
+from resumable.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from resumable.loader import Loader
+
+__all__ = ["BackendTests", "Run", "digest"]
+
+_STATE_BYTES = 1024
+_CHAIN = 8
+
+# What a fresh process does: load the test class by its file, resume, and print the digests of the rest of the run.
+_CHILD = """
+import importlib.util, pickle, sys
+path, name, state, epochs = sys.argv[1:]
+spec = importlib.util.spec_from_file_location("conformance_case", path)
+module = sys.modules["conformance_case"] = importlib.util.module_from_spec(spec)
+if __name__ == "__main__":
+    spec.loader.exec_module(module)
+    from resumable.testing import rest_of_run
+    loader = getattr(module, name).make()
+    with open(state, "rb") as file:
+        loader.load_state_dict(pickle.load(file))
+    print("\\n".join(f"{epoch} {what}" for epoch, what in rest_of_run(loader, int(epochs))))
+"""
+
+Run = list[tuple[int, str]]
+
+
+def digest(batch: Any) -> str:
+    """Fingerprint a batch by content: arrays and tensors by bytes, containers by their parts, the rest by `repr`."""
+    state = hashlib.blake2b(digest_size=8)
+    for part in _parts(batch):
+        state.update(part)
+    return state.hexdigest()
+
+
+def rest_of_run(loader: Loader, epochs: int) -> Run:
+    """Run a loader to its end, and return the epoch and the digest of every batch."""
+    return [(epoch.number, digest(batch)) for epoch in loader.epochs(epochs) for batch in epoch]
+
+
+def samples_of(batch: Any) -> list[Any]:
+    """Take a batch apart: along the first axis, where it is made of arrays or tensors."""
+    if isinstance(batch, (list, tuple)) and all(hasattr(part, "shape") for part in batch):
+        return list(zip(*batch, strict=True))
+    return list(batch)
+
+
+def _parts(batch: Any) -> Iterator[bytes]:
+    if hasattr(batch, "detach"):  # a tensor, without importing torch
+        batch = batch.detach().cpu().numpy()
+    if isinstance(batch, np.ndarray):
+        yield f"{batch.dtype.str}{batch.shape}".encode()
+        yield batch.tobytes()
+    elif isinstance(batch, dict):
+        for key, value in batch.items():
+            yield repr(key).encode()
+            yield from _parts(value)
+    elif isinstance(batch, (list, tuple)):
+        yield f"{type(batch).__name__}{len(batch)}".encode()
+        for value in batch:
+            yield from _parts(value)
+    else:
+        yield repr(batch).encode()
+
+
+class BackendTests:
+    """The promises that every backend keeps, as tests.
+
+    A subclass gives:
+
+    Attributes:
+        make: static method that returns a new loader over the same data each time; it passes its keyword arguments on to
+            `wrap`. The file must be importable by itself, as a fresh process loads it.
+        epochs: epochs of a run.
+        native: whether the states may hold a snapshot of the source's own; otherwise they must be JSON.
+        others: loaders that must refuse the states of `make()`, by a word that the message must have: "length",
+            "batch", "sampler" and "kind" should be there wherever they can be made.
+        stride: restore at every step (1), or at every n-th where each restore is expensive.
+        shared: whether the ranks share the global batches of one stream evenly.
+    """
+
+    make: ClassVar[Callable[..., Loader]]
+    epochs: ClassVar[int] = 3
+    native: ClassVar[bool] = False
+    others: ClassVar[Mapping[str, Callable[[], Loader]]] = {}
+    stride: ClassVar[int] = 1
+    shared: ClassVar[bool] = False
+
+    _reference: ClassVar[tuple[Run, list[dict[str, Any]]] | None] = None
+
+    @classmethod
+    def reference(cls) -> tuple[Run, list[dict[str, Any]]]:
+        """Return the uninterrupted run, and the state before its first and behind each of its batches."""
+        if cls._reference is None or cls.__dict__.get("_reference") is None:
+            loader = cls.make()
+            run, states = [], [loader.state_dict()]
+            for epoch in loader.epochs(cls.epochs):
+                for batch in epoch:
+                    run.append((epoch.number, digest(batch)))
+                    states.append(loader.state_dict())
+            cls._reference = run, states
+        return cls._reference
+
+    def resumed(self, state: dict[str, Any]) -> Loader:
+        """Return a new loader at a state."""
+        loader = type(self).make()
+        loader.load_state_dict(state)
+        return loader
+
+    def test_the_run_is_reproducible(self) -> None:
+        run, _ = self.reference()
+        assert run, "the run has no batch"
+        assert {epoch for epoch, _ in run} == set(range(self.epochs)), "an epoch has no batch"
+        assert rest_of_run(type(self).make(), self.epochs) == run
+
+    def test_restored_at_every_step_the_rest_is_the_same(self) -> None:
+        run, states = self.reference()
+        for step in range(0, len(states), self.stride):
+            assert rest_of_run(self.resumed(states[step]), self.epochs) == run[step:], f"restored after {step} batches"
+
+    def test_restored_at_every_step_the_plain_form_gives_the_rest(self) -> None:
+        run, states = self.reference()
+        for step in range(0, len(states), self.stride):
+            loader, rest = self.resumed(states[step]), [what for _, what in run[step:]]
+            got = [digest(batch) for _ in range(self.epochs) for batch in loader]
+            assert got[: len(rest)] == rest, f"restored after {step} batches"
+
+    def test_a_state_saved_right_after_a_load_is_the_same(self) -> None:
+        _, states = self.reference()
+        for state in states:
+            assert self._encoded(self.resumed(state).state_dict()) == self._encoded(state)
+
+    def test_a_state_is_left_as_it_is(self) -> None:
+        _, states = self.reference()
+        state = states[len(states) // 2]
+        before = self._encoded(state)
+        loader = self.resumed(state)
+        rest_of_run(loader, self.epochs)
+        assert self._encoded(state) == before
+
+    def test_a_chain_of_resumes(self) -> None:
+        run, _ = self.reference()
+        loader, got, hop = type(self).make(), [], max(1, len(run) // (_CHAIN + 1))
+        for _ in range(_CHAIN):
+            got += self._next_batches(loader, hop)
+            loader = self.resumed(loader.state_dict())
+        assert got + rest_of_run(loader, self.epochs) == run
+
+    def test_behind_the_last_batch_and_behind_the_end_the_same_batch_is_next(self) -> None:
+        run, states = self.reference()
+        first = sum(epoch == 0 for epoch, _ in run)
+        loader = type(self).make()
+        for _ in loader:
+            pass
+        for state in (states[first], loader.state_dict()):
+            assert digest(next(iter(self.resumed(state)))) == run[first][1]
+
+    def test_behind_the_last_batch_the_epoch_is_given_again_without_batches(self) -> None:
+        """So that what stands behind the inner loop is not skipped."""
+        run, states = self.reference()
+        first = sum(epoch == 0 for epoch, _ in run)
+        epochs = self.resumed(states[first]).epochs(self.epochs)
+        epoch = next(epochs)
+        assert (epoch.number, list(epoch)) == (0, [])
+        loader = type(self).make()
+        for _ in loader:
+            pass
+        assert next(self.resumed(loader.state_dict()).epochs(self.epochs)).number == 1
+
+    def test_break_and_iterate_again_goes_on(self) -> None:
+        run, _ = self.reference()
+        loader, got = type(self).make(), []
+        while len(got) < len(run):
+            for batch in loader:
+                got.append(digest(batch))
+                if len(got) % 2:
+                    break
+        assert got == [what for _, what in run]
+
+    def test_iterators_that_are_thrown_away_change_nothing(self) -> None:
+        run, _ = self.reference()
+        loader = type(self).make()
+        iter(loader)
+        iter(loader)
+        assert rest_of_run(loader, self.epochs) == run
+
+    def test_rolled_back_in_the_same_process(self) -> None:
+        run, states = self.reference()
+        loader = type(self).make()
+        for step in range(len(states) - 1, -1, -max(self.stride, 3)):
+            loader.load_state_dict(states[step])
+            assert self._next_batches(loader, 3) == run[step : step + 3], f"rolled back to {step} batches"
+        loader.load_state_dict(states[1])
+        assert rest_of_run(loader, self.epochs) == run[1:]
+
+    def test_rolled_back_in_the_middle_of_a_loop(self) -> None:
+        run, states = self.reference()
+        loader, got = type(self).make(), []
+        for batch in loader:
+            got.append(digest(batch))
+            if len(got) == 2:  # noqa: PLR2004  # behind the second batch
+                loader.load_state_dict(states[1])
+        first = [what for epoch, what in run if epoch == 0]
+        assert got == [*first[:2], *first[1:]]
+
+    def test_the_length_is_that_of_the_whole_epoch(self) -> None:
+        run, states = self.reference()
+        loader = self.resumed(states[1])
+        if loader.is_sized:
+            assert len(loader) == sum(epoch == 0 for epoch, _ in run)
+
+    def test_only_acknowledged_batches_count(self) -> None:
+        run, _ = self.reference()
+        loader = type(self).make(ack="manual")
+        iterator = iter(loader)
+        count = sum(epoch == 0 for epoch, _ in run)
+        got = [digest(next(iterator)) for _ in range(count)]
+        loader.ack(1)
+        assert rest_of_run(self.resumed(loader.state_dict()), self.epochs) == run[1:]
+        assert digest(next(iter(loader))) == run[1][1], "what was not acknowledged is handed over again"
+        assert got == [what for _, what in run[:count]]
+
+    def test_the_trainers_generators_are_left_alone(self) -> None:
+        _seed_generators()
+        _draw_from_generators()
+        without = [_draw_from_generators() for _ in range(2)]
+        _seed_generators()
+        _draw_from_generators()
+        with_loader = [_draw_from_generators() for _ in zip(range(2), type(self).make(), strict=False)]
+        assert with_loader == without
+
+    def test_states_are_plain_values(self) -> None:
+        _, states = self.reference()
+        for state in states:
+            if not self.native:
+                assert "native" not in state
+                assert json.loads(json.dumps(state)) == state
+                assert len(json.dumps(state)) < _STATE_BYTES
+
+    def test_a_fresh_process_goes_on(self) -> None:
+        run, states = self.reference()
+        step = len(run) // 2
+        with tempfile.TemporaryDirectory() as folder:
+            script, state = Path(folder, "child.py"), Path(folder, "state.pickle")
+            script.write_text(_CHILD)
+            state.write_bytes(pickle.dumps(states[step]))
+            arguments = [inspect.getfile(type(self)), type(self).__name__, str(state), str(self.epochs)]
+            child = subprocess.run(  # noqa: S603  # our own script
+                [sys.executable, str(script), *arguments], capture_output=True, text=True, check=False
+            )
+        assert child.returncode == 0, child.stderr
+        assert child.stdout.split("\n")[:-1] == [f"{epoch} {what}" for epoch, what in run[step:]]
+
+    def test_another_seed_is_refused(self) -> None:
+        self._refused(type(self).make(seed=12345), "seed")
+
+    def test_another_randomness_is_refused(self) -> None:
+        self._refused(type(self).make(randomness="off"), "randomness")
+
+    def test_other_loaders_are_refused(self) -> None:
+        for word, make in self.others.items():
+            self._refused(make(), word)
+
+    def test_ranks_share_every_global_batch(self) -> None:
+        """On any number of ranks, and resized in the middle of an epoch: the parts are the batch of one rank."""
+        if not self.shared:
+            return
+        _, states = self.reference()
+        middle = states[len(states) // 2]
+        alone = [sample for batch in self.resumed(middle) for sample in samples_of(batch)]
+        for size in (1, 2):
+            ranks = [type(self).make(world=World(rank, size)) for rank in range(size)]
+            for loader in ranks:
+                loader.load_state_dict(middle)
+            together = [
+                sample for batches in zip(*ranks, strict=True) for batch in batches for sample in samples_of(batch)
+            ]
+            assert [digest(sample) for sample in together] == [digest(sample) for sample in alone]
+            assert ranks[0].state_dict() == {**ranks[-1].state_dict()}, "every rank has the same state"
+
+    def _next_batches(self, loader: Loader, count: int) -> Run:
+        got: Run = []
+        for epoch in loader.epochs(self.epochs):
+            for batch in epoch:
+                got.append((epoch.number, digest(batch)))
+                if len(got) == count:
+                    return got
+        return got
+
+    def _refused(self, loader: Loader, word: str) -> None:
+        _, states = self.reference()
+        untouched = self._encoded(loader.state_dict())
+        try:
+            loader.load_state_dict(states[1])
+        except StateMismatchError as error:
+            message = str(error)
+            assert word in message, f"the message does not name {word!r}: {message}"
+            assert "in the checkpoint:" in message, f"the message lacks the values: {message}"
+            assert "in this run:" in message, f"the message lacks the values: {message}"
+        else:
+            raise AssertionError(f"a state of another {word} was accepted")
+        assert self._encoded(loader.state_dict()) == untouched, "a refused state changed the loader"
+
+    @staticmethod
+    def _encoded(state: Any) -> str:
+        return digest(state)
+
+
+def _seed_generators() -> None:
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002  # the global one is meant
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(7)
+
+
+def _draw_from_generators() -> list[float]:
+    """Draw from each global generator; an odd number of normal deviates, as they come in pairs."""
+    drawn = [random.random(), float(np.random.rand()), float(np.random.randn())]  # noqa: NPY002  # the global one
+    return [*drawn, sys.modules["torch"].rand(()).item()] if "torch" in sys.modules else drawn
