@@ -27,8 +27,8 @@ from resumable.registry import register, wrap
 from resumable.world import World
 
 if TYPE_CHECKING:
+    from resumable.backends.torch.sampler import ResumableSampler
     from resumable.checkpoint import CheckpointStore
-    from resumable.integrations.torch_sampler import ResumableSampler
 
 __all__ = [
     "CheckpointStore",
@@ -53,7 +53,7 @@ __all__ = [
 
 _LAZY = {
     "CheckpointStore": "resumable.checkpoint",  # its file systems are imported with it
-    "ResumableSampler": "resumable.integrations.torch_sampler",  # a torch Sampler, so torch comes with it
+    "ResumableSampler": "resumable.backends.torch.sampler",  # a torch Sampler, so torch comes with it
 }
 
 

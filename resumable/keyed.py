@@ -86,8 +86,9 @@ def random_u64(key: Words, counters: ArrayLike) -> Words:
     Returns:
         Words of the shape of `counters`.
     """
-    counted = np.asarray(counters).astype(_U64) * _GOLDEN + key[0]
-    return mix64(mix64(counted) ^ key[1])
+    array = np.asarray(counters)
+    counted = np.atleast_1d(array).astype(_U64) * _GOLDEN + key[0]  # NumPy warns of overflow where there is no axis
+    return mix64(mix64(counted) ^ key[1]).reshape(array.shape)
 
 
 def random_int(key: tuple[int, int], counter: int) -> int:

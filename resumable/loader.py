@@ -300,9 +300,9 @@ class Loader:
         """End an epoch before its last batch, or one whose batches were acknowledged after its end."""
         if self._unacked:
             raise ConfigurationError(
-                f"epoch {self._acked.cursor.epoch} was left with {len(self._unacked)} batches that were handed over and "
-                "not acknowledged.\nThe next epoch would count them as trained on. Call ack() after each optimizer step, "
-                "or seek() to where the weights are."
+                f"epoch {self._acked.cursor.epoch} was left with {len(self._unacked)} batches that were handed over "
+                "and not acknowledged.\nThe next epoch would count them as trained on. Call ack() after each optimizer "
+                "step, or seek() to where the weights are."
             )
         cursor = self._acked.cursor
         native = self._feed.native() if self._stream is not None else self._acked.native
@@ -352,8 +352,8 @@ class Loader:
                 "the number of batches per step differs from the checkpoint's: each element of this source is a whole "
                 "batch, and a step takes one per rank.\n"
                 f"  in the checkpoint: {state.global_batch}\n  in this run:       {asked}\n"
-                f'Restart with {state.global_batch} ranks, or wrap(..., on_batch_change="continue") to keep the order and '
-                "take other steps over it."
+                f'Restart with {state.global_batch} ranks, or wrap(..., on_batch_change="continue") to keep the order '
+                "and take other steps over it."
             )
         raise StateMismatchError(
             "the batch size differs from the checkpoint's, so every step would train on other samples together.\n"

@@ -2,22 +2,25 @@
 
 Augmentation code draws from the global generators of `random`, `numpy.random` and torch. Before each sample they are
 seeded with the sample's own key, so that what a sample gets depends neither on the worker that reads it, nor on what
-was read before it. In the training process they are put back afterwards, so that loading never changes the trainer's own
-randomness (dropout, initialisation).
+was read before it. In the training process they are put back afterwards, so that loading never changes the trainer's
+own randomness (dropout, initialisation).
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from typing import Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from resumable.errors import ConfigurationError
 from resumable.keyed import Words, derive, random_int, random_u64
 
-__all__ = ["Randomness", "SampleKeys", "check_randomness", "isolated", "reseed"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Randomness", "SampleKeys", "check_randomness", "isolated", "reseed", "torch_seeder"]
 
 Randomness = Literal["sample", "batch", "off"]
 
@@ -69,9 +72,20 @@ def reseed(key: int) -> None:
     """
     random.seed(key)
     np.random.seed(key >> 32)  # noqa: NPY002  # the legacy generator is the one that augmentation code draws from
+    torch_seeder()(key)
+
+
+def torch_seeder() -> Callable[[int], object]:
+    """Return the function that seeds torch's global generator on the CPU; it does nothing where torch is not loaded.
+
+    The generator uses the low 32 bits of a seed.
+    """
     torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.default_generator.manual_seed(key & 0xFFFFFFFF)
+    return _nothing if torch is None else torch.default_generator.manual_seed
+
+
+def _nothing(key: int) -> None:
+    pass
 
 
 class isolated:  # noqa: N801  # used like a function
@@ -112,7 +126,7 @@ class isolated:  # noqa: N801  # used like a function
 
 
 class _NoState:
-    """Stands for the bit generator where only what NumPy keeps beside it is asked for: its own state is slow to read."""
+    """Stands for the bit generator, whose state is slow to read, where what NumPy keeps beside it is asked for."""
 
     state: ClassVar = {"bit_generator": "none"}
 

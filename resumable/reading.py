@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 from resumable.errors import SampleError
 from resumable.randomness import Randomness, isolated, reseed
+from resumable.seeding import Seeding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,12 +28,14 @@ class Reader:
         randomness: how often the global generators are seeded.
         together: read all samples of a request by `source.__getitems__` instead of one by one; the generators are then
             seeded once per batch.
+        seeding: what is known about the generators that the source draws from.
     """
 
     source: Any
     collate: Callable[[Any], Any] | None
     randomness: Randomness
     together: bool = False
+    seeding: Seeding = field(default_factory=Seeding)
 
     def read_isolated(self, request: Request) -> Any:
         """Read a request and give the global generators back as they were."""
@@ -58,16 +62,21 @@ class Reader:
 
     def _one_by_one(self, request: Request, indices: list[Any]) -> list[Any]:
         source, left = self.source, iter(indices)
-        try:
-            if self.randomness != "sample":
-                return [source[index] for index in left]
-            samples = []
+
+        def read_all(seed: Callable[[int], object]) -> list[Any]:
+            nonlocal left
+            left, samples = iter(indices), []
             for index, key in zip(left, request.keys.tolist(), strict=True):
-                reseed(key)
+                seed(key)
                 samples.append(source[index])
+            return samples
+
+        try:
+            if self.randomness == "sample":
+                return self.seeding.read(read_all, request.batch_key)
+            return [source[index] for index in left]
         except Exception as error:
-            raise _failure(request, indices[len(indices) - left.__length_hint__() - 1], error) from error
-        return samples
+            raise _failure(request, indices[len(indices) - length_hint(left) - 1], error) from error
 
     def _together(self, request: Request, indices: list[Any]) -> Any:
         try:

@@ -19,7 +19,7 @@ import inspect
 import json
 import pickle
 import random
-import subprocess  # noqa: S404  # a fresh process is part of the proof
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -102,8 +102,8 @@ class BackendTests:
     A subclass gives:
 
     Attributes:
-        make: static method that returns a new loader over the same data each time; it passes its keyword arguments on to
-            `wrap`. The file must be importable by itself, as a fresh process loads it.
+        make: static method that returns a new loader over the same data each time; it passes its keyword arguments on
+            to `wrap`. The file must be importable by itself, as a fresh process loads it.
         epochs: epochs of a run.
         native: whether the states may hold a snapshot of the source's own; otherwise they must be JSON.
         others: loaders that must refuse the states of `make()`, by a word that the message must have: "length",
@@ -141,17 +141,20 @@ class BackendTests:
         return loader
 
     def test_the_run_is_reproducible(self) -> None:
+        """Two runs are the same, and every epoch has batches."""
         run, _ = self.reference()
         assert run, "the run has no batch"
         assert {epoch for epoch, _ in run} == set(range(self.epochs)), "an epoch has no batch"
         assert rest_of_run(type(self).make(), self.epochs) == run
 
     def test_restored_at_every_step_the_rest_is_the_same(self) -> None:
+        """Resumed from any state, the whole rest of the run is that of the uninterrupted one."""
         run, states = self.reference()
         for step in range(0, len(states), self.stride):
             assert rest_of_run(self.resumed(states[step]), self.epochs) == run[step:], f"restored after {step} batches"
 
     def test_restored_at_every_step_the_plain_form_gives_the_rest(self) -> None:
+        """The same for `for batch in loader`, once per epoch."""
         run, states = self.reference()
         for step in range(0, len(states), self.stride):
             loader, rest = self.resumed(states[step]), [what for _, what in run[step:]]
@@ -159,11 +162,13 @@ class BackendTests:
             assert got[: len(rest)] == rest, f"restored after {step} batches"
 
     def test_a_state_saved_right_after_a_load_is_the_same(self) -> None:
+        """A run that is stopped again before its first batch loses nothing."""
         _, states = self.reference()
         for state in states:
             assert self._encoded(self.resumed(state).state_dict()) == self._encoded(state)
 
     def test_a_state_is_left_as_it_is(self) -> None:
+        """Neither loading a state nor running on changes it."""
         _, states = self.reference()
         state = states[len(states) // 2]
         before = self._encoded(state)
@@ -172,6 +177,7 @@ class BackendTests:
         assert self._encoded(state) == before
 
     def test_a_chain_of_resumes(self) -> None:
+        """Eight resumes in a row lose and repeat nothing."""
         run, _ = self.reference()
         loader, got, hop = type(self).make(), [], max(1, len(run) // (_CHAIN + 1))
         for _ in range(_CHAIN):
@@ -180,6 +186,7 @@ class BackendTests:
         assert got + rest_of_run(loader, self.epochs) == run
 
     def test_behind_the_last_batch_and_behind_the_end_the_same_batch_is_next(self) -> None:
+        """No empty and no skipped epoch at the border of two."""
         run, states = self.reference()
         first = sum(epoch == 0 for epoch, _ in run)
         loader = type(self).make()
@@ -201,6 +208,7 @@ class BackendTests:
         assert next(self.resumed(loader.state_dict()).epochs(self.epochs)).number == 1
 
     def test_break_and_iterate_again_goes_on(self) -> None:
+        """After `break`, iterating goes on where it was."""
         run, _ = self.reference()
         loader, got = type(self).make(), []
         while len(got) < len(run):
@@ -211,6 +219,7 @@ class BackendTests:
         assert got == [what for _, what in run]
 
     def test_iterators_that_are_thrown_away_change_nothing(self) -> None:
+        """`iter()` alone reads nothing and moves nothing."""
         run, _ = self.reference()
         loader = type(self).make()
         iter(loader)
@@ -218,6 +227,7 @@ class BackendTests:
         assert rest_of_run(loader, self.epochs) == run
 
     def test_rolled_back_in_the_same_process(self) -> None:
+        """A used loader goes back to any earlier state."""
         run, states = self.reference()
         loader = type(self).make()
         for step in range(len(states) - 1, -1, -max(self.stride, 3)):
@@ -227,8 +237,9 @@ class BackendTests:
         assert rest_of_run(loader, self.epochs) == run[1:]
 
     def test_rolled_back_in_the_middle_of_a_loop(self) -> None:
+        """A loop in which a state is loaded goes on from that."""
         run, states = self.reference()
-        loader, got = type(self).make(), []
+        loader, got = type(self).make(), list[str]()
         for batch in loader:
             got.append(digest(batch))
             if len(got) == 2:  # noqa: PLR2004  # behind the second batch
@@ -237,12 +248,14 @@ class BackendTests:
         assert got == [*first[:2], *first[1:]]
 
     def test_the_length_is_that_of_the_whole_epoch(self) -> None:
+        """`len()` is never what is left."""
         run, states = self.reference()
         loader = self.resumed(states[1])
         if loader.is_sized:
             assert len(loader) == sum(epoch == 0 for epoch, _ in run)
 
     def test_only_acknowledged_batches_count(self) -> None:
+        """With `ack="manual"`, what was not acknowledged is handed over again."""
         run, _ = self.reference()
         loader = type(self).make(ack="manual")
         iterator = iter(loader)
@@ -254,15 +267,17 @@ class BackendTests:
         assert got == [what for _, what in run[:count]]
 
     def test_the_trainers_generators_are_left_alone(self) -> None:
+        """What the trainer draws is the same with and without a loader."""
+        loader = type(self).make()
         _seed_generators()
         _draw_from_generators()
         without = [_draw_from_generators() for _ in range(2)]
         _seed_generators()
         _draw_from_generators()
-        with_loader = [_draw_from_generators() for _ in zip(range(2), type(self).make(), strict=False)]
-        assert with_loader == without
+        assert [_draw_from_generators() for _ in zip(range(2), loader, strict=False)] == without
 
     def test_states_are_plain_values(self) -> None:
+        """A state is JSON below 1 kB, unless it has a snapshot of the source's own."""
         _, states = self.reference()
         for state in states:
             if not self.native:
@@ -271,6 +286,7 @@ class BackendTests:
                 assert len(json.dumps(state)) < _STATE_BYTES
 
     def test_a_fresh_process_goes_on(self) -> None:
+        """A new interpreter resumes from a state on disk."""
         run, states = self.reference()
         step = len(run) // 2
         with tempfile.TemporaryDirectory() as folder:
@@ -285,12 +301,15 @@ class BackendTests:
         assert child.stdout.split("\n")[:-1] == [f"{epoch} {what}" for epoch, what in run[step:]]
 
     def test_another_seed_is_refused(self) -> None:
+        """A state of another seed is refused by name."""
         self._refused(type(self).make(seed=12345), "seed")
 
     def test_another_randomness_is_refused(self) -> None:
+        """A state of another randomness mode is refused by name."""
         self._refused(type(self).make(randomness="off"), "randomness")
 
     def test_other_loaders_are_refused(self) -> None:
+        """So are the states of everything in `others`."""
         for word, make in self.others.items():
             self._refused(make(), word)
 

@@ -1,8 +1,8 @@
 """Iterables: generator functions, re-iterable objects, generators, and objects with a state of their own.
 
-An object (or the iterator that it gives) with `state_dict`/`load_state_dict` or `get_state`/`set_state` resumes by its own
-state. Any other one is opened anew and skipped through, so what it gives in an epoch must not depend on earlier epochs;
-it is told the epoch by an argument `epoch` of the function, or by a method `set_epoch`.
+An object (or the iterator that it gives) with `state_dict`/`load_state_dict` or `get_state`/`set_state` resumes by its
+own state. Any other one is opened anew and skipped through, so what it gives in an epoch must not depend on earlier
+epochs; it is told the epoch by an argument `epoch` of the function, or by a method `set_epoch`.
 """
 
 from __future__ import annotations

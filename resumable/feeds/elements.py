@@ -88,11 +88,11 @@ class ElementFeed:
         length = getattr(self._backend, "length", None)
         return Schedule(length, global_batch, self._tail) if length else None
 
-    def finished(self, cursor: Cursor, global_batch: int) -> bool:  # noqa: ARG002, PLR6301  # the protocol has it
+    def finished(self, cursor: Cursor, global_batch: int) -> bool:  # noqa: ARG002  # the protocol has it
         """Return False: only the source itself knows its end."""
         return False
 
-    def following(self, cursor: Cursor, global_batch: int) -> Cursor:  # noqa: ARG002, PLR6301  # the protocol has it
+    def following(self, cursor: Cursor, global_batch: int) -> Cursor:  # noqa: ARG002  # the protocol has it
         """Return the beginning of the next epoch."""
         return Cursor(cursor.epoch + 1)
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+def settings(options: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    return defaults | options
+
+
 def numbers(epoch: int) -> Iterator[tuple[int, float]]:
     order = list(range(7))
     random.shuffle(order)
@@ -115,7 +119,7 @@ class Dataset:
 class TestGeneratorFunction(BackendTests):
     @staticmethod
     def make(**options: Any) -> resumable.Loader:
-        return resumable.wrap(numbers, **{"transform": jitter} | options)
+        return resumable.wrap(numbers, **settings(options, {"transform": jitter}))
 
     others = {
         "batch": lambda: resumable.wrap(numbers, batch_size=2, tail="drop"),
@@ -127,13 +131,13 @@ class TestGeneratorFunction(BackendTests):
 class TestGeneratorFunctionOfSamples(BackendTests):
     @staticmethod
     def make(**options: Any) -> resumable.Loader:
-        return resumable.wrap(numbers, **{"transform": jitter, "batch_size": 3} | options)
+        return resumable.wrap(numbers, **settings(options, {"transform": jitter, "batch_size": 3}))
 
 
 class TestReiterable(BackendTests):
     @staticmethod
     def make(**options: Any) -> resumable.Loader:
-        return resumable.wrap(Records(), **{"batch_size": 4, "tail": "drop"} | options)
+        return resumable.wrap(Records(), **settings(options, {"batch_size": 4, "tail": "drop"}))
 
 
 class TestObjectWithState(BackendTests):
@@ -141,7 +145,7 @@ class TestObjectWithState(BackendTests):
 
     @staticmethod
     def make(**options: Any) -> resumable.Loader:
-        return resumable.wrap(Reader(), **{"transform": jitter} | options)
+        return resumable.wrap(Reader(), **settings(options, {"transform": jitter}))
 
     others = {
         "source": lambda: resumable.wrap(Records()),
@@ -154,7 +158,7 @@ class TestObjectWithStateOfSamples(BackendTests):
 
     @staticmethod
     def make(**options: Any) -> resumable.Loader:
-        return resumable.wrap(Reader(7), **{"batch_size": 3} | options)
+        return resumable.wrap(Reader(7), **settings(options, {"batch_size": 3}))
 
 
 class TestObjectWithSparseSnapshots(BackendTests):
@@ -162,7 +166,7 @@ class TestObjectWithSparseSnapshots(BackendTests):
 
     @staticmethod
     def make(**options: Any) -> resumable.Loader:
-        return resumable.wrap(Reader(7), **{"snapshot_every": 3} | options)
+        return resumable.wrap(Reader(7), **settings(options, {"snapshot_every": 3}))
 
 
 class TestObjectThatComesBackAtTheEnd(BackendTests):
@@ -210,10 +214,15 @@ class TestIteratorWithStateForOneEpoch(BackendTests):
 
 def test_elements_that_are_skipped_are_not_transformed() -> None:
     seen: list[Any] = []
-    loader = resumable.wrap(numbers, transform=lambda element: seen.append(element) or element)
+
+    def look(element: Any) -> Any:
+        seen.append(element)
+        return element
+
+    loader = resumable.wrap(numbers, transform=look)
     state = [loader.state_dict() for _ in zip(range(5), loader, strict=False)][-1]
     seen.clear()
-    fresh = resumable.wrap(numbers, transform=lambda element: seen.append(element) or element)
+    fresh = resumable.wrap(numbers, transform=look)
     fresh.load_state_dict(state)
     assert len(list(fresh)) == len(seen) == 2
 
@@ -258,7 +267,7 @@ def test_an_element_that_fails_leaves_the_state_before_it() -> None:
     whole = resumable.wrap(Reader())
     run = [batch for _ in range(2) for batch in whole]
     loader = resumable.wrap(Failing(), identity="Reader")
-    got = []
+    got: list[Any] = []
     with pytest.raises(OSError, match="torn file"):
         got.extend(loader)
     state = loader.state_dict()

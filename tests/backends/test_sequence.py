@@ -36,7 +36,8 @@ class TestListOfSamples(BackendTests):
 
     @staticmethod
     def make(**options: Any) -> resumable.Loader:
-        return resumable.wrap(SAMPLES, **{"batch_size": 4, "shuffle": True, "transform": augment} | options)
+        settings: dict[str, Any] = {"batch_size": 4, "shuffle": True, "transform": augment}
+        return resumable.wrap(SAMPLES, **settings | options)
 
     others = {
         "length": lambda: resumable.wrap(SAMPLES[:-1], batch_size=4, shuffle=True, transform=augment),

@@ -268,7 +268,7 @@ def test_a_distributed_sampler_tells_rank_and_tail() -> None:
     for drop_last, tail, count in ((False, "pad", 3), (True, "drop", 2)):
         parts = []
         for rank in range(2):
-            sampler = DistributedSampler(dataset, 2, rank, drop_last=drop_last)
+            sampler: Any = DistributedSampler(dataset, 2, rank, drop_last=drop_last)
             loader = wrap(dataset, {}, batch_size=4, sampler=sampler)
             assert loader.state_dict()["tail"] == tail
             assert len(loader) == count

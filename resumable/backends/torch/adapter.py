@@ -54,7 +54,7 @@ def _check(loader: DataLoader[Any], options: Options) -> None:
         )
     if isinstance(loader.dataset, (IterDataPipe, MapDataPipe)):
         raise UnsupportedError(
-            "the DataLoader's dataset is a DataPipe, whose shuffling and sharding are driven by the DataLoader itself.\n"
+            "the DataLoader's dataset is a DataPipe, whose shuffling and sharding the DataLoader itself drives.\n"
             "They would not be driven here. Use a Dataset or an IterableDataset."
         )
 
@@ -66,7 +66,8 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
     reader, options = _reader(loader, options)
     if order is None and options.sampler is None:
         options.refuse("a DataLoader with a sampler of its own", tail="The sampler says what is in an epoch.")
-        aware = isinstance(sampler, DistributedSampler) or isinstance(loader.batch_sampler, DistributedSampler)
+        layers = (sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+        aware = any(isinstance(layer, DistributedSampler) for layer in layers)
         shard = False if aware and options.shard is None else options.shard
         return KeptOrderBackend(loader, reader, options), replace(options, shard=shard)
     drop_last = drop_last or (order is not None and order.drop_last)
@@ -83,7 +84,7 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
 
 def _batching(loader: DataLoader[Any]) -> tuple[Any, int | None, bool]:
     """Return the sampler of single indices (None: batches are the user's own), the batch size and `drop_last`."""
-    batches = loader.batch_sampler
+    batches: Any = loader.batch_sampler
     if batches is None:
         return loader.sampler, None, False
     if is_plain_batch_sampler(batches):
@@ -98,8 +99,9 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
     if together and options.randomness is None:
         warnings.warn(
             f"the dataset {type(loader.dataset).__qualname__} reads whole batches by __getitems__, so its randomness "
-            "belongs to the batch: augmentations are exact after a resume, but change with the batch size and the number "
-            'of ranks.\nGive wrap(..., randomness="batch") to accept it, or randomness="sample" to read one by one.',
+            "belongs to the batch: augmentations are exact after a resume, but change with the batch size and the "
+            'number of ranks.\nGive wrap(..., randomness="batch") to accept it, or randomness="sample" to read the '
+            "samples one by one.",
             PromiseWarning,
             stacklevel=6,
         )

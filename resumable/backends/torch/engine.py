@@ -72,7 +72,7 @@ class Engine:
             if not self._user.num_workers or _can_pickle(self._user):
                 raise
             raise WorkerError(
-                f"the workers could not be started: the dataset, collate_fn or worker_init_fn cannot be pickled: {error}\n"
+                f"the workers could not be started: dataset, collate_fn or worker_init_fn cannot be pickled: {error}\n"
                 "Workers that are not forked get a pickled copy. Define them at the top level of a module, or use "
                 'multiprocessing_context="fork".'
             ) from error

@@ -61,40 +61,33 @@ class KeptOrderBackend:
         if not self._order.stateful:
             return None
         if self._batches is None:
-            return {"order": self._order.state(), "samples": 0, "ended": False}
+            return {"order": self._order.state(), "step": 0, "samples": 0, "ended": False}
         return self._batches.snapshot()
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
         """Give the sampler its state back, and go on."""
-        drawn = self._order.restore(epoch, snapshot["order"], snapshot["samples"])
+        drawn = self._order.restore(epoch, snapshot["order"], snapshot["step"], snapshot["samples"])
         return self._begin(epoch, iter(()) if snapshot.get("ended") else drawn, snapshot)
 
     def _begin(self, epoch: int, drawn: Iterator[Drawn], snapshot: Any = None) -> Iterator[Any]:
-        rank = self._options.find_world().rank
-        self._batches = _Batches(self._engine, drawn, self._options.seed, epoch, rank, snapshot)
+        rank, ahead = self._options.find_world().rank, deque[Drawn]()
+        reading = self._engine.run(_requests(drawn, ahead, epoch, rank), seed=self._options.seed, epoch=epoch)
+        self._batches = _Batches(drawn, ahead, reading, snapshot)
         return self._batches
 
 
 class _Batches:
     """Batches of an epoch, each with what the sampler's state was when its indices were drawn."""
 
-    def __init__(  # noqa: PLR0913  # what an epoch is made of
-        self, engine: Engine, drawn: Iterator[Drawn], seed: int, epoch: int, rank: int, snapshot: Any
-    ) -> None:
-        self._engine, self._drawn, self._seed, self._epoch, self._rank = engine, drawn, seed, epoch, rank
-        self._ahead: deque[Drawn] = deque()
+    def __init__(self, drawn: Iterator[Drawn], ahead: deque[Drawn], reading: Iterator[Any], snapshot: Any) -> None:
+        self._drawn, self._ahead, self._reading = drawn, ahead, reading
         self._snapshot = snapshot
-        self._skipped = 0
         self._over = False
-        self._reading: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        if self._reading is None:
-            requests = _requests(self._drawn, self._ahead, self._epoch, self._skipped, self._rank)
-            self._reading = self._engine.run(requests, seed=self._seed, epoch=self._epoch)
         try:
             batch = next(self._reading)
         except StopIteration:
@@ -107,24 +100,22 @@ class _Batches:
         """Draw the indices of `count` batches and read none of them."""
         for _ in range(count):
             self._pass(next(self._drawn))
-            self._skipped += 1
 
     def snapshot(self) -> Any:
         """Return the sampler's state behind the last batch; behind the end, that from which the next epoch begins."""
         if self._over and self._snapshot is not None:
-            return {**self._snapshot, "samples": 0, "ended": False}
+            return {**self._snapshot, "step": 0, "samples": 0, "ended": False}
         return self._snapshot
 
     def close(self) -> None:
         """Stop reading."""
-        if self._reading is not None:
-            self._reading.close()  # type: ignore[attr-defined]  # a generator
+        self._reading.close()  # type: ignore[attr-defined]  # a generator
 
     def _pass(self, drawn: Drawn) -> None:
-        self._snapshot = {"order": drawn.state, "samples": drawn.samples, "ended": drawn.ended}
+        self._snapshot = {"order": drawn.state, "step": drawn.step + 1, "samples": drawn.samples, "ended": drawn.ended}
 
 
-def _requests(drawn: Iterator[Drawn], ahead: deque[Drawn], epoch: int, step: int, rank: int) -> Iterator[Request]:
-    for number, batch in enumerate(drawn, start=step):
+def _requests(drawn: Iterator[Drawn], ahead: deque[Drawn], epoch: int, rank: int) -> Iterator[Request]:
+    for batch in drawn:
         ahead.append(batch)
-        yield Request(epoch, number, rank, batch.indices, batch.keys, batch.batch_key)
+        yield Request(epoch, batch.step, rank, batch.indices, batch.keys, batch.batch_key)

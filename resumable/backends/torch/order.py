@@ -13,6 +13,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from resumable.backends.torch.sampler import ResumableSampler
 from resumable.samplers import Sequential, Shuffle, Subset, Weighted
 from resumable.world import World
 
@@ -85,7 +86,13 @@ def _weighted(sampler: Any, length: int, seed: int) -> Order | None:  # noqa: AR
     return Order(Weighted(sampler.weights.numpy(), seed=seed, num_samples=sampler.num_samples))
 
 
+def _ours(sampler: Any, length: int, seed: int) -> Order:  # noqa: ARG001  # one signature for all
+    last = sampler.drop_last
+    return Order(sampler.order, World(sampler.rank, sampler.num_replicas), pads=not last, drop_last=last)
+
+
 _TRANSLATIONS: dict[type, Callable[[Any, int, int], Order | None]] = {
+    ResumableSampler: _ours,
     SequentialSampler: _sequential,
     RandomSampler: _random,
     DistributedSampler: _distributed,

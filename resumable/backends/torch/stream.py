@@ -1,9 +1,9 @@
 """Iterable-style datasets in a `DataLoader`, with any number of workers.
 
 Each batch comes with the number of the worker that made it and, where the dataset has `state_dict` and
-`load_state_dict`, with the dataset's state in that worker. So the state of the whole is: for each worker, how many of its
-batches were handed over and its state behind the last of them, and the worker whose turn it is. On resume each worker
-gets its own part back; without states, it draws and drops as many samples, and ships none of them.
+`load_state_dict`, with the dataset's state in that worker. So the state of the whole is: for each worker, how many of
+its batches were handed over and its state behind the last of them, and the worker whose turn it is. On resume each
+worker gets its own part back; without states, it draws and drops as many samples, and ships none of them.
 """
 
 from __future__ import annotations

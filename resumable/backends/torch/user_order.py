@@ -29,13 +29,15 @@ _ORDER_STREAM = 1
 class Drawn(NamedTuple):
     """A batch of indices with the keys of its samples.
 
-    `samples` counts those of the epoch up to here. `state` is the sampler's behind it; behind the last batch (`ended`)
-    it is the one behind the end of the epoch, as some samplers reach their end while they give the last batch.
+    `step` counts the batches before it, `samples` the samples up to and with it. `state` is the sampler's behind it;
+    behind the last batch (`ended`) it is the one behind the end of the epoch, as some samplers reach their end while
+    they give the last batch.
     """
 
     indices: list[Any]
     keys: Words
     batch_key: int
+    step: int
     samples: int
     state: Any
     ended: bool
@@ -85,21 +87,22 @@ class UserOrder:
         """Yield the batches of indices of an epoch."""
         if self._passes != epoch and not self.stateful and not self._tell_epoch(epoch):
             self._replay_epochs(epoch)
-        return self._draw(epoch, 0)
+        return self._draw(epoch, 0, 0)
 
-    def restore(self, epoch: int, state: Any, samples: int) -> Iterator[Drawn]:
+    def restore(self, epoch: int, state: Any, step: int, samples: int) -> Iterator[Drawn]:
         """Give the sampler its state back, and yield the rest of the epoch's batches of indices.
 
         Args:
             epoch: the epoch.
             state: as in `Drawn.state`.
+            step: batches of the epoch that are behind.
             samples: samples of the epoch that are behind.
         """
         assert self._state_owner is not None
         self._state_owner.load_state_dict(copy.deepcopy(state))
-        return self._draw(epoch, samples)
+        return self._draw(epoch, step, samples)
 
-    def _draw(self, epoch: int, samples: int) -> Iterator[Drawn]:
+    def _draw(self, epoch: int, step: int, samples: int) -> Iterator[Drawn]:
         self._passes = -1  # until the end, the sampler's memory is that of no epoch's beginning
         keys, order_keys = SampleKeys(self._seed, epoch), SampleKeys(self._seed, epoch, _ORDER_STREAM)
         self._tell_epoch(epoch)
@@ -116,7 +119,8 @@ class UserOrder:
             following, later = draw()
             ended = following is None
             sample_keys, batch_key = keys.samples(before, samples), keys.batch(before)
-            yield Drawn(indices, sample_keys, batch_key, samples, later if ended else state, ended)
+            yield Drawn(indices, sample_keys, batch_key, step, samples, later if ended else state, ended)
+            step += 1
             indices, state = following, later
         self._passes = epoch + 1
 
@@ -129,7 +133,7 @@ class UserOrder:
     def _replay_epochs(self, epoch: int) -> None:
         self._sampler, self._passes = self._copy(), 0
         for past in tqdm(range(epoch), desc="replaying the sampler", unit="epoch", delay=1.0, leave=False):
-            for _ in self._draw(past, 0):
+            for _ in self._draw(past, 0, 0):
                 pass
 
     def _copy(self) -> Any:

@@ -143,7 +143,7 @@ class _WorkerEpoch:
             self._dataset.set_epoch(self._epoch)
         self._seed_batch()
         if self._part.state is None:
-            samples = iter(self._dataset)
+            samples: Iterator[Any] = iter(self._dataset)
             self._skip(samples)
             return samples
         self._dataset.load_state_dict(copy.deepcopy(self._part.state))
@@ -151,7 +151,7 @@ class _WorkerEpoch:
         return samples if self._part.batches else self._not_empty(samples)
 
     def _not_empty(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Between epochs, some datasets come back at the end of the old epoch instead of the beginning of the new one."""
+        """Between epochs, some datasets come back at the end of the old epoch, not the beginning of the new one."""
         self._seed_sample(0)
         for first in samples:
             return chain([first], samples)
@@ -200,9 +200,10 @@ class _WorkerEpoch:
 
     def _failure(self, drawn: int, error: Exception) -> SampleError:
         return SampleError(
-            f"reading sample {self._position + drawn} of worker {self._worker} failed: {type(error).__name__}: {error}\n"
-            f"It belongs to epoch {self._epoch}. The loader's state is that before this batch: mend the sample and go on "
-            "from it."
+            f"reading sample {self._position + drawn} of worker {self._worker} failed: "
+            f"{type(error).__name__}: {error}\n"
+            f"It belongs to epoch {self._epoch}, step {self._position // self._stream.size()} of that worker. The "
+            "loader's state is that before this batch: mend the sample and go on from it."
         )
 
 

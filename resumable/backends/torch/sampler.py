@@ -1,0 +1,311 @@
+"""ResumableSampler: the order alone, for a plain torch `DataLoader`."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch.utils.data import DistributedSampler
+
+from resumable.backends.torch.sampler_state import FORMAT, SamplerState, facts_of, parse
+from resumable.cursor import Cursor
+from resumable.errors import ConfigurationError, StateMismatchError
+from resumable.options import check_batch_size
+from resumable.samplers import Sequential, Shuffle
+from resumable.samplers.base import check_length
+from resumable.schedule import Schedule, share
+from resumable.state import check_same
+from resumable.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sized
+
+    from resumable.keyed import IntArray
+    from resumable.samplers import Sampler
+
+__all__ = ["ResumableSampler"]
+
+_BLOCK = 4096  # positions that are mapped at a time
+
+
+class ResumableSampler(DistributedSampler[int]):
+    """Sample indices for a plain `DataLoader`, in the way of `DistributedSampler`, that can be saved and resumed.
+
+        sampler = ResumableSampler(dataset, batch_size=64, seed=0)
+        loader = DataLoader(dataset, batch_size=64, sampler=sampler)
+        for epoch in range(sampler.epoch, 10):
+            sampler.set_epoch(epoch)
+            for done, batch in enumerate(loader, start=1):
+                ...
+                saved = sampler.state_dict(batches_done=done)
+
+    The order is that of `resumable.wrap`: computed from (number of samples, seed, epoch), in O(1) memory. The epoch is
+    cut into global batches of `batch_size * num_replicas` positions, and each rank gets a contiguous part of each.
+
+    **What it counts.** A sampler sees what is *requested* from it, not what is trained on. With `num_workers > 0` the
+    `DataLoader` requests up to `num_workers * prefetch_factor` batches ahead, which a plain `state_dict()` counts as
+    done: they would be lost. Tell `state_dict(batches_done=...)` how many batches were trained on, or wrap the
+    `DataLoader` with `resumable.wrap`, which counts them itself.
+
+    **Passes.** Each `iter()` is a pass, begun by its first `next()`. The first pass after `load_state_dict` gives the
+    rest of the epoch. A pass that was abandoned (`break`) is repeated from where it began. The pass after a complete
+    one gives the next epoch, in full; other than with `DistributedSampler`, that needs no `set_epoch`.
+
+    Args:
+        dataset_or_length: what the indices are for, or how many samples it has.
+        num_replicas: number of ranks; by default, that of `World.detect()`.
+        rank: number of this process; by default, that of `World.detect()`.
+        shuffle: a new order in every epoch; else that of the dataset.
+        seed: selects the order, together with the epoch.
+        drop_last: leave out the last positions of an epoch that fill no global batch. Else the last global batch is
+            filled up from the epoch's beginning, so that each rank gets the same number.
+        batch_size: that of the `DataLoader`. With it, a state can be loaded by another number of ranks, and every
+            global batch stays the same as long as `batch_size * num_replicas` does.
+        sampler: another order, of `resumable.samplers`, instead of `shuffle` and `seed`.
+
+    Raises:
+        ConfigurationError: options that cannot work, such as a rank without a number of ranks, or a global batch larger
+            than the data with `drop_last`.
+
+    Attributes:
+        epoch: that of the current pass, or of the first one after a load: where a resumed loop has to begin.
+        order: the sampler of `resumable.samplers` behind it.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  # those of DistributedSampler, in its order
+        self,
+        dataset_or_length: Sized | int,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        *,
+        batch_size: int = 1,
+        sampler: Sampler | None = None,
+    ) -> None:
+        dataset = dataset_or_length if hasattr(dataset_or_length, "__len__") else None
+        length = check_length(dataset_or_length if dataset is None else len(dataset), "the length of the data")
+        self._world, self._detected = _find_world(num_replicas, rank), num_replicas is None and rank is None
+        super().__init__(
+            range(length) if dataset is None else dataset,  # type: ignore[arg-type]  # only its length is asked for
+            self._world.size,
+            self._world.rank,
+            shuffle,
+            seed,
+            drop_last,
+        )
+        self.order = _choose_order(length, shuffle, seed, sampler)
+        self._per_rank = check_batch_size(batch_size)
+        self._schedule = Schedule(self.order.length, self._per_rank * self._world.size, "drop" if drop_last else "pad")
+        self.num_samples = self._schedule.total(Cursor()) * self._per_rank
+        self.total_size = self.num_samples * self._world.size
+        self._pass = _Pass(Cursor())
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield this rank's sample indices of the epoch, or of what is left of it after a load."""
+        current = self._begin()
+        for index in islice(self._indices(current.start), current.within, None):
+            current.requested += 1
+            yield index
+
+    def __len__(self) -> int:
+        """Count this rank's indices of a whole epoch, of which some may be behind; the same on every rank."""
+        return self.num_samples
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next pass gives; for the current epoch, the place that was loaded is kept.
+
+        After a state that was taken behind the last index of an epoch, nothing of that epoch is left: the pass is empty
+        if it is set all the same. Begin the loop at `sampler.epoch`, which is the next one then.
+
+        Args:
+            epoch: from 0.
+
+        Raises:
+            ConfigurationError: it is negative.
+        """
+        epoch = operator.index(epoch)
+        if epoch < 0:
+            raise ConfigurationError(f"there is no epoch {epoch}: epochs count from 0.\nCall set_epoch(0) first.")
+        if epoch != self._pass.start.epoch or (self._pass.begun and self._is_over(self._pass)):
+            self._pass = _Pass(Cursor(epoch))
+        self._pass.chosen = True
+        self.epoch = epoch
+
+    def state_dict(self, batches_done: int | None = None) -> dict[str, Any]:
+        """Return the place in the order: fresh plain values, the same on all ranks.
+
+        Args:
+            batches_done: how many batches of the current pass were trained on. By default everything that was requested
+                counts, which is too much where a `DataLoader` with workers reads ahead.
+
+        Raises:
+            ConfigurationError: more than was requested in this pass.
+        """
+        cursor, within = self._place(self._pass, self._requested(batches_done))
+        return {
+            "format": FORMAT,
+            "sampler": {**self.order.spec(), "drop_last": self.drop_last},
+            "cursor": cursor.as_dict(),
+            "within_batch": within,
+            "batch_size": self._per_rank,
+            "world_size": self._world.size,
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Go to the place at which a state was taken; the next pass gives the rest of its epoch.
+
+        With another global batch than the state's, the order stays and only the borders of the batches move.
+
+        Args:
+            state_dict: what `state_dict()` returned; left as it is.
+            strict: refuse a state of another length, seed, order or `drop_last`. Without, differences are warned about
+                and the sampler goes on at the state's place.
+
+        Raises:
+            StateFormatError: it is no state of a `ResumableSampler`, or damaged.
+            StateMismatchError: it does not belong to this sampler; the message names the field, both values and the way
+                out.
+
+        In case of an error nothing was changed.
+        """
+        state = parse(state_dict)
+        own = facts_of({**self.order.spec(), "drop_last": self.drop_last})
+        check_same(state.facts, own, strict=strict)
+        self._check_within(state)
+        self._pass = _Pass(state.cursor, state.within)
+        self.epoch = state.cursor.epoch + self._schedule.finished(state.cursor)
+
+    def __repr__(self) -> str:
+        return (
+            f"ResumableSampler({self.order!r}, num_replicas={self._world.size}, rank={self._world.rank}, "
+            f"batch_size={self._per_rank}, drop_last={self.drop_last})"
+        )
+
+    # ------------------------------------------------------------------ inside
+
+    def _begin(self) -> _Pass:
+        self._check_world()
+        current = self._pass
+        if current.begun and not self._is_over(current):
+            current = _Pass(current.start, current.within)
+        elif current.begun or (not current.chosen and self._is_over(current)):
+            current = _Pass(self._schedule.following(current.start))
+        current.begun = True
+        self._pass, self.epoch = current, current.start.epoch
+        return current
+
+    def _indices(self, start: Cursor) -> Iterator[int]:
+        """Yield this rank's part of every global batch from `start` to the end of the epoch."""
+        size = self._schedule.global_batch
+        left = self._schedule.total(start) - start.step
+        at_once = max(1, _BLOCK // size)
+        runs = (
+            self._run(start.epoch, start.position + first * size, min(at_once, left - first))
+            for first in range(0, left, at_once)
+        )
+        return chain.from_iterable(run.tolist() for run in runs)
+
+    def _run(self, epoch: int, position: int, batches: int) -> IntArray:
+        """Compute this rank's part of consecutive global batches; shape `(batches * batch_size,)`."""
+        size = self._schedule.global_batch
+        first, last = share(0, size, self._world)
+        if batches == 1:
+            return self._select(epoch, position + first, position + last)
+        rows = self._select(epoch, position, position + batches * size).reshape(batches, size)
+        return rows[:, first:last].ravel()
+
+    def _select(self, epoch: int, start: int, stop: int) -> IntArray:
+        pieces = self._schedule.segments(epoch, start, stop)
+        return np.concatenate([self.order.indices(piece.epoch, piece.start, piece.stop) for piece in pieces])
+
+    def _place(self, current: _Pass, requested: int) -> tuple[Cursor, int]:
+        """Return the place behind a number of this rank's indices: the cursor, and the indices after it."""
+        batches, within = divmod(current.within + requested, self._per_rank)
+        start = current.start
+        position = start.position + batches * self._schedule.global_batch
+        return Cursor(start.epoch, position, start.step + batches), within
+
+    def _is_over(self, current: _Pass) -> bool:
+        return self._schedule.finished(self._place(current, current.requested)[0])
+
+    def _requested(self, batches_done: int | None) -> int:
+        if batches_done is None:
+            return self._pass.requested
+        indices = operator.index(batches_done) * self._per_rank
+        if not 0 <= indices <= self._pass.requested:
+            raise ConfigurationError(
+                f"state_dict(batches_done={batches_done}) was called, but {self._pass.requested} indices were "
+                f"requested in this pass, which are {self._pass.requested // self._per_rank} batches of "
+                f"{self._per_rank}.\n"
+                "The state would run ahead of the data. Count the batches from 0 in each pass, also after a load, and "
+                "give the sampler the DataLoader's batch_size."
+            )
+        return indices
+
+    def _check_world(self) -> None:
+        """Refuse a world that was detected before the processes knew each other."""
+        now = World.detect() if self._detected else self._world
+        if now != self._world:
+            raise ConfigurationError(
+                "the process group was initialised after the sampler was made: it was made for rank "
+                f"{self._world.rank} of {self._world.size}, and this is rank {now.rank} of {now.size}.\n"
+                "Ranks would read the same samples. Make the sampler after init_process_group()."
+            )
+
+    def _check_within(self, state: SamplerState) -> None:
+        stored, own = (state.batch_size, state.world_size), (self._per_rank, self._world.size)
+        if state.within and stored != own:
+            raise StateMismatchError(
+                f"the state was taken in the middle of a batch, {state.within} indices behind its beginning, and the "
+                "batches are another size now, so samples would be lost or repeated.\n"
+                f"  in the checkpoint: batch_size={stored[0]} on {stored[1]} ranks\n"
+                f"  in this run:       batch_size={own[0]} on {own[1]} ranks\n"
+                "Go on with the checkpoint's, or give the sampler the DataLoader's batch_size and save between batches."
+            )
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One way through an epoch, or through its rest.
+
+    Args:
+        start: where it begins.
+        within: this rank's indices after `start` that are behind already.
+        requested: indices that were requested in it.
+        begun: something was.
+        chosen: its epoch was set by `set_epoch`.
+    """
+
+    start: Cursor
+    within: int = 0
+    requested: int = 0
+    begun: bool = False
+    chosen: bool = False
+
+
+def _find_world(size: int | None, rank: int | None) -> World:
+    if size is not None and rank is not None:
+        return World(rank, size)
+    found = World.detect()
+    if size not in {None, found.size} or rank not in {None, found.rank}:
+        raise ConfigurationError(
+            f"num_replicas={size} and rank={rank} were given, but this process is rank {found.rank} of {found.size}.\n"
+            "Ranks would read the same samples, or some would be left out. Give both, or neither."
+        )
+    return found
+
+
+def _choose_order(length: int, shuffle: bool, seed: int, sampler: Sampler | None) -> Sampler:
+    if sampler is None:
+        return Shuffle(length, seed=seed) if shuffle else Sequential(length)
+    if seed != 0 or not shuffle:
+        raise ConfigurationError(
+            f"sampler={sampler!r} was given together with seed={seed!r} and shuffle={shuffle!r}.\n"
+            "They would be ignored, as the sampler says the order. Give the seed to the sampler."
+        )
+    return sampler
