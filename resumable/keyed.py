@@ -19,13 +19,26 @@ from resumable.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["BlockCache", "IntArray", "Words", "check_seed", "derive", "digest", "mix64", "random_int", "random_u64"]
+__all__ = [
+    "BlockCache",
+    "IntArray",
+    "Words",
+    "check_seed",
+    "derive",
+    "digest",
+    "mix64",
+    "random_int",
+    "random_u64",
+    "scale",
+]
 
 IntArray = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 _U64 = np.uint64
 _GOLDEN = _U64(0x9E3779B97F4A7C15)
+_HALF = _U64(32)
+_LOW = _U64(0xFFFFFFFF)
 _MASK = (1 << 64) - 1
 _WORDS_PER_DIGEST = 8
 
@@ -89,6 +102,16 @@ def random_u64(key: Words, counters: ArrayLike) -> Words:
     array = np.asarray(counters)
     counted = np.atleast_1d(array).astype(_U64) * _GOLDEN + key[0]  # NumPy warns of overflow where there is no axis
     return mix64(mix64(counted) ^ key[1]).reshape(array.shape)
+
+
+def scale(words: Words, total: int) -> Words:
+    """Map 64 random bits evenly to `0..total-1`: the high word of a product of 64 by 64 bits."""
+    low, high = words & _LOW, words >> _HALF
+    t_low, t_high = np.uint64(total) & _LOW, np.uint64(total) >> _HALF
+    middle_1, middle_2 = high * t_low, low * t_high
+    carry = ((low * t_low) >> _HALF) + (middle_1 & _LOW) + (middle_2 & _LOW)
+    scaled: Words = high * t_high + (middle_1 >> _HALF) + (middle_2 >> _HALF) + (carry >> _HALF)
+    return scaled
 
 
 def random_int(key: tuple[int, int], counter: int) -> int:

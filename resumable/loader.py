@@ -244,7 +244,7 @@ class Loader:
         check_same(state.facts, self._feed.facts(), strict=strict)
         global_batch = self._agreed_global_batch(state)
         check_share(global_batch, self._feed.world(), uneven=self._options.uneven)
-        self._check_position(state.mark.cursor, global_batch)
+        self._check_position(state, global_batch)
         self._global_batch = global_batch
         self._set(state.mark)
 
@@ -324,11 +324,11 @@ class Loader:
         following = self._feed.following(self._handed.cursor, self._current_global_batch())
         self._handed = self._acked = Mark(following, self._feed.native())
 
-    def _check_position(self, cursor: Cursor, global_batch: int) -> None:
-        schedule = self._feed.schedule(global_batch)
-        if schedule is not None and cursor.position > schedule.length + max(global_batch, self._batch_size):
+    def _check_position(self, state: State, global_batch: int) -> None:
+        schedule, position = self._feed.schedule(global_batch), state.mark.cursor.position
+        if schedule is not None and position > schedule.length + state.global_batch:
             raise StateFormatError(
-                f"the state is damaged: its position {cursor.position} lies behind the epoch's {schedule.length} "
+                f"the state is damaged: its position {position} lies behind the epoch's {schedule.length} "
                 "samples.\nNothing was loaded. Load another checkpoint."
             )
 

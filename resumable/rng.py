@@ -57,7 +57,7 @@ def load_state_dict(state: Mapping[str, Any]) -> None:
         python = (version, tuple(words), gauss)
         random.Random().setstate(python)  # raises on a bad state before anything is changed
         np.random.RandomState(0).set_state(numpy)  # likewise
-    except (KeyError, TypeError, ValueError) as error:
+    except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise StateFormatError(
             f"this is no state of the global generators: {error}.\n"
             "Nothing was changed. Give what resumable.rng.state_dict() returned."

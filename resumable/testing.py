@@ -210,7 +210,7 @@ class BackendTests:
     def test_break_and_iterate_again_goes_on(self) -> None:
         """After `break`, iterating goes on where it was."""
         run, _ = self.reference()
-        loader, got = type(self).make(), []
+        loader, got = type(self).make(), list[str]()
         while len(got) < len(run):
             for batch in loader:
                 got.append(digest(batch))

@@ -14,6 +14,7 @@ from resumable.samplers.permutation import Permutation
 from resumable.samplers.sequential import Sequential
 from resumable.samplers.shuffle import Shuffle
 from resumable.samplers.subset import Subset
+from resumable.samplers.uniform import Uniform
 from resumable.samplers.weighted import Weighted
 
-__all__ = ["Permutation", "Sampler", "Sequential", "Shuffle", "Subset", "Weighted"]
+__all__ = ["Permutation", "Sampler", "Sequential", "Shuffle", "Subset", "Uniform", "Weighted"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from resumable.errors import ConfigurationError
-from resumable.keyed import IntArray, Words, check_seed, derive, digest, random_u64
+from resumable.keyed import IntArray, Words, check_seed, derive, digest, random_u64, scale
 from resumable.samplers.base import check_length, check_range
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ __all__ = ["Weighted"]
 
 _FINEST = 40
 _SUM_BITS = 63
-_HALF = np.uint64(32)
-_LOW = np.uint64(0xFFFFFFFF)
 
 
 class Weighted:
@@ -47,7 +45,7 @@ class Weighted:
         """Draw the sample indices of the positions `start..stop-1`; shape `(stop - start,)`."""
         check_range(start, stop, self.length)
         key = derive(len(self._sums), self._seed, epoch, words=2, purpose=b"weighted")
-        draws = _scale(random_u64(key, np.arange(start, stop)), int(self._sums[-1]))
+        draws = scale(random_u64(key, np.arange(start, stop)), int(self._sums[-1]))
         return np.searchsorted(self._sums, draws, side="right").astype(np.int64)
 
     def spec(self) -> dict[str, int | str]:
@@ -84,13 +82,3 @@ def _check_weights(weights: ArrayLike) -> NDArray[np.float64]:
         + (f", minimum {array.min()} and maximum {array.max()}" if array.size else "")
         + ".\nNothing could be drawn by them. Give one weight for each sample."
     )
-
-
-def _scale(words: Words, total: int) -> Words:
-    """Map 64 random bits to `0..total-1`: the high word of a product of 64 by 64 bits."""
-    low, high = words & _LOW, words >> _HALF
-    t_low, t_high = np.uint64(total) & _LOW, np.uint64(total) >> _HALF
-    middle_1, middle_2 = high * t_low, low * t_high
-    carry = ((low * t_low) >> _HALF) + (middle_1 & _LOW) + (middle_2 & _LOW)
-    scaled: Words = high * t_high + (middle_1 >> _HALF) + (middle_2 >> _HALF) + (carry >> _HALF)
-    return scaled

@@ -227,7 +227,7 @@ class TestLoaderThatIteratesInItsOwnWay(BackendTests):
 
 def test_known_samplers_are_replaced_by_ours() -> None:
     dataset = datasets.Augmented()
-    names = {
+    names: dict[str, list[Any]] = {
         "sequential-v1": [SequentialSampler(dataset), DistributedSampler(dataset, 2, 1, shuffle=False)],
         "feistel8-v1": [
             RandomSampler(dataset),
@@ -235,10 +235,8 @@ def test_known_samplers_are_replaced_by_ours() -> None:
             DistributedSampler(dataset, 2, 1),
             SubsetRandomSampler([3, 5, 7, 9]),
         ],
-        "weighted-v1": [
-            WeightedRandomSampler([1.0] * 23, 30),
-            RandomSampler(dataset, replacement=True, num_samples=9),
-        ],
+        "weighted-v1": [WeightedRandomSampler([1.0] * 23, 30)],
+        "uniform-v1": [RandomSampler(dataset, replacement=True, num_samples=9)],
     }
     for name, known in names.items():
         for sampler in known:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from resumable.errors import ConfigurationError
 from resumable.samplers import Weighted, weighted
-from resumable.samplers.weighted import _integer_sums, _scale
+from resumable.keyed import scale
+from resumable.samplers.weighted import _integer_sums
 
 deterministic = settings(derandomize=True, deadline=None, max_examples=100)
 usable = st.lists(st.floats(0, 1e308), min_size=1, max_size=50).filter(any)
@@ -106,7 +107,7 @@ def test_the_sum_of_many_weights_does_not_overflow(count: int) -> None:
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1), st.integers(1, 2**63 - 1))
 @example([2**64 - 1], 2**63 - 1)
 def test_scaling_is_an_exact_product(words: list[int], total: int) -> None:
-    scaled = _scale(np.array(words, dtype=np.uint64), total)
+    scaled = scale(np.array(words, dtype=np.uint64), total)
     assert scaled.tolist() == [word * total >> 64 for word in words]
 
 

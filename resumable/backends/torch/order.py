@@ -14,7 +14,7 @@ from torch.utils.data import (
 )
 
 from resumable.backends.torch.sampler import ResumableSampler
-from resumable.samplers import Sequential, Shuffle, Subset, Weighted
+from resumable.samplers import Sequential, Shuffle, Subset, Uniform, Weighted
 from resumable.world import World
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _sequential(sampler: Any, length: int, seed: int) -> Order:  # noqa: ARG001 
 
 def _random(sampler: Any, length: int, seed: int) -> Order:
     if sampler.replacement:
-        return Order(Weighted([1.0] * length, seed=seed, num_samples=sampler.num_samples))
+        return Order(Uniform(length, seed=seed, num_samples=sampler.num_samples))
     return Order(Shuffle(length, seed=seed, num_samples=sampler.num_samples))
 
 

@@ -1,0 +1,73 @@
+"""A small convolutional network, trained with randomness of its own: dropout and mixup."""
+
+from __future__ import annotations
+
+import random
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from resumable.demo.digits import Digits
+
+__all__ = ["Classifier", "digest", "evaluate", "training_loss"]
+
+
+class Classifier(nn.Module):
+    """Images of the shape `(N, 1, 8, 8)` to logits of the shape `(N, 10)`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 16, kernel_size=3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, kernel_size=3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(0.25),
+            nn.Linear(32 * 4 * 4, 10),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute the logits."""
+        logits: Tensor = self.layers(images)
+        return logits
+
+
+def training_loss(model: Classifier, images: Tensor, labels: Tensor) -> Tensor:
+    """Compute the loss of a batch; every other one is mixed up with itself.
+
+    The coin is drawn from `random`, the weight from `numpy.random`, the partners and the dropout from torch: only where
+    all three generators are resumed, the weights come out the same.
+    """
+    weight = np.random.beta(0.4, 0.4) if random.random() < 0.5 else 1.0  # noqa: NPY002, PLR2004  # a fair coin
+    partners = torch.randperm(len(labels))
+    logits = model(weight * images + (1.0 - weight) * images[partners])
+    losses = [functional.cross_entropy(logits, wanted) for wanted in (labels, labels[partners])]
+    return weight * losses[0] + (1.0 - weight) * losses[1]
+
+
+@torch.no_grad()
+def evaluate(model: Classifier, digits: Digits) -> dict[str, float]:
+    """Compute loss and accuracy on images that were held out."""
+    model.eval()
+    labels = torch.from_numpy(digits.labels)
+    logits = model(torch.from_numpy(digits.images)[:, None])
+    model.train()
+    accuracy = (logits.argmax(dim=1) == labels).double().mean().item()
+    return {"loss": functional.cross_entropy(logits, labels).item(), "accuracy": accuracy}
+
+
+def digest(tensors: Iterable[Tensor]) -> str:
+    """Hash the types, shapes and bytes of tensors."""
+    hashed = blake2b(digest_size=16)
+    for tensor in tensors:
+        hashed.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        hashed.update(tensor.detach().contiguous().numpy().tobytes())
+    return hashed.hexdigest()

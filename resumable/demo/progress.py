@@ -1,0 +1,75 @@
+"""Runs experiments side by side, and shows how far each of them is."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from threading import Event
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress
+
+from resumable.demo.processes import Nursery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rich.console import Console
+
+    from resumable.demo.experiment import Comparison, Experiment
+
+__all__ = ["run_all"]
+
+_NURSERIES = 2  # so that a resumed process comes from another interpreter than the killed one
+_COLUMNS = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[doing]}")
+
+
+def run_all(experiments: Sequence[Experiment], jobs: int, console: Console) -> list[Comparison]:
+    """Run experiments, some at a time.
+
+    Args:
+        experiments: what to run.
+        jobs: how many at a time.
+        console: shows the progress.
+
+    Returns:
+        What came out, in the order of the experiments.
+
+    Raises:
+        ProcessError: a process failed by itself; the other experiments are stopped.
+    """
+    stop = Event()
+    with ExitStack() as stack:
+        nurseries = [stack.enter_context(closing(Nursery())) for _ in range(_NURSERIES)]
+        progress = stack.enter_context(Progress(*_COLUMNS, console=console, transient=True))
+        pool = stack.enter_context(ThreadPoolExecutor(jobs))
+        futures = [pool.submit(_run_one, experiment, nurseries, progress, stop) for experiment in experiments]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+class _StoppedError(Exception):
+    """Another experiment failed, or the user interrupted all of them."""
+
+
+def _run_one(experiment: Experiment, nurseries: list[Nursery], progress: Progress, stop: Event) -> Comparison:
+    comparison = experiment.run(nurseries, _follow(experiment, progress, stop))
+    if not progress.console.is_terminal:
+        word = "identical" if comparison.verdict.identical else "differs"
+        progress.console.print(f"{experiment.source.label}: {word}", markup=False)
+    return comparison
+
+
+def _follow(experiment: Experiment, progress: Progress, stop: Event) -> Callable[[str, int, int | None], None]:
+    task = progress.add_task(experiment.source.label, total=None, doing="unharmed run")
+
+    def watch(doing: str, count: int, total: int | None) -> None:
+        if stop.is_set():
+            raise _StoppedError
+        progress.update(task, completed=count, total=total, doing=doing)
+
+    return watch

@@ -1,0 +1,297 @@
+"""Every option of the `DataLoader` means what it means there; bad input and dead workers are told clearly."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import datasets
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset, get_worker_info
+
+import resumable
+from resumable.errors import ConfigurationError, PromiseWarning, SampleError, UnsupportedError, WorkerError
+from resumable.testing import digest
+from resumable.world import World
+
+
+def wrap(dataset: Any, options: dict[str, Any] | None = None, **loader_options: Any) -> resumable.Loader:
+    return resumable.wrap(DataLoader(dataset, **loader_options), **options or {})
+
+
+def run_of(loader: resumable.Loader, epochs: int = 2) -> list[str]:
+    return [digest(batch) for epoch in loader.epochs(epochs) for batch in epoch]
+
+
+def samples_of(loader: resumable.Loader) -> list[tuple[float, ...]]:
+    return [tuple(float(part) for part in sample) for batch in loader for sample in zip(*batch, strict=True)]
+
+
+# ---------------------------------------------------------------------- randomness
+
+
+def test_the_augmentations_are_the_same_with_any_workers_and_batch_size() -> None:
+    golden = samples_of(wrap(datasets.Augmented(), batch_size=1, shuffle=True))
+    assert len(set(golden)) == 23
+    cases: tuple[dict[str, Any], ...] = (
+        {"batch_size": 4},
+        {"batch_size": 23},
+        {"batch_size": 4, "num_workers": 1},
+        {"batch_size": 5, "num_workers": 2, "prefetch_factor": 4},
+    )
+    for options in cases:
+        assert samples_of(wrap(datasets.Augmented(), shuffle=True, **options)) == golden
+
+
+def test_per_batch_they_are_the_same_with_any_workers() -> None:
+    golden = run_of(wrap(datasets.Augmented(), {"randomness": "batch"}, batch_size=4))
+    assert run_of(wrap(datasets.Augmented(), {"randomness": "batch"}, batch_size=4, num_workers=2)) == golden
+    assert run_of(wrap(datasets.Augmented(), {"randomness": "batch"}, batch_size=4, num_workers=1)) == golden
+
+
+class Mixing:
+    """A `collate_fn` that draws."""
+
+    def __call__(self, samples: list[Any]) -> tuple[list[Any], float]:
+        return samples, random.random()
+
+
+def test_what_collate_draws_belongs_to_the_batch() -> None:
+    golden = list(wrap(datasets.Augmented(), batch_size=4, collate_fn=Mixing()))
+    assert len({drawn for _, drawn in golden}) == 6
+    assert list(wrap(datasets.Augmented(), batch_size=4, collate_fn=Mixing(), num_workers=2)) == golden
+
+
+def test_a_dataset_that_reads_batches_is_warned_about_by_promise() -> None:
+    with pytest.warns(PromiseWarning, match="Together reads whole batches by __getitems__.*\n.*randomness="):
+        wrap(datasets.Together(), batch_size=4)
+    for nested in (Subset(datasets.Together(), range(9)), Subset(Subset(datasets.Together(), range(9)), range(5))):
+        with pytest.warns(PromiseWarning, match="Subset"):
+            wrap(nested, batch_size=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wrap(Subset(datasets.Augmented(), range(9)), batch_size=4)
+        wrap(ConcatDataset([datasets.Augmented()]), batch_size=4)
+        wrap(datasets.Together(), {"randomness": "batch"}, batch_size=4)
+
+
+def test_asked_for_per_sample_such_a_dataset_is_read_one_by_one() -> None:
+    per_sample = samples_of(wrap(datasets.Together(), {"randomness": "sample"}, batch_size=4, shuffle=True))
+    assert per_sample == samples_of(wrap(datasets.Augmented(), batch_size=5, shuffle=True))
+
+
+# ---------------------------------------------------------------------- options
+
+
+class Tagged(datasets.Augmented):
+    """Its worker tells what it is told."""
+
+    opened = 0
+
+    def __getitem__(self, index: int) -> Any:
+        info = get_worker_info()
+        assert info is not None
+        assert info.dataset is self
+        return index, info.id, self.opened
+
+
+def open_files(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    assert info.id == worker
+    info.dataset.opened = 100 + worker  # type: ignore[attr-defined]  # as in torch's documentation
+
+
+def test_worker_init_fn_meets_the_users_dataset_and_the_users_worker_number() -> None:
+    loader = wrap(Tagged(), batch_size=4, num_workers=2, worker_init_fn=open_files)
+    told = [[set(part.tolist()) for part in batch[1:]] for batch in loader]
+    assert told == [[{0}, {100}], [{1}, {101}]] * 3
+
+
+class Numbered(datasets.Stream):
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        assert info is not None
+        assert info.dataset is self
+        return ((info.id * 100 + index, self.opened) for index in range(4 + 4 * info.id))
+
+    opened = 0
+
+
+def test_workers_of_a_resumed_stream_keep_their_numbers() -> None:
+    options: dict[str, Any] = {"batch_size": 2, "num_workers": 2, "worker_init_fn": open_files}
+    loader = wrap(Numbered(), **options)
+    run, states = [], []
+    for batch in loader:
+        run.append([part.tolist() for part in batch])
+        states.append(loader.state_dict())
+    assert [batch[0][0] // 100 for batch in run] == [0, 1, 0, 1, 1, 1]
+    for step in (1, 3, 5):
+        fresh = wrap(Numbered(), **options)
+        fresh.load_state_dict(states[step - 1])
+        assert [[part.tolist() for part in batch] for batch in fresh] == run[step:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_workers_may_be_started_in_any_way(context: str) -> None:
+    options: dict[str, Any] = {"batch_size": 6, "shuffle": True}
+    golden = run_of(wrap(datasets.Augmented(), **options), 1)
+    loader = wrap(datasets.Augmented(), num_workers=1, multiprocessing_context=context, **options)
+    assert run_of(loader, 1) == golden
+
+
+def test_pinning_and_time_outs_are_handed_on() -> None:
+    golden = run_of(wrap(datasets.Augmented(), batch_size=4, shuffle=True))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="'pin_memory' argument is set as true")
+        for workers in (0, 1):
+            loader = wrap(datasets.Augmented(), batch_size=4, shuffle=True, pin_memory=True, num_workers=workers)
+            assert run_of(loader) == golden
+    assert run_of(wrap(datasets.Augmented(), batch_size=4, shuffle=True, timeout=60, num_workers=1)) == golden
+
+
+def test_nothing_is_drawn_from_the_trainers_generator_by_starting_workers() -> None:
+    """A plain `DataLoader` draws a seed at each `iter()`, so that an interrupted run would differ in its dropout."""
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    for workers in (0, 1):
+        list(wrap(datasets.Augmented(), batch_size=4, shuffle=True, num_workers=workers))
+    assert torch.equal(torch.rand(4), expected)
+
+
+# ---------------------------------------------------------------------- what cannot be promised
+
+
+def test_batches_in_any_order_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="in_order=False.*\n.*in_order=True"):
+        wrap(datasets.Augmented(), num_workers=1, in_order=False)
+
+
+def test_options_that_belong_to_the_data_loader_are_refused() -> None:
+    for options in ({"batch_size": 3}, {"shuffle": True}, {"transform": str}, {"collate": list}):
+        (name,) = options
+        with pytest.raises(UnsupportedError, match=f"the option {name} does not fit a DataLoader"):
+            wrap(datasets.Augmented(), options)
+
+
+def test_several_ranks_must_be_told_whether_a_stream_is_shared() -> None:
+    world = {"world": World(0, 2)}
+    for dataset, options in ((datasets.Stream(), {}), (datasets.Augmented(), {"sampler": datasets.OwnOrder()})):
+        with pytest.raises(ConfigurationError, match=r"with 2 ranks, nobody can tell.*\n.*shard=True.*shard=False"):
+            next(iter(wrap(dataset, world, **options)))
+        golden = list(wrap(dataset, {}, **options))
+        shared = [list(wrap(dataset, {"shard": True, "world": World(rank, 2)}, **options)) for rank in range(2)]
+        together = [batch for pair in zip(*shared, strict=True) for batch in pair]
+        assert [digest(batch) for batch in together] == [digest(batch) for batch in golden[: len(together)]]
+        assert len(list(wrap(dataset, {"shard": False, "world": World(0, 2)}, **options))) == len(golden)
+
+
+# ---------------------------------------------------------------------- bad input and dead workers
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_that_fails_is_named_and_the_state_before_it_resumes(workers: int) -> None:
+    golden = run_of(wrap(datasets.Augmented(), batch_size=4), 1)
+    loader, got = wrap(datasets.Augmented(broken=9), batch_size=4, num_workers=workers), list[str]()
+    with pytest.raises(SampleError, match="sample 9 failed: OSError: torn file\nIt belongs to epoch 0, step 2, rank 0"):
+        got.extend(digest(batch) for batch in loader)
+    assert loader.cursor.step == 2
+    mended = wrap(datasets.Augmented(), batch_size=4, num_workers=workers)
+    mended.load_state_dict(loader.state_dict())
+    assert run_of(mended, 1) == golden[2:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_that_fails_leaves_the_state_before_it(workers: int) -> None:
+    class Failing(datasets.StatefulStream):
+        fails = True
+
+        def __iter__(self) -> Any:
+            for sample in super().__iter__():
+                if sample[0] == 6 and self.fails:
+                    raise OSError("torn file")
+                yield sample
+
+    golden = run_of(wrap(datasets.StatefulStream(), batch_size=2, num_workers=workers))
+    loader = wrap(Failing(), {"identity": "StatefulStream"}, batch_size=2, num_workers=workers)
+    steps = 0
+    with pytest.raises(SampleError, match="torn file"):
+        for _ in loader:
+            steps += 1
+    mended = wrap(datasets.StatefulStream(), batch_size=2, num_workers=workers)
+    mended.load_state_dict(loader.state_dict())
+    assert run_of(mended) == golden[steps:]
+
+
+class Deadly(datasets.Augmented):
+    """Kills its worker, as the system does when memory runs out."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 13:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def test_a_killed_worker_is_an_error_and_no_hang() -> None:
+    loader = wrap(Deadly(), {"identity": "Augmented"}, batch_size=4, num_workers=2)
+    began, steps = time.monotonic(), 0
+    with pytest.raises(WorkerError, match=r"DataLoader worker .*\nThe loader's state is that before this batch"):
+        for _ in loader:
+            steps += 1
+    assert time.monotonic() - began < 30
+    mended = wrap(datasets.Augmented(), batch_size=4, num_workers=2)
+    mended.load_state_dict(loader.state_dict())
+    assert run_of(mended, 1) == run_of(wrap(datasets.Augmented(), batch_size=4), 1)[steps:]
+
+
+def test_a_dataset_that_cannot_be_pickled_is_told_apart_from_other_trouble() -> None:
+    dataset: Any = datasets.Augmented()
+    dataset.transform = lambda sample: sample
+    loader = wrap(dataset, num_workers=1, multiprocessing_context="spawn")
+    with (
+        warnings.catch_warnings(),
+        pytest.raises(WorkerError, match="workers could not be started.*\n.*multiprocessing_context"),
+    ):
+        warnings.filterwarnings("ignore", message="Got pickle error")
+        next(iter(loader))
+
+
+def test_an_empty_dataset_is_refused() -> None:
+    with pytest.raises((ConfigurationError, ValueError), match="it is 0|num_samples"):
+        wrap(datasets.Augmented(0), batch_size=4)
+
+
+def test_a_dataset_that_shrank_is_refused() -> None:
+    state = wrap(datasets.Augmented(), batch_size=4).state_dict()
+    with pytest.raises(resumable.errors.StateMismatchError, match=r"backend.length .*\n.*: 23\n.*: +22"):
+        wrap(datasets.Augmented(22), batch_size=4).load_state_dict(state)
+
+
+@pytest.mark.slow
+def test_no_process_is_left_behind() -> None:
+    def children() -> set[str]:
+        return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+    before = children()
+    for persistent in (False, True):
+        for batches in (0, 1, 3, 6):
+            loader = wrap(datasets.Augmented(), batch_size=4, num_workers=2, persistent_workers=persistent)
+            began = time.monotonic()
+            for _ in zip(range(batches), loader, strict=False):
+                pass
+            loader.load_state_dict(loader.state_dict())
+            list(loader)
+            del loader
+            assert time.monotonic() - began < 4, "a worker was waited for until torch's time-out of 5 seconds"
+            assert children() == before

@@ -1,0 +1,138 @@
+"""Imports run one way, nothing heavy is imported by `import resumable`, and what is public is what is said to be."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import resumable
+
+PACKAGE = Path(resumable.__file__).parent
+FRAMEWORKS = {"torch", "tensorflow", "nvidia", "ffcv", "lightning", "pytorch_lightning", "grain", "torchdata", "fsspec"}
+
+# From the bottom to the top; a module may import from the layers below its own, and from its own package.
+LAYERS = [
+    {"errors", "_version"},
+    {"keyed", "world", "naming"},
+    {"samplers", "randomness", "rng", "cursor"},
+    {"schedule", "seeding"},
+    {"state", "backend", "options", "reading"},
+    {"feeds"},
+    {"iteration"},
+    {"loader"},
+    {"registry"},
+    {"backends", "integrations", "checkpoint"},
+    {"__init__"},
+    {"testing", "demo", "cli", "chaos"},
+]
+RANK = {name: number for number, layer in enumerate(LAYERS) for name in layer}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """The parts of this package that a module imports when it runs; annotations may name anything."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            inside = [f"resumable.{alias.name}" for alias in node.names]
+            names = inside if node.module == "resumable" else [node.module]
+        found |= {name.split(".")[1] for name in names if name.startswith("resumable.")}
+    return {name for name in found if name in RANK}
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_run_one_way(path: Path) -> None:
+    own = part_of(path)
+    assert own in RANK, f"{own} has no layer"
+    above = {name for name in imports(path) if name != own and RANK[name] > RANK[own]}
+    beside = {name for name in imports(path) if name != own and RANK[name] == RANK[own]}
+    assert not above, f"{own} imports {above} from above"
+    assert not beside, f"{own} imports {beside} from beside"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "backends").iterdir()), ids=lambda path: path.name)
+def test_adapters_never_import_each_other(path: Path) -> None:
+    files = [path] if path.suffix == ".py" else sorted(path.rglob("*.py"))
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("resumable.backends."):
+                assert (node.module or "").split(".")[2] == path.stem, f"{file.name} imports {node.module}"
+
+
+def test_import_loads_no_framework_and_is_fast() -> None:
+    script = """
+import sys, time, numpy
+began = time.perf_counter()
+import resumable
+took = time.perf_counter() - began
+import json; print(json.dumps([took, sorted({name.split(".")[0] for name in sys.modules})]))
+"""
+    runs = [
+        json.loads(subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout)
+        for _ in range(3)
+    ]
+    assert not FRAMEWORKS & set(runs[0][1])
+    assert min(took for took, _ in runs) < 0.1, "numpy aside, the import is to take less than 100 ms"
+
+
+def test_public_names_are_what_is_said() -> None:
+    assert sorted(resumable.__all__) == sorted(set(resumable.__all__))
+    for name in resumable.__all__:
+        assert getattr(resumable, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        resumable.nothing  # noqa: B018  # that it fails is the point
+
+
+def test_every_error_is_in_the_tree_that_is_drawn() -> None:
+    drawn = resumable.errors.__doc__ or ""
+    for name in resumable.errors.__all__:
+        assert name in drawn
+        error = getattr(resumable.errors, name)
+        assert issubclass(error, (resumable.ResumableError, UserWarning))
+    defined = {name for name, value in vars(resumable.errors).items() if isinstance(value, type)}
+    assert defined == set(resumable.errors.__all__)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_stay_small(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def test_third_parties_register_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from resumable import registry  # noqa: PLC0415  # only this test looks at its table
+
+    monkeypatch.setattr(registry, "_adapters", dict(registry._adapters))
+    resumable.register("test_architecture.Tape", "no_such_package.adapter:adapt", install="pip install tapes")
+    with pytest.raises(
+        resumable.errors.MissingDependencyError, match="needs no_such_package.*\nInstall it: pip install tapes"
+    ):
+        resumable.wrap(Tape())
+
+
+class Tape:
+    """A type that a third party would register."""
+
+
+Tape.__module__ = "test_architecture"

@@ -1,0 +1,195 @@
+"""Randomness belongs to the sample, and the trainer's generators are left alone."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import resumable
+from resumable.errors import StateFormatError
+from resumable.randomness import isolated, reseed
+from resumable.reading import Reader
+from resumable.seeding import Seeding
+from resumable.world import World
+
+KINDS = ["python", "numpy", "torch"]
+
+
+def draw(kind: str) -> float:
+    return {"python": random.random, "numpy": np.random.randn, "torch": lambda: torch.rand(()).item()}[kind]()
+
+
+def seed_all() -> None:
+    random.seed(5)
+    np.random.seed(5)
+    torch.manual_seed(5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_drawn_inside_is_not_seen_outside(kind: str) -> None:
+    seed_all()
+    alone = [draw(kind) for _ in range(7)]
+    seed_all()
+    got = []
+    for number in range(7):  # an odd number of normal deviates: NumPy keeps the second of each pair
+        got.append(draw(kind))
+        with isolated(number):
+            _ = [draw(inner) for inner in KINDS for _ in range(number)]
+    assert got == alone
+
+
+def test_isolation_can_be_nested_and_survives_errors() -> None:
+    seed_all()
+    alone = [draw(kind) for kind in KINDS for _ in range(3)]
+    seed_all()
+    with pytest.raises(OSError, match="inside"), isolated(1):
+        draw("numpy")
+        first = draw("numpy")
+        with isolated(1):
+            draw("numpy")
+            assert draw("numpy") == first
+        raise OSError("inside")
+    assert [draw(kind) for kind in KINDS for _ in range(3)] == alone
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_key_gives_the_same_draws_whatever_was_before(kind: str) -> None:
+    with isolated():
+        reseed(2**63 + 12345)
+        first = [draw(kind) for _ in range(3)]
+        _ = [draw(kind) for _ in range(2)]
+        reseed(2**63 + 12345)
+        assert [draw(kind) for _ in range(3)] == first
+        reseed(2**63 + 12345 + 2**32 + 1)
+        assert [draw(kind) for _ in range(3)] != first
+
+
+class Source:
+    """Draws from the generators that `when(index)` names, and notes what was read."""
+
+    def __init__(self, when: Any) -> None:
+        self.when = when
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> list[Any]:
+        self.read.append(index)
+        return [index, *(draw(kind) for kind in self.when(index))]
+
+
+SOURCES = {
+    "none": lambda _: [],
+    "all": lambda _: KINDS,
+    "torch": lambda _: ["torch"],
+    "python": lambda _: ["python"],
+    "numpy": lambda _: ["numpy"],
+    "python, late": lambda index: ["python", "torch"] if index in {13, 17, 22} else ["torch"],
+    "numpy, later than python": lambda index: KINDS[: index // 9],
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("batch_size", [1, 4, 7])
+def test_what_a_sample_gets_depends_on_its_position_alone(name: str, batch_size: int) -> None:
+    """Against a twin in which every sample is read by itself, with all generators seeded before it."""
+    golden = [sample for batch in resumable.wrap(Source(SOURCES[name]), batch_size=1) for sample in batch]
+    loader = resumable.wrap(Source(SOURCES[name]), batch_size=batch_size)
+    assert [sample for batch in loader for sample in batch] == golden
+    alone = []
+    for index in range(24):
+        fresh = resumable.wrap(Source(SOURCES[name]), batch_size=1)
+        fresh.seek(epoch=0, step=index)
+        alone.append(next(iter(fresh))[0])
+    assert alone == golden
+
+
+def test_a_batch_is_read_again_only_where_an_idle_generator_was_drawn_from() -> None:
+    source = Source(SOURCES["python, late"])
+    list(resumable.wrap(source, batch_size=4))
+    assert source.read == [*range(16), *range(12, 24)]
+    source = Source(SOURCES["all"])
+    list(resumable.wrap(source, batch_size=4))
+    assert source.read == list(range(24))
+
+
+def test_the_sample_that_fails_is_named_in_a_batch_that_is_read_again() -> None:
+    calls = []
+
+    def when(index: int) -> list[str]:
+        calls.append(index)
+        if index == 14 and calls.count(14) == 2:
+            raise OSError("torn file")
+        return ["python"] if index == 13 else []
+
+    with pytest.raises(resumable.errors.SampleError, match="sample 14 failed"):
+        list(resumable.wrap(Source(when), batch_size=4))
+
+
+def test_a_reader_travels_to_workers_with_what_it_learnt() -> None:
+    reader = Reader(Source(SOURCES["none"]).__class__, list, "sample", seeding=Seeding())
+    assert isinstance(pickle.loads(pickle.dumps(reader)), Reader)  # noqa: S301  # our own bytes
+
+
+def test_epochs_seeds_and_repeated_samples_get_other_draws() -> None:
+    def draws(**options: Any) -> list[float]:
+        loader = resumable.wrap(Source(SOURCES["torch"]), batch_size=5, tail="pad", **options)
+        return [sample[1] for _ in range(2) for batch in loader for sample in batch]
+
+    both = draws() + draws(seed=1)
+    assert len(both) == 2 * 2 * 25
+    assert len(set(both)) == len(both)
+
+
+def test_ranks_get_the_draws_of_their_positions() -> None:
+    golden = [sample for batch in resumable.wrap(Source(SOURCES["all"]), batch_size=6) for sample in batch]
+    state = resumable.wrap(Source(SOURCES["all"]), batch_size=6).state_dict()
+    ranks = [resumable.wrap(Source(SOURCES["all"]), batch_size=6, world=World(rank, 3)) for rank in range(3)]
+    for loader in ranks:
+        loader.load_state_dict(state)
+    parts = zip(*ranks, strict=True)
+    assert [sample for step in parts for batch in step for sample in batch] == golden
+
+
+def test_off_leaves_the_generators_to_the_source() -> None:
+    seed_all()
+    alone = [[index, *(draw(kind) for kind in KINDS)] for index in range(24)]
+    seed_all()
+    loader = resumable.wrap(Source(SOURCES["all"]), batch_size=6, randomness="off")
+    assert [sample for batch in loader for sample in batch] == alone
+
+
+# ---------------------------------------------------------------------- resumable.rng
+
+
+def test_the_trainers_generators_can_be_saved_and_restored(tmp_path: Any) -> None:
+    seed_all()
+    draw("numpy")
+    torch.save(resumable.rng.state_dict(), tmp_path / "rng.pt")
+    expected = [draw(kind) for kind in KINDS for _ in range(3)]
+    resumable.rng.load_state_dict(torch.load(tmp_path / "rng.pt", weights_only=True))
+    assert [draw(kind) for kind in KINDS for _ in range(3)] == expected
+
+
+@pytest.mark.parametrize("damage", [{}, {"python": [3, [1, 2], None]}, {"numpy": ["MT19937", [1], 0, 0, 0.0]}, None])
+def test_a_bad_state_of_the_generators_changes_nothing(damage: Any) -> None:
+    seed_all()
+    state = resumable.rng.state_dict()
+    expected = [draw(kind) for kind in KINDS]
+    resumable.rng.load_state_dict(state)
+    bad = {**state, **damage} if damage else damage
+    with pytest.raises(StateFormatError, match="Nothing was changed"):
+        resumable.rng.load_state_dict(bad)
+    assert [draw(kind) for kind in KINDS] == expected
+
+
+def test_generators_of_other_devices_are_refused() -> None:
+    state = {**resumable.rng.state_dict(), "cuda": [torch.get_rng_state()] * (torch.cuda.device_count() + 1)}
+    with pytest.raises(StateFormatError, match=f"{torch.cuda.device_count() + 1} CUDA devices, and this process sees"):
+        resumable.rng.load_state_dict(state)

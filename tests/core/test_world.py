@@ -1,0 +1,64 @@
+"""World: detected, given, refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from resumable.errors import ConfigurationError
+from resumable.world import World
+
+VARIABLES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_single_process_is_rank_0_of_1() -> None:
+    assert World.detect() == World(0, 1)
+
+
+@pytest.mark.parametrize(("rank", "size"), [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")])
+def test_launchers_tell_by_variables(monkeypatch: pytest.MonkeyPatch, rank: str, size: str) -> None:
+    monkeypatch.setenv(rank, "3")
+    monkeypatch.setenv(size, "4")
+    assert World.detect() == World(3, 4)
+
+
+def test_a_batch_job_without_srun_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    assert World.detect() == World(0, 1)
+
+
+def test_a_variable_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "zero")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ConfigurationError, match=r"RANK must be an integer, but it is 'zero'.\n.*world=World"):
+        World.detect()
+
+
+@pytest.mark.parametrize(("rank", "size"), [(-1, 2), (2, 2), (0, 0), (0.5, 2), ("0", 1)])
+def test_a_rank_outside_of_the_world_is_refused(rank: int, size: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"rank={rank!r} and size={size!r}"):
+        World(rank, size)
+
+
+@pytest.mark.slow
+def test_an_initialised_process_group_counts_before_the_variables() -> None:
+    script = """
+import os, torch.distributed as dist
+from resumable import World
+store = dist.HashStore()
+os.environ |= {"RANK": "1", "WORLD_SIZE": "4"}
+assert World.detect() == World(1, 4)
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+assert World.detect() == World(0, 1)
+dist.destroy_process_group()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

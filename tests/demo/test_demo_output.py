@@ -1,0 +1,109 @@
+"""The command line, and what the demo prints and draws."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from resumable.demo import extras
+from resumable.demo.__main__ import main
+from resumable.demo.attempt import Attempt, Place, Trained
+from resumable.demo.catalogue import SOURCES, find_source
+from resumable.demo.experiment import Comparison
+from resumable.demo.options import parse_options
+from resumable.demo.table import make_table
+from resumable.demo.timeline import draw_timeline
+from resumable.demo.verdict import compare
+from resumable.errors import MissingDependencyError, UnsupportedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def attempt(first: int, last: int, *, ended: bool) -> Attempt:
+    """Make an attempt in epochs of 24 batches."""
+    batches = {count: Trained(Place(*divmod(count - 1, 24)), "digest") for count in range(first + 1, last + 1)}
+    return Attempt(
+        resumed=first,
+        begun=Place(*divmod(first, 24)),
+        received=0.025,
+        batches=batches,
+        saves=[first + 6, last],
+        state_bytes=321,
+        epoch_ends=[count for count in (24, 48, 72) if first < count <= last],
+        weights="weights" if ended else None,
+    )
+
+
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda module: None if module in {"rich", "sklearn"} else object())
+    with pytest.raises(MissingDependencyError, match=r"rich, scikit-learn.*\n.*pip install \"resumable\[demo\]\""):
+        extras.check_extras()
+
+
+def test_a_demo_that_cannot_run_exits_with_2_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["demo"])
+    assert main() == 2
+    assert capsys.readouterr().err.startswith("MissingDependencyError: the demo needs matplotlib, rich,")
+
+
+def test_a_system_without_fork_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "fork")
+    with pytest.raises(UnsupportedError, match="Linux or macOS"):
+        extras.check_extras()
+
+
+def test_nothing_is_missing_here() -> None:
+    extras.check_extras()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--backends", "lists"], "there is no source 'lists'"),
+        (["--kills", "0"], "it must be a whole number from 1"),
+        (["--jobs", "two"], "but it is 'two'"),
+    ],
+)
+def test_a_bad_option_is_refused(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse_options(arguments)
+    assert says in capsys.readouterr().err
+
+
+def test_all_sources_are_run_unless_some_are_chosen() -> None:
+    assert parse_options([]).sources == list(SOURCES.values())
+    assert parse_options(["--backends", "list", "a:b"]).sources == [SOURCES["list"], find_source("a:b")]
+
+
+def comparisons() -> list[Comparison]:
+    unharmed = attempt(0, 72, ended=True)
+    attempts = [attempt(0, 10, ended=False), attempt(6, 30, ended=False), attempt(30, 72, ended=True)]
+    other = [*attempts[:2], Attempt(resumed=30, weights="other")]
+    return [
+        Comparison(SOURCES["list"], unharmed, attempts, compare(unharmed, attempts, 2)),
+        Comparison(SOURCES["stream"], unharmed, other, compare(unharmed, other, 2)),
+    ]
+
+
+def test_the_table_has_a_row_for_each_source_and_a_line_for_each_kill() -> None:
+    console = Console(width=110, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(make_table(comparisons()))
+    rows = [line.split() for line in capture.get().splitlines()]
+    assert ["list", "0.09", "0.06", "4", "yes", "yes", "yes", "321", "25", "25"] in rows
+    assert ["1.05", "1.06"] in rows
+    assert any(row[-7:-3] == ["4", "no", "yes", "no"] for row in rows)
+
+
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    draw_timeline(comparisons(), tmp_path / "timeline.png")
+    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,106 @@
+"""The benchmarks run, and their report is complete. What they measure is looked at by people, not by tests."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rich")
+pytest.importorskip("torch")
+
+from benchmarks.__main__ import main
+from benchmarks.contenders import ENTRIES, OURS, PEERS
+from benchmarks.ratios import Ratio, in_turns, ratio
+from benchmarks.report import BEGIN, END, Table, write
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("benchmarks") / "page.md"
+    path.write_text(f"# Before\n\n{BEGIN}\nold figures\n{END}\n\nafter\n")
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--markdown", str(path)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=600)
+    return path.read_text()
+
+
+def section(page: str, title: str) -> list[list[str]]:
+    """Return the body of a table."""
+    lines = page.partition(f"### {title}\n\n")[2].partition("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+@pytest.mark.slow
+class TestAQuickRun:
+    def test_rewrites_its_part_of_the_page_and_nothing_else(self, page: str) -> None:
+        assert page.startswith(f"# Before\n\n{BEGIN}")
+        assert page.endswith(f"{END}\n\nafter\n")
+        assert "old figures" not in page
+
+    def test_compares_every_mode_with_the_plain_loader(self, page: str) -> None:
+        rows = section(page, "Throughput of wrap(DataLoader) against the DataLoader")
+        assert [row[:3] for row in rows] == [[mode, workers, "20"] for workers in "02" for mode in OURS]
+
+    def test_measures_the_start(self, page: str) -> None:
+        rows = section(page, "Start-up: time to the first batch")
+        assert [row[:2] for row in rows] == [[mode, workers] for workers in "02" for mode in ("off", "sample")]
+
+    def test_measures_the_state_of_every_length(self, page: str) -> None:
+        rows = section(page, "State: time and bytes")
+        assert [row[0] for row in rows] == ["1e+03", "1e+06", "1e+09", "1e+12"]
+
+    def test_measures_the_resume(self, page: str) -> None:
+        assert [row[0] for row in section(page, "Resume: time to the first batch at 90 % of an epoch")][-1] == "1e+09"
+
+    def test_measures_the_memory(self, page: str) -> None:
+        rows = section(page, "Memory of the order")
+        assert [row[0] for row in rows] == [ENTRIES["sample"].label] * 3 + [ENTRIES["plain"].label]
+
+    @pytest.mark.parametrize("title", ["Peers: throughput", "Peers: time to the first batch after a resume"])
+    def test_names_every_peer_whether_it_is_installed_or_not(self, page: str, title: str) -> None:
+        named = {row[0] for row in section(page, title)}
+        assert {ENTRIES[name].label for name in ("sample", *PEERS)} <= named
+
+    def test_fills_every_row(self, page: str) -> None:
+        tables = [line for line in page.splitlines() if line.startswith("|")]
+        assert all(row.count("|") > 2 for row in tables)
+
+
+def test_a_page_without_marks_gets_them(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text("text\n")
+    for _ in range(2):
+        write(path, [Table("Title", ("a", "b"), [("1", "2")], "Note.")])
+        text = path.read_text()
+        assert text.startswith("text\n")
+        assert text.count(BEGIN) == text.count(END) == text.count("### Title") == 1
+        assert "| a | b |\n| --- | ---: |\n| 1 | 2 |\n\nNote." in text
+
+
+def test_measurements_are_taken_in_turns() -> None:
+    clock = itertools.count()
+    assert in_turns(2, {name: partial(next, clock) for name in "ab"}) == {"a": [0, 2], "b": [1, 3]}
+
+
+def test_a_ratio_is_that_of_pairs() -> None:
+    assert ratio([1.0, 20.0, 3.0], [2.0, 10.0, 3.0]) == Ratio(1.0, 0.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [(Ratio(1.0, 0.9, 1.1), "yes"), (Ratio(0.98, 0.9, 1.0), "within the spread"), (Ratio(0.9, 0.8, 0.95), "**no**")],
+)
+def test_a_target_is_judged_with_the_spread(measured: Ratio, said: str) -> None:
+    assert measured.at_least(1.0) == said
+
+
+def test_a_page_is_written_whole_or_not_at_all(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--only", "state", "--markdown", "page.md"])
+    assert "without --only" in capsys.readouterr().err
