@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from resumable.errors import BackendError, ConfigurationError
@@ -44,6 +45,10 @@ class IndexedFeed:
 
     def facts(self) -> dict[str, Any]:
         """Return kind, identity, length, randomness, sampler and tail."""
+        return self._facts
+
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
         return {
             "backend.kind": self._backend.kind,
             **{f"backend.{name}": value for name, value in self._backend.identity.items()},
