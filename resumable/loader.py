@@ -7,11 +7,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from resumable.cursor import Cursor
-from resumable.errors import ConfigurationError, StateFormatError, StateMismatchError, UnsupportedError
+from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.feeds import IndexedFeed
 from resumable.iteration import BatchIterator, Epoch
 from resumable.schedule import check_share
-from resumable.state import Mark, State, check_same, parse
+from resumable.state import Mark, State, agree_on_batch, check_position, check_same, parse
 from resumable.world import World
 
 if TYPE_CHECKING:
@@ -242,9 +242,10 @@ class Loader:
         """
         state = parse(state_dict)
         check_same(state.facts, self._feed.facts(), strict=strict)
-        global_batch = self._agreed_global_batch(state)
-        check_share(global_batch, self._feed.world(), uneven=self._options.uneven)
-        self._check_position(state, global_batch)
+        world, options = self._feed.world(), self._options
+        global_batch = agree_on_batch(state, options.batch_size, world.size, options.on_batch_change)
+        check_share(global_batch, world, uneven=options.uneven)
+        check_position(state, self._feed.schedule(global_batch))
         self._global_batch = global_batch
         self._set(state.mark)
 
@@ -324,41 +325,9 @@ class Loader:
         following = self._feed.following(self._handed.cursor, self._current_global_batch())
         self._handed = self._acked = Mark(following, self._feed.native())
 
-    def _check_position(self, state: State, global_batch: int) -> None:
-        schedule, position = self._feed.schedule(global_batch), state.mark.cursor.position
-        if schedule is not None and position > schedule.length + state.global_batch:
-            raise StateFormatError(
-                f"the state is damaged: its position {position} lies behind the epoch's {schedule.length} "
-                "samples.\nNothing was loaded. Load another checkpoint."
-            )
-
     def _current_global_batch(self) -> int:
         return self._global_batch or self._batch_size * self._feed.world().size
 
     def _next_cursor(self) -> Cursor:
         cursor, size = self._handed.cursor, self._current_global_batch()
         return self._feed.following(cursor, size) if self._feed.finished(cursor, size) else cursor
-
-    def _agreed_global_batch(self, state: State) -> int:
-        """Decide on the global batch after a load: the state's, where the batch size was not changed on purpose."""
-        asked = self._batch_size * self._feed.world().size
-        whole = self._options.batch_size is None
-        if state.global_batch == asked or (self._batch_size == state.batch_size and not whole):
-            return state.global_batch
-        if self._options.on_batch_change == "continue":
-            return asked
-        if whole:
-            raise StateMismatchError(
-                "the number of batches per step differs from the checkpoint's: each element of this source is a whole "
-                "batch, and a step takes one per rank.\n"
-                f"  in the checkpoint: {state.global_batch}\n  in this run:       {asked}\n"
-                f'Restart with {state.global_batch} ranks, or wrap(..., on_batch_change="continue") to keep the order '
-                "and take other steps over it."
-            )
-        raise StateMismatchError(
-            "the batch size differs from the checkpoint's, so every step would train on other samples together.\n"
-            f"  in the checkpoint: {state.batch_size} per rank at the start, {state.global_batch} over all ranks\n"
-            f"  in this run:       {self._batch_size} per rank, {asked} over all ranks\n"
-            f"Use batch_size={state.batch_size} (the share of each rank is derived), or wrap(..., "
-            'on_batch_change="continue") to keep the order of the samples and move the borders of the batches.'
-        )

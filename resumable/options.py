@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from resumable.errors import ConfigurationError, UnsupportedError
+from resumable.randomness import Randomness
+from resumable.schedule import Tail
 from resumable.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from resumable.randomness import Randomness
     from resumable.samplers import Sampler
-    from resumable.schedule import Tail
 
-__all__ = ["Options", "check_batch_size"]
+__all__ = ["Options", "check_batch_size", "check_choice"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,26 @@ class Options:
                     f"the option {name} does not fit {what}: it was given as {getattr(self, name)!r}.\n"
                     f"It would be ignored, and the stream would be another one than you asked for. {instead}"
                 )
+
+
+_CHOICES = {
+    "tail": (get_args(Tail), "It says what happens with the last samples of an epoch."),
+    "randomness": (get_args(Randomness), "It says how often the global generators are seeded."),
+    "ack": (("auto", "manual"), "It says when a batch counts as trained on."),
+    "on_batch_change": (("error", "continue"), "It says what to do with a state of another global batch."),
+}
+
+
+def check_choice(name: str, value: Any) -> Any:
+    """Return the value of an option that has names to choose from.
+
+    Raises:
+        ConfigurationError: it is none of them.
+    """
+    known, meaning = _CHOICES[name]
+    if value not in known:
+        raise ConfigurationError(f"{name} must be one of {', '.join(known)}, but it is {value!r}.\n{meaning}")
+    return value
 
 
 def check_batch_size(batch_size: object) -> int:

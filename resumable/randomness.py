@@ -10,37 +10,21 @@ from __future__ import annotations
 
 import random
 import sys
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from resumable.errors import ConfigurationError
 from resumable.keyed import Words, derive, random_int, random_u64
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Randomness", "SampleKeys", "check_randomness", "isolated", "reseed", "torch_seeder"]
+__all__ = ["Randomness", "SampleKeys", "isolated", "reseed", "torch_seeder"]
 
 Randomness = Literal["sample", "batch", "off"]
 
 _numpy_random: Any = np.random  # its stubs leave out the functions that swap the bit generator
 _spare_generators: list[np.random.MT19937] = []
-
-
-def check_randomness(mode: object) -> Randomness:
-    """Return a randomness mode.
-
-    Raises:
-        ConfigurationError: there is none of that name.
-    """
-    for known in get_args(Randomness):
-        if mode == known:
-            return known  # type: ignore[no-any-return]  # get_args is untyped
-    raise ConfigurationError(
-        f"randomness must be one of {', '.join(get_args(Randomness))}, but it is {mode!r}.\n"
-        'It says how often the generators are seeded. Use "sample" unless its few microseconds per sample matter.'
-    )
 
 
 class SampleKeys:

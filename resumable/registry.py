@@ -11,11 +11,9 @@ from resumable.errors import ConfigurationError, MissingDependencyError, Unsuppo
 from resumable.feeds import ElementFeed, Feed, IndexedFeed
 from resumable.keyed import check_seed
 from resumable.loader import Loader
-from resumable.options import Options, check_batch_size
-from resumable.randomness import check_randomness
+from resumable.options import Options, check_batch_size, check_choice
 from resumable.samplers import Sequential, Shuffle
 from resumable.samplers.base import check_length
-from resumable.schedule import check_tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,15 +122,15 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         batch_size=None if batch_size is None else check_batch_size(batch_size),
         shuffle=shuffle,
         sampler=sampler,
-        tail=None if tail is None else check_tail(tail),
-        randomness=None if randomness is None else check_randomness(randomness),
+        tail=None if tail is None else check_choice("tail", tail),
+        randomness=None if randomness is None else check_choice("randomness", randomness),
         transform=transform,
         collate=collate,
         shard=shard,
         identity=identity,
         world=world,
-        ack=_one_of("ack", ack, "auto", "manual"),  # type: ignore[arg-type]  # checked
-        on_batch_change=_one_of("on_batch_change", on_batch_change, "error", "continue"),  # type: ignore[arg-type]
+        ack=check_choice("ack", ack),
+        on_batch_change=check_choice("on_batch_change", on_batch_change),
         uneven=uneven,
         snapshot_every=check_length(snapshot_every, "snapshot_every"),
     )
@@ -208,9 +206,3 @@ def _feed(backend: Backend, options: Options) -> Feed:
 
 
 _OWN_ORDER = "It gives its elements in an order of its own; shuffle inside of it, or give a sequence."
-
-
-def _one_of(name: str, value: object, *known: str) -> str:
-    if value not in known:
-        raise ConfigurationError(f"{name} must be one of {', '.join(known)}, but it is {value!r}.")
-    return str(value)

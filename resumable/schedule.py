@@ -12,7 +12,7 @@ All of it is arithmetic on integers without a state. `N` is the number of positi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from resumable.cursor import Cursor
 from resumable.errors import ConfigurationError, UnevenBatchError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from resumable.world import World
 
-__all__ = ["Schedule", "Segment", "Tail", "check_share", "check_tail", "share"]
+__all__ = ["Schedule", "Segment", "Tail", "check_share", "share"]
 
 Tail = Literal["drop", "pad", "partial", "carry"]
 
@@ -138,19 +138,4 @@ def check_share(global_batch: int, world: World, *, uneven: bool) -> None:
         f"World sizes near this one that work: {', '.join(map(str, near))}; or wrap(..., uneven=True) to let the "
         "shares differ by one sample (each rank needs at least one), or another global batch with "
         'on_batch_change="continue".'
-    )
-
-
-def check_tail(tail: object) -> Tail:
-    """Return a tail policy.
-
-    Raises:
-        ConfigurationError: there is none of that name.
-    """
-    for known in get_args(Tail):
-        if tail == known:
-            return known  # type: ignore[no-any-return]  # get_args is untyped
-    raise ConfigurationError(
-        f"the tail policy must be one of {', '.join(get_args(Tail))}, but it is {tail!r}.\n"
-        "It says what happens with the last samples of an epoch, and there is no other way to tell."
     )

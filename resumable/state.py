@@ -25,7 +25,9 @@ from resumable.errors import StateFormatError, StateMismatchError, StateMismatch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FORMAT", "Mark", "State", "check_same", "parse"]
+    from resumable.schedule import Schedule
+
+__all__ = ["FORMAT", "Mark", "State", "agree_on_batch", "check_position", "check_same", "damaged", "parse"]
 
 FORMAT = 1
 
@@ -99,11 +101,16 @@ def parse(values: Any) -> State:
     try:
         return _read(values)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        reason = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
-        raise StateFormatError(
-            f"the state is truncated or damaged: {reason}.\n"
-            f"Nothing was loaded. It has the fields {', '.join(map(str, values))}. Load another checkpoint."
-        ) from error
+        raise damaged(values, error) from error
+
+
+def damaged(values: Any, error: Exception) -> StateFormatError:
+    """Return what to raise for a state that could not be read."""
+    reason = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
+    return StateFormatError(
+        f"the state is truncated or damaged: {reason}.\n"
+        f"Nothing was loaded. It has the fields {', '.join(map(str, values))}. Load another checkpoint."
+    )
 
 
 def _read(values: Mapping[str, Any]) -> State:
@@ -144,6 +151,57 @@ def check_same(stored: Mapping[str, Any], own: Mapping[str, Any], *, strict: boo
         if strict or name == "backend.kind":
             raise StateMismatchError(message)
         warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=4)
+
+
+def agree_on_batch(state: State, batch_size: int | None, ranks: int, on_change: str) -> int:
+    """Decide on the global batch after a load: the state's, unless the batch size was changed on purpose.
+
+    Args:
+        state: the state.
+        batch_size: samples per rank and step that this run asks for; None where each element is a whole batch.
+        ranks: number of ranks that share a global batch.
+        on_change: what to do where the batch size was changed: "error" or "continue".
+
+    Returns:
+        Samples per step over all ranks.
+
+    Raises:
+        StateMismatchError: it was changed, and that is not accepted.
+    """
+    asked = (batch_size or 1) * ranks
+    if state.global_batch == asked or state.batch_size == batch_size:
+        return state.global_batch
+    if on_change == "continue":
+        return asked
+    if batch_size is None:
+        raise StateMismatchError(
+            "the number of batches per step differs from the checkpoint's: each element of this source is a whole "
+            "batch, and a step takes one per rank.\n"
+            f"  in the checkpoint: {state.global_batch}\n  in this run:       {asked}\n"
+            f'Restart with {state.global_batch} ranks, or wrap(..., on_batch_change="continue") to keep the order '
+            "and take other steps over it."
+        )
+    raise StateMismatchError(
+        "the batch size differs from the checkpoint's, so every step would train on other samples together.\n"
+        f"  in the checkpoint: {state.batch_size} per rank at the start, {state.global_batch} over all ranks\n"
+        f"  in this run:       {batch_size} per rank, {asked} over all ranks\n"
+        f"Use batch_size={state.batch_size} (the share of each rank is derived), or wrap(..., "
+        'on_batch_change="continue") to keep the order of the samples and move the borders of the batches.'
+    )
+
+
+def check_position(state: State, schedule: Schedule | None) -> None:
+    """Refuse a state whose position no epoch of this schedule has.
+
+    Raises:
+        StateFormatError: it lies behind the epoch's end.
+    """
+    position = state.mark.cursor.position
+    if schedule is not None and position > schedule.length + state.global_batch:
+        raise StateFormatError(
+            f"the state is damaged: its position {position} lies behind the epoch's {schedule.length} samples.\n"
+            "Nothing was loaded. Load another checkpoint."
+        )
 
 
 def _mismatch(name: str, before: Any, now: Any) -> str:

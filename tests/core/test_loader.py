@@ -354,7 +354,9 @@ def test_a_bad_batch_size_is_refused(size: Any) -> None:
         make(batch_size=size)
 
 
-@pytest.mark.parametrize("options", [{"ack": "never"}, {"on_batch_change": "ignore"}, {"randomness": "worker"}])
+@pytest.mark.parametrize(
+    "options", [{"ack": "never"}, {"on_batch_change": "ignore"}, {"randomness": "worker"}, {"tail": "wrap"}]
+)
 def test_an_unknown_choice_is_refused_with_those_there_are(options: dict[str, Any]) -> None:
     ((name, value),) = options.items()
     with pytest.raises(ConfigurationError, match=f"{name} must be one of .*, but it is {value!r}"):

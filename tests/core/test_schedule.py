@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import resumable
 from resumable.cursor import Cursor
 from resumable.errors import ConfigurationError, UnevenBatchError
-from resumable.schedule import Schedule, check_share, check_tail, share
+from resumable.schedule import Schedule, check_share, share
 from resumable.world import World
 
 LENGTHS = st.integers(1, 60)
@@ -171,8 +171,3 @@ def test_a_last_batch_without_samples_for_some_rank_is_refused() -> None:
     with pytest.raises(ConfigurationError, match='has 1 samples, fewer than the 2 ranks.*\n.*tail="drop"'):
         next(iter(loader))
     assert len(list(resumable.wrap(range(10), batch_size=4, world=World(1, 2)))) == 2
-
-
-def test_an_unknown_tail_policy_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="drop, pad, partial, carry, but it is 'wrap'"):
-        check_tail("wrap")

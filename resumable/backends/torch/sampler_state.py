@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable.cursor import Cursor
 from resumable.errors import StateFormatError
+from resumable.state import damaged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,12 +42,8 @@ def parse(values: Any) -> SamplerState:
         )
     try:
         return _read(values)
-    except (KeyError, TypeError, ValueError) as error:
-        reason = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
-        raise StateFormatError(
-            f"the state is damaged: {reason}.\n"
-            f"Nothing was loaded. It has the fields {', '.join(map(str, values))}. Load another checkpoint."
-        ) from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise damaged(values, error) from error
 
 
 def _read(values: Mapping[str, Any]) -> SamplerState:
