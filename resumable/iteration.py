@@ -51,7 +51,7 @@ class BatchIterator:
         return batch
 
     def _begin(self) -> None:
-        self._epoch = self._loader.begin(roll=self._only is None)
+        self._epoch = self._loader.begin()
         self._moves = self._loader.moves
         self._mid_epoch = self._loader.cursor.position > 0
         if self._only is not None and self._epoch != self._only:

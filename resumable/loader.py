@@ -251,23 +251,13 @@ class Loader:
 
     # ------------------------------------------------------------------ inside
 
-    def begin(self, *, roll: bool) -> int:
-        """Get ready to hand over batches to a new iterator; for iterators.
+    def begin(self) -> int:
+        """Get ready to hand over batches to a new iterator, and return the number of the epoch; for iterators.
 
         Batches that were handed over and never acknowledged are handed over again.
-
-        Args:
-            roll: begin the next epoch where no batch of this one is left.
-
-        Returns:
-            The number of the epoch that the next batch belongs to.
         """
         if self._unacked:
             self._rewind()
-        cursor = self._acked.cursor
-        if roll and self._feed.finished(cursor, self._current_global_batch()):
-            self._close()
-            self._handed = self._acked = Mark(self._feed.following(cursor, self._current_global_batch()))
         return self._acked.cursor.epoch
 
     @property

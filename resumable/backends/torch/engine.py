@@ -67,7 +67,7 @@ class Engine:
         assert self._loader.generator is not None
         self._loader.generator.manual_seed(seed)
         try:
-            iterator = iter(self._loader)
+            return iter(self._loader)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             if not self._user.num_workers or _can_pickle(self._user):
                 raise
@@ -76,8 +76,6 @@ class Engine:
                 "Workers that are not forked get a pickled copy. Define them at the top level of a module, or use "
                 'multiprocessing_context="fork".'
             ) from error
-        self._requests.current = ()  # held by the workers' iterator alone: a cycle would keep the workers alive
-        return iterator
 
     def _next(self, iterator: Iterator[Any]) -> Any:
         try:

@@ -1,0 +1,120 @@
+"""The steps of a store: which are there, and what their checkpoints hold."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+
+from resumable.checkpoint.files import connect
+from resumable.checkpoint.marker import MARKER, Marker, corrupt
+from resumable.checkpoint.reports import reporting
+from resumable.errors import CheckpointError, CheckpointNotFoundError, CorruptCheckpointError, CorruptCheckpointWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Steps"]
+
+Result = TypeVar("Result")
+
+DIRECTORY = re.compile(r"step-([0-9]{12}|[1-9][0-9]{12,})")  # each step has one spelling
+SHOWN = 10  # steps listed in an error message
+
+
+class Steps:
+    """The steps under a root: a directory each, with a marker if it is committed."""
+
+    def __init__(self, root: str, options: Mapping[str, Any]) -> None:
+        self.root = root
+        self.files, self._path = connect(root, options)
+
+    def directory(self, step: int) -> str:
+        """Give the path of a step's directory."""
+        return f"{self._path}/step-{step:012d}"
+
+    def listed(self) -> list[int]:
+        """Give the steps that have a directory, committed or not, in ascending order."""
+        return sorted(int(match[1]) for match in map(DIRECTORY.fullmatch, self.files.names(self._path)) if match)
+
+    def committed(self) -> list[int]:
+        """Give the steps that have a marker, in ascending order."""
+        with reporting(f"The steps in {self.root} could not be listed"):
+            return [step for step in self.listed() if MARKER in self.files.names(self.directory(step))]
+
+    def marker(self, step: int) -> Marker:
+        """Read the marker of a step; one that has none gives a CheckpointNotFoundError."""
+        try:
+            raw = self.files.read(f"{self.directory(step)}/{MARKER}")
+        except FileNotFoundError:
+            raise CheckpointNotFoundError(f"step {step} has no committed checkpoint in {self.root}.") from None
+        return Marker.parse(raw, step)
+
+    def data_file(self, step: int) -> str | None:
+        """Give the name of the data file that the step's marker names, or None if no readable marker does."""
+        try:
+            return self.marker(step).file
+        except CheckpointError:
+            return None
+
+    def not_found(self, step: int, verb: str) -> CheckpointNotFoundError:
+        """Give the error for a step that is not committed, with the steps that are."""
+        steps = self.committed()
+        more = f" and {len(steps) - SHOWN} before" if len(steps) > SHOWN else ""
+        return CheckpointNotFoundError(
+            f"step {step} has no committed checkpoint in {self.root}, so nothing was {verb}.\n"
+            f"  asked for: {step}\n  committed: {', '.join(map(str, steps[-SHOWN:])) or 'none'}{more}\n"
+            "Use a committed step; `latest()` finds the newest."
+        )
+
+    def read(self, step: int, use: Callable[[int, BinaryIO], Result]) -> Result:
+        """Give what `use` makes of a step and its data file, whose bytes were compared with the marker."""
+        with reporting(f"step {step} in {self.root} could not be read, which does not mean that it is corrupt"):
+            marker, file = self._open(step)
+            with file:
+                marker.compare(file)
+                return use(step, file)
+
+    def _open(self, step: int) -> tuple[Marker, BinaryIO]:
+        """Open a step's data file; if it is gone, the step may just have been saved again or deleted."""
+        marker = self.marker(step)
+        try:
+            return marker, self.files.fetch(f"{self.directory(step)}/{marker.file}")
+        except FileNotFoundError:
+            if self.marker(step) == marker:
+                raise corrupt(step, f"its data file {marker.file}, {marker.size} bytes, is missing") from None
+        return self._open(step)
+
+    def newest(self, use: Callable[[int, BinaryIO], Result]) -> Result | None:
+        """Give what `use` makes of the newest whole checkpoint, or None if there is none; warn of the corrupt ones."""
+        skipped: list[CorruptCheckpointError] = []
+        with reporting(f"The steps in {self.root} could not be listed"):
+            listed = self.listed()
+        for step in reversed(listed):
+            try:
+                result = self.read(step, use)
+            except CheckpointNotFoundError:
+                continue
+            except CorruptCheckpointError as error:
+                skipped.append(error)
+                continue
+            _warn_skipped(skipped, step)
+            return result
+        if skipped:
+            raise CorruptCheckpointError(_all_corrupt(self.root, skipped))
+        # A writer may have committed a step, and pruned those listed, in the meantime.
+        return self.newest(use) if self.committed() else None
+
+
+def _warn_skipped(skipped: list[CorruptCheckpointError], used: int) -> None:
+    for error in skipped:
+        message = f"{error}\nIt was skipped, and step {used} is used: the work since then is done again."
+        warnings.warn(message, CorruptCheckpointWarning, stacklevel=4)
+
+
+def _all_corrupt(root: str, skipped: list[CorruptCheckpointError]) -> str:
+    return (
+        f"No checkpoint in {root} can be loaded, and starting anew would silently lose the training so far.\n"
+        + "\n".join(f"- {error}" for error in skipped)
+        + "\nRestore the files from a copy. To start anew on purpose, `delete(step)` each or use another root."
+    )
