@@ -102,7 +102,7 @@ class SnapshotBackend(ReplayBackend, Protocol):
         ...
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Return an iterator that goes on after the element at which `snapshot` was taken."""
+        """Return an iterator that goes on behind the element after which `snapshot` was taken; it may be at its end."""
         ...
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from resumable.backend import IndexedBackend, ReplayBackend
@@ -155,6 +154,8 @@ def _adapt(source: Any, options: Options) -> tuple[Backend, Options]:
 
 
 def _entries(source: Any) -> list[Entry]:
+    from importlib.metadata import entry_points  # noqa: PLC0415  # slow to import, and needed here only
+
     known = {point.name: Entry(point.value, "") for point in entry_points(group="resumable.backends")} | _adapters
     names = [f"{base.__module__}.{base.__qualname__}" for base in type(source).__mro__]
     found = [known[name] for name in names if name in known]

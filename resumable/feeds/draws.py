@@ -6,8 +6,6 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from resumable.errors import StateMismatchError
 from resumable.keyed import BlockCache
 from resumable.randomness import SampleKeys, isolated, reseed
@@ -89,6 +87,8 @@ class Draws:
             with self.guard():
                 self._elements.skip(count)
             return
+        from tqdm import tqdm  # noqa: PLC0415  # a third of the time that importing this package would take
+
         with tqdm(total=count, desc="resuming", unit="element", delay=_SILENT_SECONDS, leave=False) as bar:
             for begin in range(position, position + count, _SKIP_BLOCK):
                 asked = min(_SKIP_BLOCK, position + count - begin)

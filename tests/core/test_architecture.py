@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import resumable
 
 PACKAGE = Path(resumable.__file__).parent
 FRAMEWORKS = {"torch", "tensorflow", "nvidia", "ffcv", "lightning", "pytorch_lightning", "grain", "torchdata", "fsspec"}
+SLOW = {"tqdm", "importlib.metadata", "asyncio", "matplotlib", "rich", "resumable.backends", "resumable.checkpoint"}
 
 # From the bottom to the top; a module may import from the layers below its own, and from its own package.
 LAYERS = [
@@ -81,20 +81,12 @@ def test_adapters_never_import_each_other(path: Path) -> None:
                 assert (node.module or "").split(".")[2] == path.stem, f"{file.name} imports {node.module}"
 
 
-def test_import_loads_no_framework_and_is_fast() -> None:
-    script = """
-import sys, time, numpy
-began = time.perf_counter()
-import resumable
-took = time.perf_counter() - began
-import json; print(json.dumps([took, sorted({name.split(".")[0] for name in sys.modules})]))
-"""
-    runs = [
-        json.loads(subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout)
-        for _ in range(3)
-    ]
-    assert not FRAMEWORKS & set(runs[0][1])
-    assert min(took for took, _ in runs) < 0.1, "numpy aside, the import is to take less than 100 ms"
+def test_import_loads_numpy_and_nothing_else_that_is_slow() -> None:
+    """The time itself (below 100 ms with NumPy's share) is a figure of the benchmarks."""
+    script = "import sys, resumable; print(*sorted({name.split('.')[0] for name in sys.modules} | set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout.split()
+    assert "numpy" in loaded
+    assert not (FRAMEWORKS | SLOW) & set(loaded)
 
 
 def test_public_names_are_what_is_said() -> None:

@@ -1,0 +1,150 @@
+"""A user's own backends, found by their shape, by a registered name, or by an entry point."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import resumable
+from resumable.errors import BackendError, ConfigurationError
+from resumable.testing import BackendTests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+
+class Squares:
+    """Indexed: reads ahead, and augments by the keys that come with a request."""
+
+    kind = "squares"
+    length = 23
+
+    def __init__(self) -> None:
+        self.identity = {"source": "squares"}
+
+    def read(self, requests: Iterable[resumable.Request]) -> Iterator[Any]:
+        ahead: list[Any] = []
+        for request in requests:
+            ahead.append(np.asarray(request.indices) ** 2 + (request.keys % np.uint64(1000)) / 1000)
+            if len(ahead) > 2:
+                yield ahead.pop(0)
+        yield from ahead
+
+
+class Tape:
+    """Replay: goes past elements in a way of its own."""
+
+    kind = "tape"
+
+    def __init__(self) -> None:
+        self.identity = {"source": "tape"}
+
+    def open(self, epoch: int) -> Iterator[Any]:
+        return Head(epoch)
+
+
+class Head:
+    def __init__(self, epoch: int) -> None:
+        self.epoch, self.place = epoch, 0
+
+    def __iter__(self) -> Head:
+        return self
+
+    def skip(self, count: int) -> None:
+        self.place += count
+
+    def __next__(self) -> tuple[int, int, float]:
+        if self.place == 7:
+            raise StopIteration
+        self.place += 1
+        return self.epoch, self.place, random.random()
+
+
+class Recorder(Tape):
+    """Snapshot."""
+
+    kind = "recorder"
+
+    def open(self, epoch: int) -> Iterator[Any]:
+        self.head = Head(epoch)
+        return self.head
+
+    def snapshot(self) -> Any:
+        return {"place": self.head.place} if hasattr(self, "head") else None
+
+    def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
+        self.head = Head(epoch)
+        self.head.place = snapshot["place"]
+        return self.head
+
+
+class TestIndexed(BackendTests):
+    shared = True
+
+    @staticmethod
+    def make(**options: Any) -> resumable.Loader:
+        settings: dict[str, Any] = {"batch_size": 4, "shuffle": True}
+        return resumable.wrap(Squares(), **settings | options)
+
+
+class TestReplay(BackendTests):
+    @staticmethod
+    def make(**options: Any) -> resumable.Loader:
+        return resumable.wrap(Tape(), **options)
+
+
+class TestSnapshot(BackendTests):
+    native = True
+
+    @staticmethod
+    def make(**options: Any) -> resumable.Loader:
+        return resumable.wrap(Recorder(), **options)
+
+
+def test_a_backend_that_breaks_its_protocol_is_told() -> None:
+    class Greedy(Squares):
+        def read(self, requests: Iterable[resumable.Request]) -> Iterator[Any]:
+            yield from [1, 2]
+
+    class Lazy(Squares):
+        def read(self, requests: Iterable[resumable.Request]) -> Iterator[Any]:
+            yield from list(requests)[:-1]
+
+    with pytest.raises(BackendError, match="more batches than it was asked for"):
+        list(resumable.wrap(Greedy(), batch_size=4))
+    with pytest.raises(BackendError, match="ended 1 batches early, at Cursor"):
+        list(resumable.wrap(Lazy(), batch_size=4))
+
+
+def test_an_empty_backend_is_refused() -> None:
+    class Empty(Squares):
+        length = 0
+
+    with pytest.raises(ConfigurationError, match="length of the data must be an integer of 1 or more, but it is 0"):
+        resumable.wrap(Empty(), batch_size=4)
+
+
+def test_a_package_brings_its_adapter_by_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a real distribution on the path, as pip leaves it."""
+    (tmp_path / "tapes.py").write_text(
+        "class Cassette: pass\n"
+        "def adapt(source, options):\n"
+        "    import test_own_backend\n"
+        "    return test_own_backend.Tape(), options\n"
+    )
+    info = tmp_path / "tapes-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tapes\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[resumable.backends]\ntapes.Cassette = tapes:adapt\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import tapes  # type: ignore[import-not-found]  # noqa: PLC0415  # made above
+
+    monkeypatch.setitem(sys.modules, "test_own_backend", sys.modules[__name__])
+    loader = resumable.wrap(tapes.Cassette())
+    assert len(list(loader)) == 7
+    assert loader.state_dict()["backend"]["kind"] == "tape"
