@@ -41,9 +41,9 @@ class Engine:
             WorkerError: a worker died or could not be started.
         """
         self._requests.current = requests
+        iterator = self._start(int(derive(seed, epoch, words=1, purpose=b"workers")[0]) >> 1)
         healthy = False
         try:
-            iterator = self._start(int(derive(seed, epoch, words=1, purpose=b"workers")[0]) >> 1)
             while True:
                 healthy = False
                 try:
@@ -54,6 +54,9 @@ class Engine:
                 healthy = True
                 yield item
         finally:
+            if not healthy:
+                # An error's traceback keeps the iterator alive, and its workers with it, until the error is dropped.
+                getattr(iterator, "_shutdown_workers", _nothing)()
             if not healthy or not self._user.persistent_workers:
                 self.stop()
 
@@ -135,6 +138,10 @@ class WorkerSetup:
         object.__setattr__(info, "dataset", info.dataset.user_dataset)  # type: ignore[attr-defined]  # always ours
         if self._function is not None:
             self._function(number)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _unchanged(item: Any) -> Any:
