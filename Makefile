@@ -36,7 +36,7 @@ types: $(READY)  ## mypy, strict
 	$(BIN)/mypy
 
 docs: $(READY)  ## build the documentation; a broken link fails
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test-fast: $(READY)  ## the tests that take seconds
 	$(BIN)/python -m pytest -m 'not slow'

@@ -45,6 +45,10 @@ class Loader:
         self._untouched = True  # nothing was opened or loaded yet
         self._moves = 0  # how often the place was set from outside, by loading or seeking
 
+    def __repr__(self) -> str:
+        kind = self._feed.facts()["backend.kind"]
+        return f"<Loader of {kind}, batches of {self.global_batch_size}, at {self.cursor}>"
+
     # ------------------------------------------------------------------ iterating
 
     def __iter__(self) -> Iterator[Any]:

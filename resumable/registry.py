@@ -105,8 +105,8 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         on_batch_change: what to do with a state of another global batch: refuse it, or keep the order of the samples
             and move the borders of the batches.
         uneven: let the shares of the ranks differ by one sample.
-        snapshot_every: steps between snapshots of a source with a state of its own, when they are taken for every
-            batch (`ack="manual"`); what lies between is replayed.
+        snapshot_every: least number of steps between two snapshots of a source with a state of its own, where they are
+            costly; what lies between is replayed.
 
     Returns:
         The loader, at the beginning of epoch 0.
@@ -141,6 +141,9 @@ def _adapt(source: Any, options: Options) -> tuple[Backend, Options]:
     if isinstance(source, Loader):
         raise UnsupportedError("this is a Loader already.\nWrapping it twice would count its batches twice. Use it.")
     if isinstance(source, (IndexedBackend, ReplayBackend)) and not isinstance(source, type):
+        options.refuse("a backend", identity=_BACKENDS_OWN)
+        if isinstance(source, IndexedBackend):
+            options.refuse("an indexed backend", transform=_BACKENDS_OWN, collate=_BACKENDS_OWN, shard=_BACKENDS_OWN)
         return source, options
     for entry in _entries(source):
         found: tuple[Backend, Options] | None = _load(entry)(source, options)
@@ -206,4 +209,5 @@ def _feed(backend: Backend, options: Options) -> Feed:
     return IndexedFeed(backend, options.sampler or order, tail, randomness, options)
 
 
+_BACKENDS_OWN = "The backend itself says what its batches and its identity are."
 _OWN_ORDER = "It gives its elements in an order of its own; shuffle inside of it, or give a sequence."

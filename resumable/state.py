@@ -33,6 +33,10 @@ FORMAT = 1
 
 _REMEDIES = {
     "backend.kind": "Wrap the same sort of source as the run that saved it.",
+    **dict.fromkeys(
+        ("backend.batch", "backend.drop_last", "backend.workers", "backend.order"),
+        "Make the DataLoader with the options that the run was started with.",
+    ),
     "backend": "Give the data that the run was started with, or start a new run. If only its name changed, give both "
     "runs the same wrap(..., identity=...).",
     "backend.length": "The data grew or shrank since. Give the data that the run was started with, or start a new run.",
@@ -150,7 +154,7 @@ def check_same(stored: Mapping[str, Any], own: Mapping[str, Any], *, strict: boo
         message = _mismatch(name, before, now)
         if strict or name == "backend.kind":
             raise StateMismatchError(message)
-        warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=4)
+        warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=3)
 
 
 def agree_on_batch(state: State, batch_size: int | None, ranks: int, on_change: str) -> int:

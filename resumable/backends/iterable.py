@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from resumable.errors import OnePassError
+from resumable.errors import OnePassError, UnsupportedError
 from resumable.naming import name_of
 
 if TYPE_CHECKING:
@@ -26,6 +26,12 @@ _METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 def adapt(source: Any, options: Options) -> tuple[FunctionBackend | ObjectBackend, Options]:
     """Adapt an iterable, or a function that returns one."""
     name = name_of(source, options.identity)
+    if getattr(source, "restart_on_stop_iteration", False) is True:
+        raise UnsupportedError(
+            f"{name} was made with restart_on_stop_iteration=True, so that behind its last element its state is "
+            "already that of the next epoch.\nA run that resumes there would read that epoch as part of the old one. Make it "
+            "with restart_on_stop_iteration=False."
+        )
     if isinstance(source, type):
         return FunctionBackend(source, name), options
     if hasattr(source, "__next__") or state_methods(source) is not None:
@@ -56,7 +62,7 @@ class FunctionBackend:
 
     def __init__(self, function: Callable[..., Any], name: str, length: int | None = None) -> None:
         self._function = function
-        self._takes_epoch = "epoch" in inspect.signature(function).parameters
+        self._takes_epoch = _takes_epoch(function, name)
         self.identity = {"source": name}
         self.length = length
         self._iterator: _Watched | None = None
@@ -133,6 +139,27 @@ def set_epoch(source: Any, epoch: int) -> None:
     """Tell a source the epoch, where it wants to know."""
     if callable(getattr(source, "set_epoch", None)):
         source.set_epoch(epoch)
+
+
+def _takes_epoch(function: Callable[..., Any], name: str) -> bool:
+    """Tell whether a function wants to know the epoch.
+
+    Raises:
+        UnsupportedError: it cannot be called without other arguments.
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:  # some functions made in C do not tell
+        return False
+    try:
+        inspect.Signature([one for one in parameters.values() if one.name != "epoch"]).bind()
+    except TypeError as error:
+        raise UnsupportedError(
+            f"{name} cannot be called without arguments: {error}.\n"
+            "It is called once per epoch, with nothing but the epoch where it has a parameter of that name. Give a "
+            "function that needs no more, such as functools.partial(function, ...)."
+        ) from error
+    return "epoch" in parameters
 
 
 class _Epochs:

@@ -23,9 +23,9 @@ class Weighted:
     """Draw sample `i` with probability `weights[i] / sum(weights)` at every position, with replacement.
 
     Counter-based: the draw of a position depends on nothing but (seed, epoch, position). The weights are rounded to
-    multiples of 2**-40 of the largest one and summed up as integers, so that no rounding of floating-point sums can
-    change a draw. So a weight below 2**-41 of the largest one counts as 0 and is never drawn. From 2**23 weights on
-    the unit doubles with every doubling of their number, so that the sum stays below 2**63.
+    multiples of `2**-40` of the largest one and summed up as integers, so that no rounding of floating-point sums can
+    change a draw. So a weight below `2**-41` of the largest one counts as 0 and is never drawn. From `2**23` weights on
+    the unit doubles with every doubling of their number, so that the sum stays below `2**63`.
 
     Args:
         weights: shape `(n,)`, finite, 0 or more, at least one above 0; about 8 bytes are kept for each.

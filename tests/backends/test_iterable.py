@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from torchdata import nodes
 
 import resumable
 from resumable.errors import ConfigurationError, OnePassError, StateMismatchError, UnsupportedError
@@ -353,3 +355,26 @@ def test_replayed_sources_can_be_sought() -> None:
     loader.seek(epoch=1, step=3)
     assert list(loader) == run[10:]
     assert loader.cursor.epoch == 2
+
+
+def test_what_cannot_be_called_without_arguments_is_refused() -> None:
+    def needs(path: str) -> Any:
+        return path
+
+    with pytest.raises(UnsupportedError, match="needs cannot be called without arguments.*\n.*partial"):
+        resumable.wrap(needs)
+    assert list(resumable.wrap(partial(range, 3))) == [0, 1, 2]
+
+
+def test_a_loader_whose_last_state_is_that_of_the_next_epoch_is_refused() -> None:
+    def node(*, restart: bool) -> Any:
+        return nodes.Loader(nodes.SamplerWrapper(range(5)), restart_on_stop_iteration=restart)
+
+    with pytest.raises(UnsupportedError, match="restart_on_stop_iteration=True.*\n.*Make it"):
+        resumable.wrap(node(restart=True))
+    loader = resumable.wrap(node(restart=False))
+    states = [loader.state_dict() for _ in loader]
+    for step, state in enumerate(states, start=1):
+        fresh = resumable.wrap(node(restart=False))
+        fresh.load_state_dict(state)
+        assert [batch for epoch in fresh.epochs(2) for batch in epoch] == [*range(step, 5), *range(5)]

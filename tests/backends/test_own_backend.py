@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import resumable
-from resumable.errors import BackendError, ConfigurationError
+from resumable.errors import BackendError, ConfigurationError, UnsupportedError
 from resumable.testing import BackendTests
 
 if TYPE_CHECKING:
@@ -119,6 +119,12 @@ def test_a_backend_that_breaks_its_protocol_is_told() -> None:
         list(resumable.wrap(Greedy(), batch_size=4))
     with pytest.raises(BackendError, match="ended 1 batches early, at Cursor"):
         list(resumable.wrap(Lazy(), batch_size=4))
+
+
+@pytest.mark.parametrize("option", [{"transform": str}, {"collate": list}, {"identity": "mine"}, {"shard": True}])
+def test_options_that_a_backend_would_ignore_are_refused(option: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError, match="does not fit"):
+        resumable.wrap(Squares(), **option)
 
 
 def test_an_empty_backend_is_refused() -> None:

@@ -272,6 +272,18 @@ def test_an_empty_dataset_is_refused() -> None:
         wrap(datasets.Augmented(0), batch_size=4)
 
 
+def test_a_sampler_without_a_length_is_fine() -> None:
+    class Endless:
+        def __iter__(self) -> Any:
+            return iter(range(9))
+
+    loader = wrap(datasets.Augmented(), batch_size=2, sampler=Endless())
+    assert len(list(loader)) == 5
+    assert not loader.is_sized
+    with pytest.raises(TypeError, match="nobody knows before its end"):
+        len(loader)
+
+
 def test_a_dataset_that_shrank_is_refused() -> None:
     state = wrap(datasets.Augmented(), batch_size=4).state_dict()
     with pytest.raises(resumable.errors.StateMismatchError, match=r"backend.length .*\n.*: 23\n.*: +22"):

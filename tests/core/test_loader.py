@@ -332,8 +332,9 @@ def test_a_state_of_another_run_is_refused_with_both_values_and_the_way_out(fiel
 
 def test_a_mismatch_is_accepted_where_that_is_asked_for() -> None:
     loader = make(seed=8)
-    with pytest.warns(StateMismatchWarning, match="the seed differs"):
+    with pytest.warns(StateMismatchWarning, match="the seed differs") as caught:
         loader.load_state_dict(state_after(2), strict=False)
+    assert {warning.filename for warning in caught} == {__file__}
     assert list(loader) == list(make(seed=8))[2:]
     with pytest.raises(StateMismatchError, match=r"backend.kind"):
         resumable.wrap(lambda: iter(range(23)), batch_size=4).load_state_dict(state_after(2), strict=False)

@@ -47,7 +47,7 @@ def _check(loader: DataLoader[Any], options: Options) -> None:
         transform="Put it into the dataset's __getitem__ or __iter__.",
         collate="Give collate_fn to the DataLoader.",
     )
-    if not loader.in_order:
+    if not getattr(loader, "in_order", True):  # torch has it from 2.6 on
         raise UnsupportedError(
             "the DataLoader was made with in_order=False, so its batches come in the order in which workers finish.\n"
             "That order is another one in every run, and no state could tell it. Make it with in_order=True."

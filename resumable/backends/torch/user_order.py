@@ -76,8 +76,11 @@ class UserOrder:
     @property
     def length(self) -> int | None:
         """Batches per epoch, where the sampler knows."""
-        index_source: Any = self._user if self._own_batches else self._loader.batch_sampler or self._user
-        return len(index_source) if hasattr(index_source, "__len__") else None
+        batches = self._loader.batch_sampler
+        try:
+            return len(self._user if batches is None else batches)  # type: ignore[arg-type]  # if not, we learn it here
+        except TypeError:
+            return None
 
     def state(self) -> Any:
         """Return a copy of the sampler's state."""

@@ -1,0 +1,56 @@
+"""A DataLoader whose run is stopped in the middle of an epoch, and resumed by a new loader with other workers.
+
+python examples/dataloader.py
+"""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import resumable
+
+Batches = list[tuple[list[int], list[float]]]
+
+
+class Pictures(Dataset[tuple[int, float]]):
+    """Twelve samples, each with an augmentation that draws from the global generators."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return index, round(random.random() + torch.rand(()).item(), 3)
+
+
+def make(workers: int) -> resumable.Loader:
+    """Wrap a plain DataLoader; only the workers differ from call to call."""
+    return resumable.wrap(DataLoader(Pictures(), batch_size=4, shuffle=True, num_workers=workers), seed=0)
+
+
+def train(loader: resumable.Loader, stop_after: int | None = None) -> Batches:
+    """Go through two epochs; return the batches that were handed over."""
+    seen: Batches = []
+    for epoch in loader.epochs(2):
+        for indices, augmented in epoch:
+            seen.append((indices.tolist(), augmented.tolist()))
+            print(f"  epoch {epoch.number} step {loader.cursor.step}: samples {indices.tolist()}")
+            if len(seen) == stop_after:
+                return seen
+    return seen
+
+
+if __name__ == "__main__":
+    print("Run 1, unharmed, no workers:")
+    unharmed = train(make(workers=0))
+    print("Run 2, two workers, stopped behind batch 4:")
+    stopped = make(workers=2)
+    before = train(stopped, stop_after=4)
+    state = stopped.state_dict()
+    print(f"Run 3, one worker, resumed at {state['cursor']}:")
+    resumed = make(workers=1)
+    resumed.load_state_dict(state)
+    assert before + train(resumed) == unharmed
+    print("Runs 2 and 3 together are run 1: the same samples, order and augmentation.")

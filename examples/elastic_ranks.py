@@ -1,0 +1,52 @@
+"""Four ranks become two in the middle of an epoch, then three: every global batch stays the same.
+
+The ranks run one after the other in this process; `torchrun` would start each in its own.
+
+python examples/elastic_ranks.py
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import resumable
+
+GLOBAL_BATCH = 12
+SAMPLES = list(range(60))
+
+
+def start(ranks: int, state: dict[str, Any] | None = None) -> list[resumable.Loader]:
+    """Make the loader of every rank, from a state if there is one: the same for all of them."""
+    loaders = [
+        resumable.wrap(SAMPLES, batch_size=GLOBAL_BATCH // ranks, shuffle=True, world=resumable.World(rank, ranks))
+        for rank in range(ranks)
+    ]
+    for loader in loaders if state else ():
+        loader.load_state_dict(state or {})
+    return loaders
+
+
+def step(loaders: list[resumable.Loader]) -> list[int]:
+    """Take the next batch of every rank; return the global batch."""
+    parts = [next(iter(loader)) for loader in loaders]
+    print(f"  {len(parts)} ranks: {parts}")
+    return [sample for part in parts for sample in part]
+
+
+print("One rank, unharmed:")
+alone = start(1)
+unharmed = [step(alone) for _ in range(5)]
+
+print("4 ranks, then 2, then 3:")
+resized, state = [], None
+for ranks, steps in ((4, 2), (2, 1), (3, 2)):
+    loaders = start(ranks, state)
+    resized += [step(loaders) for _ in range(steps)]
+    states = [loader.state_dict() for loader in loaders]
+    assert all(other == states[0] for other in states)
+    state = states[0]
+
+assert resized == unharmed
+assert sorted(chain.from_iterable(resized)) == SAMPLES
+print(f"The same global batches in the same order, each sample once. Now at {state['cursor'] if state else None}.")

@@ -1,0 +1,58 @@
+"""A generator function and an object with a state of its own, resumed at every place: python examples/generator.py."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import resumable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def sentences(epoch: int) -> Iterator[str]:
+    """Give another order in every epoch; resumed by reading and dropping what is behind."""
+    words = ["anchor", "beacon", "compass", "deck", "ensign"]
+    random.shuffle(words)  # the global generator is seeded for this epoch
+    for word in words:
+        yield f"{epoch}-{word}-{random.randrange(100)}"
+
+
+class Reader:
+    """Knows its place and can go to any; resumed by its own state, without reading what is behind."""
+
+    def __init__(self) -> None:
+        self.line = 0
+
+    def __iter__(self) -> Iterator[str]:
+        while self.line < 5:
+            self.line += 1
+            yield f"line {self.line}"
+        self.line = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Tell the place."""
+        return {"line": self.line}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go there."""
+        self.line = state["line"]
+
+
+def resume_everywhere(make: Callable[[], resumable.Loader]) -> None:
+    """Take a state behind every element of two epochs, and compare what follows it in a new loader."""
+    loader, run, states = make(), [], []
+    for epoch in loader.epochs(2):
+        for element in epoch:
+            run.append(element)
+            states.append(loader.state_dict())
+    for step, state in enumerate(states, start=1):
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert [element for epoch in resumed.epochs(2) for element in epoch] == run[step:]
+    print(f"{run}\n  the same rest from each of {len(states)} states, the last of which is {states[-1]['cursor']}")
+
+
+resume_everywhere(lambda: resumable.wrap(sentences, seed=0))
+resume_everywhere(lambda: resumable.wrap(Reader()))

@@ -1,0 +1,176 @@
+"""The documentation is true: its code runs, its quotations are exact, its links lead somewhere, nothing is left out."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import resumable
+from resumable import errors
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+TEXTS = [README, ROOT / "CHANGELOG.md", *PAGES]
+SHOWN_ONLY = {"bash", "console", "ini", "json", "text", "toml", "yaml"}
+WARNINGS = "error,ignore:'set_vital' is deprecated:UserWarning"  # torchdata says it when imported
+FENCE = re.compile(r"^(?P<indent> *)```(?P<info>.*)$")
+TITLE = re.compile(r'title="(?P<name>[^"]+)"')
+
+# What a page's fragments take for granted.
+PRELUDES = {
+    "docs/tutorial/first-run.md": """
+import torch
+from torch.utils.data import TensorDataset
+dataset = TensorDataset(torch.zeros(96, 4), torch.zeros(96, dtype=torch.long))
+directory, model = "checkpoints", torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+""",
+}
+
+# What a page says in the words of a module's docstring: the indented or flush block that begins with this line.
+QUOTED = [
+    ("docs/explanation/concepts.md", "resumable.cursor", "sample index i "),
+    ("docs/reference/errors.md", "resumable.errors", "ResumableError\n"),
+    ("docs/reference/errors.md", "resumable.errors", "UserWarning\n"),
+    ("docs/reference/state-format.md", "resumable.state", "format  "),
+]
+
+
+class Block(NamedTuple):
+    """Code between fences; `line` is the number of its first line in the page, from 1."""
+
+    language: str
+    title: str | None
+    line: int
+    code: str
+
+
+def relative(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(page: Path) -> list[Block]:
+    found: list[Block] = []
+    opened: tuple[str, int] | None = None
+    lines = page.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines, start=1):
+        fence = FENCE.match(line)
+        if fence is None:
+            continue
+        if opened is None:
+            opened = fence["info"], number + 1
+            continue
+        info, begin = opened
+        title = TITLE.search(info)
+        code = textwrap.dedent("\n".join(lines[begin - 1 : number - 1]))
+        found.append(Block(info.partition(" ")[0], title and title["name"], begin, code))
+        opened = None
+    assert opened is None, f"{page}: the block of line {opened} is not closed"
+    return found
+
+
+def script(page: Path) -> str:
+    """Return the page's code for one file, each block on its line of the page, so that tracebacks lead there."""
+    lines = [""] * len(page.read_text(encoding="utf-8").split("\n"))
+    for block in blocks(page):
+        if block.language == "python" and block.title is None:
+            code = block.code.split("\n")
+            lines[block.line - 1 : block.line - 1 + len(code)] = code
+    lines[0] = f"exec({PRELUDES.get(relative(page), '')!r})" if not lines[0] else lines[0]
+    return "\n".join(lines)
+
+
+def run(folder: Path, *arguments: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE"}}
+    child = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**environment, "PYTHONPATH": ".", "PYTHONWARNINGS": WARNINGS},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stdout + child.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [README, *PAGES], ids=relative)
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    files = [block for block in blocks(page) if block.title is not None]
+    for block in files:
+        (tmp_path / str(block.title)).write_text(block.code, encoding="utf-8")
+    (tmp_path / "page.py").write_text(script(page), encoding="utf-8")
+    run(tmp_path, "page.py")
+    tests = [str(block.title) for block in files if str(block.title).startswith("test_")]
+    if tests:
+        run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+
+
+@pytest.mark.slow
+def test_the_readmes_code_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Run twice in the same directory, it finds its last checkpoint and has nothing left to do."""
+    (tmp_path / "page.py").write_text(script(README), encoding="utf-8")
+    run(tmp_path, "page.py")
+    saved = sorted(tmp_path.rglob("*.pt"))
+    assert saved
+    run(tmp_path, "page.py")
+    assert sorted(tmp_path.rglob("*.pt")) == saved  # files of new saves would have new names
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=relative)
+def test_no_python_is_left_out_by_the_language_of_its_block(page: Path) -> None:
+    for block in blocks(page):
+        assert block.language in {"", "python", *SHOWN_ONLY}, f"{page}:{block.line}: {block.language!r}"
+        if not block.language:
+            with pytest.raises(SyntaxError):
+                ast.parse(block.code)
+
+
+def test_the_readme_is_one_screen_with_an_example_at_the_top() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 120
+    first = next(block for block in blocks(README) if block.language == "python")
+    assert first.line + first.code.count("\n") <= 30
+    assert "resumable.wrap(" in first.code
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=relative)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        name = target.partition("#")[0]
+        if name and "://" not in name:
+            assert (page.parent / name).exists(), f"{page}: {target}"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    listed = re.findall(r"[\w/-]+\.md", navigation)
+    assert sorted(f"docs/{name}" for name in listed) == [relative(page) for page in PAGES]
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    reference = (ROOT / "docs/reference/api.md").read_text(encoding="utf-8")
+    elsewhere = {"errors": "(errors.md)", "ResumableError": "(errors.md)", "__version__": "`resumable.__version__`"}
+    for name in resumable.__all__:
+        assert elsewhere.get(name, f"::: resumable.{name}\n") in reference, name
+    shown = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
+    for name in errors.__all__:
+        assert f"::: resumable.errors.{name}\n" in shown, name
+
+
+@pytest.mark.parametrize(("page", "module", "begin"), QUOTED)
+def test_what_is_quoted_is_what_the_code_says(page: str, module: str, begin: str) -> None:
+    paragraphs = re.split(r"\n\s*\n", importlib.import_module(module).__doc__ or "")
+    quoted = next(text for text in map(textwrap.dedent, paragraphs) if text.startswith(begin))
+    shown = [block.code for block in blocks(ROOT / page) if block.language == "text"]
+    assert any(quoted.rstrip() in code for code in shown), quoted
