@@ -29,8 +29,8 @@ def adapt(source: Any, options: Options) -> tuple[FunctionBackend | ObjectBacken
     if getattr(source, "restart_on_stop_iteration", False) is True:
         raise UnsupportedError(
             f"{name} was made with restart_on_stop_iteration=True, so that behind its last element its state is "
-            "already that of the next epoch.\nA run that resumes there would read that epoch as part of the old one. Make it "
-            "with restart_on_stop_iteration=False."
+            "already that of the next epoch.\nA run that resumes there would read that epoch as part of the old one. "
+            "Make it with restart_on_stop_iteration=False."
         )
     if isinstance(source, type):
         return FunctionBackend(source, name), options
