@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from resumable.errors import ConfigurationError
-from resumable.samplers import Weighted, weighted
 from resumable.keyed import scale
+from resumable.samplers import Weighted, weighted
 from resumable.samplers.weighted import _integer_sums
 
 deterministic = settings(derandomize=True, deadline=None, max_examples=100)
