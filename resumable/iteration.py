@@ -47,6 +47,9 @@ class BatchIterator:
             batch = self._loader.next_batch(self._epoch)
         except StopIteration:
             return self._after_end()
+        except BaseException:
+            self._mid_epoch = False  # there was a batch
+            raise
         self._mid_epoch = False
         return batch
 
@@ -81,6 +84,9 @@ class Epoch:
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over the batches of this epoch that are left."""
         return BatchIterator(self._loader, self.number)
+
+    def __bool__(self) -> bool:
+        return True
 
     def __len__(self) -> int:
         """Count the batches of the whole epoch, of which some may be behind."""

@@ -42,8 +42,20 @@ class Loader:
         self._handed = self._acked = Mark(Cursor())
         self._unacked: deque[Mark] = deque()
         self._stream: Iterator[tuple[Any, Cursor]] | None = None
+        self._opened_at: Mark | None = None
         self._untouched = True  # nothing was opened or loaded yet
         self._moves = 0  # how often the place was set from outside, by loading or seeking
+
+    def __bool__(self) -> bool:
+        """A loader is true, also where nobody knows its length."""
+        return True
+
+    def __reduce__(self) -> str:
+        raise UnsupportedError(
+            "a Loader cannot be copied or pickled: it stands at a place in a stream of this process.\n"
+            "A copy would read the same batches again, or skip some. Wrap the source anew and give the new Loader this "
+            "one's state_dict()."
+        )
 
     def __repr__(self) -> str:
         kind = self._feed.facts()["backend.kind"]
@@ -114,16 +126,16 @@ class Loader:
         assert self._stream is not None
         try:
             batch, cursor = next(self._stream)
+            self._hand_over(cursor)
         except StopIteration:
             self._close()
             self._finish(epoch)
             raise
         except BaseException:
-            self._close()
-            if self._options.ack == "auto":
+            if self._options.ack == "auto" and self._acked is not self._opened_at:
                 self._handed = self._acked = Mark(self._acked.cursor, self._feed.native())
+            self._close()
             raise
-        self._hand_over(cursor)
         return batch
 
     # ------------------------------------------------------------------ the place
@@ -182,8 +194,8 @@ class Loader:
             UnsupportedError: the source resumes by its own snapshots, which exist only for places it was at.
         """
         epoch, step = operator.index(epoch), operator.index(step)
-        if epoch < 0:
-            raise ConfigurationError(f"there is no epoch {epoch}: epochs count from 0.")
+        if epoch < 0 or step < 0:
+            raise ConfigurationError(f"there is no epoch {epoch} with a step {step}: both count from 0.")
         if self._feed.native() is not None:
             raise UnsupportedError(
                 "seek() needs a source that can be read at any place or from its beginning, but this one resumes by "
@@ -207,6 +219,8 @@ class Loader:
         """
         if not isinstance(self._feed, IndexedFeed):
             raise UnsupportedError("this source has no sample indices: it gives elements in an order of its own.")
+        if epoch < 0:
+            raise ConfigurationError(f"there is no epoch {epoch}: epochs count from 0.")
         schedule = self._feed.schedule(self._current_global_batch())
         cursor = schedule.at(epoch, step)
         if schedule.finished(cursor):
@@ -224,7 +238,9 @@ class Loader:
         Save it with the model. `load_state_dict` in another process makes the pair go on as if nothing had happened.
         """
         mark = self._acked
-        if self._options.ack == "auto" and (self._stream is not None or self._untouched):
+        if self._untouched or (
+            self._options.ack == "auto" and self._stream is not None and mark is not self._opened_at
+        ):
             mark = Mark(mark.cursor, self._feed.native())
         state = State(mark, self._current_global_batch(), self._batch_size, self._feed.facts())
         return state.as_dict(self._options.find_world().size)
@@ -249,7 +265,8 @@ class Loader:
         world, options = self._feed.world(), self._options
         global_batch = agree_on_batch(state, options.batch_size, world.size, options.on_batch_change)
         check_share(global_batch, world, uneven=options.uneven)
-        check_position(state, self._feed.schedule(global_batch))
+        if strict and isinstance(self._feed, IndexedFeed):
+            check_position(state, self._feed.schedule(global_batch))
         self._global_batch = global_batch
         self._set(state.mark)
 
@@ -272,8 +289,11 @@ class Loader:
     def _open(self) -> None:
         if self._global_batch is None:
             self._global_batch = self._current_global_batch()
-        self._untouched = False
-        self._stream = self._feed.open(self._acked, self._global_batch)
+        if self._untouched:
+            self._untouched = False
+            self._handed = self._acked = Mark(self._acked.cursor, self._feed.native())
+        self._opened_at = self._handed
+        self._stream = self._feed.open(self._handed, self._global_batch)
 
     def _close(self) -> None:
         if self._stream is not None:

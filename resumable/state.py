@@ -15,6 +15,7 @@ rank            whose native snapshot it is; only where ranks draw streams of th
 
 from __future__ import annotations
 
+import copy
 import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,7 @@ class State:
             else:
                 values[group] = value
         if self.mark.native is not None:
-            values["native"] = dict(self.mark.native)
+            values["native"] = copy.deepcopy(self.mark.native)
         return values
 
 
@@ -122,9 +123,9 @@ def _read(values: Mapping[str, Any]) -> State:
     for name, number in numbers.items():
         if type(number) is not int or number < 1:
             raise ValueError(f"{name} must be an integer of 1 or more, but it is {number!r}")
-    native = values.get("native")
-    if native is not None and not {"snapshot", "skip"} <= set(native):
-        raise KeyError("native.snapshot")
+    native = copy.deepcopy(values.get("native"))
+    if native is not None:
+        _check_native(native, values["cursor"])
     groups = {name: values[name] for name in ("backend", "sampler", "randomness")}
     facts = {f"{group}.{key}": value for group, fields in groups.items() for key, value in dict(fields).items()}
     facts["tail"] = values["tail"]
@@ -134,6 +135,15 @@ def _read(values: Mapping[str, Any]) -> State:
         facts[name]  # a KeyError names what is missing
     mark = Mark(Cursor.from_dict(values["cursor"]), native)
     return State(mark, numbers["global_batch"], numbers["batch_size"], facts)
+
+
+def _check_native(native: dict[str, Any], cursor: Mapping[str, int]) -> None:
+    if "snapshot" not in native:
+        raise KeyError("native.snapshot")
+    most = native.get("left", cursor["position"])
+    for name in {"skip", "left"} & {"skip", *native}:
+        if type(native[name]) is not int or not 0 <= native[name] <= most:
+            raise ValueError(f"native.{name} must be an integer of 0 to {most}, but it is {native[name]!r}")
 
 
 def check_same(stored: Mapping[str, Any], own: Mapping[str, Any], *, strict: bool) -> None:
@@ -194,14 +204,14 @@ def agree_on_batch(state: State, batch_size: int | None, ranks: int, on_change: 
     )
 
 
-def check_position(state: State, schedule: Schedule | None) -> None:
+def check_position(state: State, schedule: Schedule) -> None:
     """Refuse a state whose position no epoch of this schedule has.
 
     Raises:
         StateFormatError: it lies behind the epoch's end.
     """
     position = state.mark.cursor.position
-    if schedule is not None and position > schedule.length + state.global_batch:
+    if position > schedule.length + state.global_batch:
         raise StateFormatError(
             f"the state is damaged: its position {position} lies behind the epoch's {schedule.length} samples.\n"
             "Nothing was loaded. Load another checkpoint."

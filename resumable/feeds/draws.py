@@ -39,6 +39,8 @@ class Draws:
         self._keys = SampleKeys(options.seed, epoch, *stream)
         self._element_keys = BlockCache(self._keys.samples, 1 << 62)
         self._elements: Iterator[Any] = iter(())
+        self._ahead: list[Any] = []  # at most one element
+        self._error: Exception | None = None
 
     def guard(self, key: int | None = None) -> AbstractContextManager[None]:
         """Give the global generators back behind what runs inside, where they are seeded at all."""
@@ -56,26 +58,26 @@ class Draws:
         beginning of the new one.
         """
         self.begin(opener)
-        first = self.take(0, 1)
-        if first:
-            self._elements = _Pushed(first[0], self._elements)
-        else:
+        if not self.has_next(0):
             self.begin(otherwise)
 
     def take(self, position: int, count: int, *, keep: bool = True) -> list[Any]:
         """Draw up to `count` elements, fewer at the end; without `keep` they are dropped and None stands for each."""
-        if not self._seeds:
-            return [element if keep else None for element in islice(self._elements, count)]
-        drawn: list[Any] = []
-        with self.guard():
-            for key in self._sample_keys(position, count):
-                reseed(key)
-                try:
-                    element = next(self._elements)
-                except StopIteration:
-                    break
-                drawn.append(element if keep else None)
-        return drawn
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        ahead, self._ahead = self._ahead[:count], self._ahead[count:]
+        drawn = ahead + self._draw(position + len(ahead), count - len(ahead), keep=keep)
+        return drawn if keep else [None] * len(drawn)
+
+    def has_next(self, position: int) -> bool:
+        """Tell whether there is another element, by drawing it ahead; if that fails, the next draw fails."""
+        if not self._ahead and self._error is None:
+            try:
+                self._ahead = self._draw(position, 1, keep=True)
+            except Exception as error:  # noqa: BLE001  # of whatever type, it is raised where it belongs
+                self._error = error
+        return bool(self._ahead) or self._error is not None
 
     def skip(self, position: int, count: int) -> None:
         """Go past `count` elements: by the iterator's own `skip`, or by drawing them.
@@ -83,7 +85,7 @@ class Draws:
         Raises:
             StateMismatchError: the source has fewer.
         """
-        if hasattr(self._elements, "skip"):
+        if hasattr(self._elements, "skip") and not self._ahead:
             with self.guard():
                 self._elements.skip(count)
             return
@@ -115,6 +117,20 @@ class Draws:
         if close is not None:
             close()
 
+    def _draw(self, position: int, count: int, *, keep: bool) -> list[Any]:
+        if not self._seeds:
+            return [element if keep else None for element in islice(self._elements, count)]
+        drawn: list[Any] = []
+        with self.guard():
+            for key in self._sample_keys(position, count):
+                reseed(key)
+                try:
+                    element = next(self._elements)
+                except StopIteration:
+                    break
+                drawn.append(element if keep else None)
+        return drawn
+
     def _transformed(self, element: Any, key: int, transform: Callable[[Any], Any]) -> Any:
         if self._seeds:
             reseed(key ^ _TRANSFORM)
@@ -123,24 +139,6 @@ class Draws:
     def _sample_keys(self, position: int, count: int) -> list[int]:
         keys: list[int] = self._element_keys.take(position, position + count).tolist() if count else []
         return keys
-
-
-class _Pushed:
-    """An iterator with one element put back in front."""
-
-    def __init__(self, first: Any, rest: Iterator[Any]) -> None:
-        self._first, self._rest = [first], rest
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        return self._first.pop() if self._first else next(self._rest)
-
-    def close(self) -> None:
-        close = getattr(self._rest, "close", None)
-        if close is not None:
-            close()
 
 
 def _too_few(before: int, now: int) -> StateMismatchError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable.backend import SnapshotBackend
 from resumable.cursor import Cursor
-from resumable.errors import ConfigurationError
+from resumable.errors import ConfigurationError, StateMismatchError
 from resumable.feeds.draws import Draws
 from resumable.schedule import Schedule, check_share, share
 from resumable.state import Mark
@@ -32,21 +32,23 @@ __all__ = ["ElementFeed"]
 
 @dataclass(slots=True)
 class _Place:
-    """Where a source with a state of its own is.
+    """The place behind the batch that was handed over last, in a source with a state of its own.
 
     Args:
         snapshot: the last one that was taken, or given by a mark.
         taken: position at which that was.
         position: behind the element that was handed over last.
-        ended: the source said that the epoch is over, while the last batch was drawn.
-        frozen: the source's own state is no longer that behind the batch that was handed over last.
+        ended: the source has no more in this epoch, as is known since.
+        reached: the source itself stands at this place now, so that a new snapshot would be one of it.
+        between: it is a place between two epochs, or before the first.
     """
 
     snapshot: Any = None
     taken: int = 0
     position: int = 0
     ended: bool = False
-    frozen: bool = False
+    reached: bool = False
+    between: bool = False
 
 
 class ElementFeed:
@@ -65,8 +67,11 @@ class ElementFeed:
         self._randomness = randomness
         self._seeds = randomness != "off" and not getattr(backend, "keyed", False)
         self._global_batch = 1
-        self._place = _Place()
-        self._begun: Cursor | None = None  # the beginning of an epoch at which the source stands by itself
+        self._place = _Place(reached=True, between=True)
+        self._standing: dict[str, Any] | None = (
+            None  # the last snapshot between epochs: the source stands there by itself
+        )
+        self._live: Draws | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return kind, identity, randomness and tail; and the rank, where each has a stream of its own."""
@@ -101,88 +106,103 @@ class ElementFeed:
         return World() if self._options.shard is False else self._options.find_world()
 
     def native(self) -> dict[str, Any] | None:
-        """Return a snapshot and the elements to skip after it; None where the source is replayed."""
+        """Return a snapshot and the elements to skip after it; None where the source is replayed.
+
+        It looks one element ahead, as the state of a source behind its last element may already be that of its next
+        pass, which only the source's end can tell apart. Called while an element is drawn (from a signal handler), it
+        goes by the last snapshot.
+        """
         if not isinstance(self._backend, SnapshotBackend):
             return None
         place = self._place
-        stale = place.position - place.taken >= self._options.snapshot_every * self._global_batch
-        if (place.snapshot is None or stale or place.ended) and not place.frozen:
-            with self._draws(0).guard():
-                place.snapshot, place.taken = copy.deepcopy(self._backend.snapshot()), place.position
+        if place.reached and (place.snapshot is None or self._is_stale(place) or place.ended):
+            self._take_snapshot(place)
+        if place.reached and not place.ended and self._live is not None and place.snapshot is not None:
+            place.ended = not self._live.has_next(place.position)
+            if place.ended:
+                self._take_snapshot(place)
         if place.snapshot is None:
             return None
-        native = {"snapshot": copy.deepcopy(place.snapshot), "skip": place.position - place.taken}
+        native = {"snapshot": place.snapshot, "skip": place.position - place.taken}
+        if place.between and place.reached:
+            self._standing = native
         return {**native, "ended": True} if place.ended else native
 
     def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
         """Yield the rest of the mark's epoch: batches, each with the cursor behind it."""
-        world, cursor = self.world(), mark.cursor
+        world, cursor, native = self.world(), mark.cursor, mark.native
         self._check(global_batch, world)
         self._global_batch = global_batch
-        if mark.native is not None and "ended" in mark.native and cursor.position:
-            self._place = _Place(mark.native["snapshot"], frozen=True)
+        if native is not None and "ended" in native and cursor.position:
+            self._place = _Place(native["snapshot"], between=True)
             return
-        draws = self._start(mark)
+        draws = self._live = self._draws(cursor.epoch)
         try:
+            self._start(draws, mark)
             yield from self._rounds(draws, cursor, world)
-        except BaseException:
-            self._place.frozen = True
-            raise
         finally:
+            self._place.reached, self._live = False, None
             draws.close()
-        self._place, self._begun = _Place(), Cursor(cursor.epoch + 1)
+        self._place = _Place(reached=True, between=True)
 
     def _rounds(self, draws: Draws, cursor: Cursor, world: World) -> Iterator[tuple[Any, Cursor]]:
         place, size = self._place, self._global_batch
         while not place.ended:
+            place.reached = False
             drawn = draws.take(cursor.position, size)
-            place.ended = len(drawn) < size
-            if not drawn or (place.ended and self._tail == "drop"):
+            if not drawn or (len(drawn) < size and self._tail == "drop"):
                 return
             start, stop = share(0, len(drawn), world)
             batch = draws.assemble(drawn[start:stop], cursor.position + start)
             cursor = Cursor(cursor.epoch, cursor.position + len(drawn), cursor.step + 1)
-            place.position = cursor.position
+            place.position, place.ended, place.reached = cursor.position, len(drawn) < size, True
             yield batch, cursor
 
-    def _start(self, mark: Mark) -> Draws:
+    def _start(self, draws: Draws, mark: Mark) -> None:
         """Bring the source to a mark: by itself, by its own snapshot, or from the epoch's beginning."""
-        cursor, native, begun = mark.cursor, mark.native, self._begun
-        draws, self._begun = self._draws(cursor.epoch), None
-        if native is not None and "left" in native and cursor != begun:
-            return self._start_after_left(cursor, native, draws)
-        if native is None or cursor == begun:
-            skip, snapshot = cursor.position, native["snapshot"] if native else self._first_snapshot(cursor)
+        cursor, native, standing = mark.cursor, mark.native, self._standing
+        self._standing = None
+        self._place = _Place()
+        if native is not None and native is not standing and "left" in native:
+            self._go_on_after_left(draws, cursor, native)
+            return
+        skip = cursor.position if native is None else native["skip"]
+        self._place = _Place(native and native["snapshot"], cursor.position - skip, cursor.position)
+        if native is None or native is standing:
             draws.begin(lambda: self._backend.open(cursor.epoch))
         else:
-            skip, snapshot = native["skip"], native["snapshot"]
-            self._restore(draws, cursor, snapshot)
-        self._place = _Place(snapshot, cursor.position - skip, cursor.position)
+            self._restore(draws, cursor, native)
         draws.skip(cursor.position - skip, skip)
-        return draws
 
-    def _first_snapshot(self, cursor: Cursor) -> Any:
-        """Return the state in which a source begins, so that it can be brought back there if it fails on its way."""
-        if cursor.position or not isinstance(self._backend, SnapshotBackend):
-            return None
-        with self._draws(cursor.epoch).guard():
-            return copy.deepcopy(self._backend.snapshot())
-
-    def _restore(self, draws: Draws, cursor: Cursor, snapshot: Any) -> None:
-        backend, epoch = self._backend, cursor.epoch
-        assert isinstance(backend, SnapshotBackend)
-        if cursor.position == 0:
+    def _restore(self, draws: Draws, cursor: Cursor, native: dict[str, Any]) -> None:
+        backend, epoch, snapshot = self._backend, cursor.epoch, native["snapshot"]
+        if not isinstance(backend, SnapshotBackend):
+            raise StateMismatchError(
+                "the state has a snapshot of the source's own, and this source has none to put it into.\n"
+                f"  in the checkpoint: {str(snapshot)[:80]}\n  in this run:       a source that is replayed\n"
+                "Give the source that the run was started with."
+            )
+        if cursor.position == native["skip"]:
             draws.begin_or(lambda: backend.restore(epoch, copy.deepcopy(snapshot)), lambda: backend.open(epoch))
         else:
             draws.begin(lambda: backend.restore(epoch, copy.deepcopy(snapshot)))
 
-    def _start_after_left(self, cursor: Cursor, native: dict[str, Any], draws: Draws) -> Draws:
+    def _go_on_after_left(self, draws: Draws, cursor: Cursor, native: dict[str, Any]) -> None:
         """Go the way of a run that left the epoch before in its middle: to that place, and then into the next epoch."""
         last = replace(cursor, epoch=cursor.epoch - 1, position=native["left"])
-        self._start(Mark(last, {"snapshot": native["snapshot"], "skip": native["skip"]})).close()
+        before = self._draws(last.epoch)
+        self._start(before, Mark(last, {"snapshot": native["snapshot"], "skip": native["skip"]}))
+        before.close()
         self._place = _Place()
         draws.begin(lambda: self._backend.open(cursor.epoch))
-        return draws
+
+    def _is_stale(self, place: _Place) -> bool:
+        return place.position - place.taken >= self._options.snapshot_every * self._global_batch
+
+    def _take_snapshot(self, place: _Place) -> None:
+        assert isinstance(self._backend, SnapshotBackend)
+        with self._draws(0).guard():
+            place.snapshot, place.taken = copy.deepcopy(self._backend.snapshot()), place.position
 
     def _draws(self, epoch: int) -> Draws:
         stream = (self._options.find_world().rank,) if self._options.shard is False else ()
