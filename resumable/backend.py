@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -28,7 +30,8 @@ class Request(NamedTuple):
         step: number of the global batch in the epoch, from 0.
         rank: who asks; for messages.
         indices: sample indices, shape `(samples,)`; a list where a user's own sampler gives keys of another type.
-        keys: one 64-bit key per sample, shape `(samples,)`, to seed its augmentation with.
+        keys: one 64-bit key per sample, shape `(samples,)`, to seed its augmentation with; none where the randomness is
+            not per sample.
         batch_key: a 64-bit key of the batch, for what is drawn per batch.
     """
 
@@ -38,6 +41,19 @@ class Request(NamedTuple):
     indices: IntArray | list[Any]
     keys: Words
     batch_key: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle arrays as bytes: each batch sends a request to a worker, and NumPy's own way takes thrice as long."""
+        return _unpacked, tuple(map(_packed, self))
+
+
+def _packed(values: Any) -> Any:
+    return (values.tobytes(), values.dtype.str) if isinstance(values, np.ndarray) else values
+
+
+def _unpacked(*fields: Any) -> Request:
+    values: list[Any] = [np.frombuffer(*field) if isinstance(field, tuple) else field for field in fields]
+    return Request(*values)
 
 
 @runtime_checkable

@@ -320,9 +320,10 @@ class Loader:
                 "step, or seek() to where the weights are."
             )
         cursor = self._acked.cursor
-        native = self._feed.native() if self._stream is not None else self._acked.native
+        asked_now = self._stream is not None or self._untouched
+        native = self._feed.native() if asked_now else self._acked.native
         if native is not None and "ended" not in native:
-            native = {**native, "left": cursor.position}
+            native = {"before": native, "position": cursor.position, "skip": 0}
         self._set(Mark(self._feed.following(cursor, self._current_global_batch()), native))
 
     def _hand_over(self, cursor: Cursor) -> None:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
-from resumable.errors import ConfigurationError, UnsupportedError
-from resumable.randomness import Randomness
-from resumable.schedule import Tail
+from resumable.checks import check_batch_size, check_option
+from resumable.errors import UnsupportedError
 from resumable.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from resumable.randomness import Randomness
     from resumable.samplers import Sampler
+    from resumable.schedule import Tail
 
-__all__ = ["Options", "check_batch_size", "check_choice"]
+__all__ = ["Options", "check_batch_size"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of `wrap`, under the same names; None where the caller left one to the adapter."""
+    """The options of `wrap`, under the same names; None where the caller left one to the adapter.
+
+    Raises:
+        ConfigurationError: an option is of a wrong type, or out of range.
+    """
 
     seed: int = 0
     batch_size: int | None = None
@@ -38,6 +42,12 @@ class Options:
     on_batch_change: Literal["error", "continue"] = "error"
     uneven: bool = False
     snapshot_every: int = 1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None or field.default is not None:
+                object.__setattr__(self, field.name, check_option(field.name, value))
 
     def find_world(self) -> World:
         """Return the world that was given, or the one that is there now."""
@@ -60,41 +70,3 @@ class Options:
                     f"the option {name} does not fit {what}: it was given as {getattr(self, name)!r}.\n"
                     f"It would be ignored, and the stream would be another one than you asked for. {instead}"
                 )
-
-
-_CHOICES = {
-    "tail": (get_args(Tail), "It says what happens with the last samples of an epoch."),
-    "randomness": (get_args(Randomness), "It says how often the global generators are seeded."),
-    "ack": (("auto", "manual"), "It says when a batch counts as trained on."),
-    "on_batch_change": (("error", "continue"), "It says what to do with a state of another global batch."),
-}
-
-
-def check_choice(name: str, value: Any) -> Any:
-    """Return the value of an option that has names to choose from.
-
-    Raises:
-        ConfigurationError: it is none of them.
-    """
-    known, meaning = _CHOICES[name]
-    if value not in known:
-        raise ConfigurationError(f"{name} must be one of {', '.join(known)}, but it is {value!r}.\n{meaning}")
-    return value
-
-
-def check_batch_size(batch_size: object) -> int:
-    """Return a batch size as a Python integer.
-
-    Raises:
-        ConfigurationError: it is no integer, or below 1.
-    """
-    try:
-        value = operator.index(batch_size)  # type: ignore[arg-type]  # what is no integer raises
-    except TypeError:
-        value = 0
-    if value < 1 or isinstance(batch_size, bool):
-        raise ConfigurationError(
-            f"batch_size must be an integer of 1 or more, but it is {batch_size!r}.\n"
-            "A step would have no samples. It counts samples per rank and step."
-        )
-    return value

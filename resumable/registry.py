@@ -6,16 +6,16 @@ import importlib
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from resumable.backend import IndexedBackend, ReplayBackend
+from resumable.checks import check_plain
 from resumable.errors import ConfigurationError, MissingDependencyError, UnsupportedError
 from resumable.feeds import ElementFeed, Feed, IndexedFeed
-from resumable.keyed import check_seed
 from resumable.loader import Loader
-from resumable.options import Options, check_batch_size, check_choice
+from resumable.options import Options
 from resumable.samplers import Sequential, Shuffle
 from resumable.samplers.base import check_length
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from resumable.backend import Backend
     from resumable.randomness import Randomness
@@ -117,21 +117,21 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         MissingDependencyError: a framework is not installed.
     """
     options = Options(
-        seed=check_seed(seed),
-        batch_size=None if batch_size is None else check_batch_size(batch_size),
+        seed=seed,
+        batch_size=batch_size,
         shuffle=shuffle,
         sampler=sampler,
-        tail=None if tail is None else check_choice("tail", tail),
-        randomness=None if randomness is None else check_choice("randomness", randomness),
+        tail=tail,
+        randomness=randomness,
         transform=transform,
         collate=collate,
         shard=shard,
         identity=identity,
         world=world,
-        ack=check_choice("ack", ack),
-        on_batch_change=check_choice("on_batch_change", on_batch_change),
+        ack=ack,
+        on_batch_change=on_batch_change,
         uneven=uneven,
-        snapshot_every=check_length(snapshot_every, "snapshot_every"),
+        snapshot_every=snapshot_every,
     )
     backend, options = _adapt(source, options)
     return Loader(_feed(backend, options), options)
@@ -156,21 +156,33 @@ def _adapt(source: Any, options: Options) -> tuple[Backend, Options]:
     )
 
 
-def _entries(source: Any) -> list[Entry]:
+def _entries(source: Any) -> Iterator[Entry]:
+    """Yield the adapters to ask, lazily: those of other packages are looked for only where ours are not enough."""
+    if isinstance(source, type):
+        yield _ITERABLE
+        return
+    others: dict[str, Entry] | None = None
+    for base in type(source).__mro__:
+        name = f"{base.__module__}.{base.__qualname__}"
+        if name in _adapters:
+            yield _adapters[name]
+            continue
+        others = _installed() if others is None else others
+        if name in others:
+            yield others[name]
+    if isinstance(source, (str, bytes, bytearray, dict, set, frozenset)):
+        return
+    if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        yield _SEQUENCE
+    if hasattr(source, "__iter__") or hasattr(source, "__next__") or callable(source):
+        yield _ITERABLE
+
+
+def _installed() -> dict[str, Entry]:
+    """Find the adapters of other packages: a file of every installed package is read for it."""
     from importlib.metadata import entry_points  # noqa: PLC0415  # slow to import, and needed here only
 
-    known = {point.name: Entry(point.value, "") for point in entry_points(group="resumable.backends")} | _adapters
-    names = [f"{base.__module__}.{base.__qualname__}" for base in type(source).__mro__]
-    found = [known[name] for name in names if name in known]
-    if isinstance(source, (str, bytes, bytearray, dict, set, frozenset)):
-        return found
-    if isinstance(source, type):
-        return [_ITERABLE]
-    if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
-        found.append(_SEQUENCE)
-    if hasattr(source, "__iter__") or hasattr(source, "__next__") or callable(source):
-        found.append(_ITERABLE)
-    return found
+    return {point.name: Entry(point.value, "") for point in entry_points(group="resumable.backends")}
 
 
 def _load(entry: Entry) -> Callable[[Any, Options], tuple[Backend, Options] | None]:
@@ -189,6 +201,7 @@ def _load(entry: Entry) -> Callable[[Any, Options], tuple[Backend, Options] | No
 
 def _feed(backend: Backend, options: Options) -> Feed:
     randomness = options.randomness or "sample"
+    check_plain("the identity of the backend", backend.identity)
     if not isinstance(backend, IndexedBackend):
         options.refuse("a source without sample indices", sampler=_OWN_ORDER, shuffle=_OWN_ORDER)
         tail = options.tail or ("drop" if options.batch_size is None else "partial")
@@ -199,6 +212,7 @@ def _feed(backend: Backend, options: Options) -> Feed:
             )
         return ElementFeed(backend, tail, randomness, options)
     length = check_length(backend.length, "the length of the data")
+    check_plain("the length of the backend", {"length": backend.length})
     if options.sampler is not None and options.shuffle is not None:
         raise ConfigurationError(
             f"sampler={options.sampler!r} and shuffle={options.shuffle} were given, but only one of them can say the "
@@ -206,7 +220,9 @@ def _feed(backend: Backend, options: Options) -> Feed:
         )
     order = Shuffle(length, seed=options.seed) if options.shuffle else Sequential(length)
     tail = options.tail or ("drop" if options.batch_size is None else "partial")
-    return IndexedFeed(backend, options.sampler or order, tail, randomness, options)
+    sampler = options.sampler or order
+    check_plain("the spec() of the sampler", sampler.spec(), required={"name"})
+    return IndexedFeed(backend, sampler, tail, randomness, options)
 
 
 _BACKENDS_OWN = "The backend itself says what its batches and its identity are."

@@ -57,21 +57,36 @@ def load_state_dict(state: Mapping[str, Any]) -> None:
         python = (version, tuple(words), gauss)
         random.Random().setstate(python)  # raises on a bad state before anything is changed
         np.random.RandomState(0).set_state(numpy)  # likewise
-    except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        cuda = _try_on_torch(torch, state)  # likewise
+    except StateFormatError:
+        raise
+    except (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
         raise StateFormatError(
             f"this is no state of the global generators: {error}.\n"
             "Nothing was changed. Give what resumable.rng.state_dict() returned."
         ) from error
-    cuda = state.get("cuda")
-    if torch is not None and cuda is not None and len(cuda) != torch.cuda.device_count():
-        raise StateFormatError(
-            f"the state has the generators of {len(cuda)} CUDA devices, and this process sees "
-            f"{torch.cuda.device_count()}.\n"
-            "Nothing was changed. Run with as many devices, or drop the key 'cuda' from the state."
-        )
     random.setstate(python)
     np.random.set_state(numpy)  # noqa: NPY002  # the global one is meant
     if torch is not None and "torch" in state:
         torch.set_rng_state(state["torch"])
-    if torch is not None and cuda is not None:
+    if torch is not None and cuda:
         torch.cuda.set_rng_state_all(cuda)
+
+
+def _try_on_torch(torch: Any, state: Mapping[str, Any]) -> list[Any]:
+    """Give fresh generators of torch what the global ones are to get, and return the states of the CUDA devices."""
+    if torch is None:
+        return []
+    if "torch" in state:
+        torch.Generator("cpu").set_state(state["torch"])
+    if state.get("cuda") is None:
+        return []
+    cuda, devices = list(state["cuda"]), torch.cuda.device_count()
+    if len(cuda) != devices:
+        raise StateFormatError(
+            f"the state has the generators of {len(cuda)} CUDA devices, and this process sees {devices}.\n"
+            "Nothing was changed. Run with as many devices, or drop the key 'cuda' from the state."
+        )
+    for number, one in enumerate(cuda):
+        torch.Generator(f"cuda:{number}").set_state(one)
+    return cuda

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["Seeding"]
 
 
+_LOOKS = 8  # samples of the first batch that are looked at; it takes 25 microseconds each
+
+
 class _Generator(Protocol):
     """A global generator that is slow to seed."""
 
@@ -84,19 +87,32 @@ class Seeding:
             expected = [generator.first_draw(batch_key) for generator in self._idle]
             for generator in self._idle:
                 generator.seed(batch_key)
-            samples = read_all(self._seed_busy if self._busy else torch_seeder())
-            drawn = [pair[0] for pair in zip(self._idle, expected, strict=True) if pair[0].draw() != pair[1]]
-            if not drawn:
+            try:
+                samples = read_all(self._seed_busy if self._busy else torch_seeder())
+            except Exception:
+                if not self._woken(expected):  # else, seeded as it should be, the sample might not have failed
+                    raise
+                continue
+            if not self._woken(expected):
                 return samples
-            self._wake(drawn)
+
+    def _woken(self, expected: list[object]) -> bool:
+        """Tell whether an idle generator was drawn from, and count it as a busy one."""
+        pairs = zip(self._idle, expected, strict=True)
+        drawn = [generator for generator, first in pairs if generator.draw() != first]
+        self._wake(drawn)
+        return bool(drawn)
 
     def _learn(self, read_all: Callable[[Callable[[int], object]], list[Any]]) -> list[Any]:
         last: list[int] = []
+        looks = _LOOKS
 
         def seed(key: int) -> None:
+            nonlocal looks
             self._look(last)
             reseed(key)
-            last[:] = [key]
+            last[:] = [key] if looks > 0 else []
+            looks -= 1
 
         samples = read_all(seed)
         self._look(last)

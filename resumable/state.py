@@ -125,7 +125,7 @@ def _read(values: Mapping[str, Any]) -> State:
             raise ValueError(f"{name} must be an integer of 1 or more, but it is {number!r}")
     native = copy.deepcopy(values.get("native"))
     if native is not None:
-        _check_native(native, values["cursor"])
+        _check_native(native, values["cursor"]["position"])
     groups = {name: values[name] for name in ("backend", "sampler", "randomness")}
     facts = {f"{group}.{key}": value for group, fields in groups.items() for key, value in dict(fields).items()}
     facts["tail"] = values["tail"]
@@ -137,13 +137,20 @@ def _read(values: Mapping[str, Any]) -> State:
     return State(mark, numbers["global_batch"], numbers["batch_size"], facts)
 
 
-def _check_native(native: dict[str, Any], cursor: Mapping[str, int]) -> None:
-    if "snapshot" not in native:
+def _check_native(native: Mapping[str, Any], most: int) -> None:
+    """Refuse a native that no feed has written: a snapshot, or a native of the epoch before, and elements to skip."""
+    if "before" in native:
+        _check_integer("native.position", native["position"], most=None)
+        _check_native(native["before"], native["position"])
+    elif "snapshot" not in native:
         raise KeyError("native.snapshot")
-    most = native.get("left", cursor["position"])
-    for name in {"skip", "left"} & {"skip", *native}:
-        if type(native[name]) is not int or not 0 <= native[name] <= most:
-            raise ValueError(f"native.{name} must be an integer of 0 to {most}, but it is {native[name]!r}")
+    _check_integer("native.skip", native["skip"], most=most)
+
+
+def _check_integer(name: str, value: Any, *, most: int | None) -> None:
+    if type(value) is not int or value < 0 or (most is not None and value > most):
+        limits = "0 or more" if most is None else f"0 to {most}"
+        raise ValueError(f"{name} must be an integer of {limits}, but it is {value!r}")
 
 
 def check_same(stored: Mapping[str, Any], own: Mapping[str, Any], *, strict: bool) -> None:

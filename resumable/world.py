@@ -24,6 +24,8 @@ class World:
         rank: number of this process, `0..size-1`.
         size: number of processes that train together.
 
+    Both are kept as Python integers, whatever kind of integer was given.
+
     Raises:
         ConfigurationError: `rank` or `size` is no integer, or out of range.
     """
@@ -36,11 +38,13 @@ class World:
             rank, size = operator.index(self.rank), operator.index(self.size)
         except TypeError:
             rank, size = -1, 0
-        if not 0 <= rank < size:
+        if not 0 <= rank < size or isinstance(self.rank, bool) or isinstance(self.size, bool):
             raise ConfigurationError(
-                f"a rank must be in 0..size-1, but rank={self.rank!r} and size={self.size!r}.\n"
+                f"a rank must be an integer in 0..size-1, but rank={self.rank!r} and size={self.size!r}.\n"
                 "No share of the data belongs to it. Use for instance World(rank=0, size=1)."
             )
+        object.__setattr__(self, "rank", rank)
+        object.__setattr__(self, "size", size)
 
     @classmethod
     def detect(cls) -> World:

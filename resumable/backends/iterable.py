@@ -8,9 +8,10 @@ epochs; it is told the epoch by an argument `epoch` of the function, or by a met
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from resumable.errors import OnePassError, UnsupportedError
+from resumable.checks import length_of
+from resumable.errors import OnePassError, StateMismatchError, UnsupportedError
 from resumable.naming import name_of
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from resumable.options import Options
 
 __all__ = ["FunctionBackend", "ObjectBackend", "adapt"]
+
+StateMethods: TypeAlias = "tuple[Callable[[], Any], Callable[[Any], Any]]"
 
 _METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 
@@ -35,18 +38,30 @@ def adapt(source: Any, options: Options) -> tuple[FunctionBackend | ObjectBacken
     if isinstance(source, type):
         return FunctionBackend(source, name), options
     if hasattr(source, "__next__") or state_methods(source) is not None:
+        if not hasattr(source, "__iter__"):
+            raise _not_iterable(name, source)
         return ObjectBackend(source, name), options
     if hasattr(source, "__iter__"):
-        return FunctionBackend(_Epochs(source), name, len(source) if hasattr(source, "__len__") else None), options
+        return FunctionBackend(_Epochs(source), name, _length(source, name)), options
     return FunctionBackend(source, name), options
 
 
-def state_methods(thing: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+def state_methods(thing: Any) -> StateMethods | None:
     """Return the methods that get and set a thing's state, or None where it has none."""
     for get, put in _METHODS:
         if callable(getattr(thing, get, None)) and callable(getattr(thing, put, None)):
             return getattr(thing, get), getattr(thing, put)
     return None
+
+
+def _needs_state(methods: StateMethods | None, name: str) -> StateMethods:
+    if methods is None:
+        raise StateMismatchError(
+            f"the state has a snapshot of the source's own, and {name} has no state to put it into.\n"
+            "  in the checkpoint: a snapshot\n  in this run:       a source that is replayed\n"
+            "It would begin anew. Give the source that the run was started with."
+        )
+    return methods
 
 
 class FunctionBackend:
@@ -69,8 +84,10 @@ class FunctionBackend:
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Call the function."""
-        produced = self._function(epoch=epoch) if self._takes_epoch else self._function()
-        self._iterator = _Watched(iter(produced))
+        name = self.identity["source"]
+        self._iterator = _Watched(
+            _iterate(name, _call(name, self._function, {"epoch": epoch} if self._takes_epoch else {}))
+        )
         return self._iterator
 
     def snapshot(self) -> Any:
@@ -82,8 +99,7 @@ class FunctionBackend:
         """Call the function, and give the state to the iterator that comes out."""
         iterator = self.open(epoch)
         methods = state_methods(iterator.inner)  # type: ignore[attr-defined]  # open returns a _Watched
-        if methods is not None:
-            methods[1](snapshot)
+        _needs_state(methods, self.identity["source"])[1](snapshot)
         return iterator
 
 
@@ -102,7 +118,7 @@ class ObjectBackend:
         self._methods = state_methods(source)
         self._one_pass = hasattr(source, "__next__")
         self._used = False
-        self._length = len(source) if hasattr(source, "__len__") else None
+        self._length = _length(source, name)
         self.identity = {"source": name}
 
     @property
@@ -120,7 +136,7 @@ class ObjectBackend:
             )
         self._used = True
         set_epoch(self._source, epoch)
-        return _Watched(iter(self._source))
+        return _Watched(_iterate(self.identity["source"], self._source))
 
     def snapshot(self) -> Any:
         """Return the source's own state; None where it has none."""
@@ -130,9 +146,15 @@ class ObjectBackend:
         """Give the source its state back, and go on."""
         self._used = True
         set_epoch(self._source, epoch)
-        assert self._methods is not None
-        self._methods[1](snapshot)
-        return _Watched(iter(self._source))
+        _needs_state(self._methods, self.identity["source"])[1](snapshot)
+        return _Watched(_iterate(self.identity["source"], self._source))
+
+    def reopen(self, epoch: int, snapshot: Any) -> Iterator[Any]:
+        """Give the source the state that it had between two epochs, and begin the later one, as `open` does."""
+        self._used = True
+        _needs_state(self._methods, self.identity["source"])[1](snapshot)
+        set_epoch(self._source, epoch)
+        return _Watched(_iterate(self.identity["source"], self._source))
 
 
 def set_epoch(source: Any, epoch: int) -> None:
@@ -160,6 +182,41 @@ def _takes_epoch(function: Callable[..., Any], name: str) -> bool:
             "function that needs no more, such as functools.partial(function, ...)."
         ) from error
     return "epoch" in parameters
+
+
+def _call(name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    try:
+        return function(**arguments)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise  # by what the function does, not by how it is called
+        raise UnsupportedError(
+            f"{name} could not be called: {error}.\n"
+            "It is called once per epoch, with nothing but the epoch where it has a parameter of that name. Give a "
+            "function that needs no more, such as functools.partial(function, ...)."
+        ) from error
+
+
+def _iterate(name: str, produced: Any) -> Iterator[Any]:
+    try:
+        return iter(produced)
+    except TypeError as error:
+        raise _not_iterable(name, produced) from error
+
+
+def _not_iterable(name: str, produced: Any) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} gives nothing to iterate over, but an object of the type {type(produced).__qualname__}.\n"
+        "There would be no batches. Give something with __iter__, or a function that returns such a thing or yields."
+    )
+
+
+def _length(source: Any, name: str) -> int | None:
+    """Return the number of elements; None where the source has no `__len__`, or one that says that it cannot tell."""
+    try:
+        return length_of(source, name)
+    except UnsupportedError:
+        return None
 
 
 class _Epochs:

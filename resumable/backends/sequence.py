@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from resumable.checks import length_of
 from resumable.naming import name_of
 from resumable.reading import Reader
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from resumable.options import Options
 
 __all__ = ["SequenceBackend", "adapt"]
+
+_ARRAYS = {"numpy.ndarray", "torch.Tensor"}  # what takes any array of indices; others want them sorted, or not at all
 
 
 def adapt(source: Any, options: Options) -> tuple[SequenceBackend, Options]:
@@ -40,10 +43,10 @@ class SequenceBackend:
 
     def __init__(self, source: Any, options: Options) -> None:
         self._source = source
-        self.length = len(source)
+        self.length = length_of(source, name_of(source, options.identity))
         self.identity = {"source": options.identity or _describe(source)}
         plain = options.transform is None and options.collate is None and options.batch_size is not None
-        self._gather = plain and hasattr(source, "dtype") and hasattr(source, "shape")
+        self._gather = plain and _is_array(source)
         samples = source if options.transform is None else _Transformed(source, options.transform)
         collate = None if options.batch_size is None else options.collate or list
         self._reader = Reader(samples, collate, options.randomness or "sample")
@@ -65,9 +68,13 @@ class _Transformed:
         return self._transform(self._source[index])
 
 
+def _is_array(source: Any) -> bool:
+    return any(f"{base.__module__}.{base.__qualname__}" in _ARRAYS for base in type(source).__mro__)
+
+
 def _describe(source: Any) -> str:
     if isinstance(source, (list, tuple, range)):
         return "sequence"
-    if hasattr(source, "dtype") and hasattr(source, "shape"):
+    if hasattr(source, "dtype") and isinstance(getattr(source, "shape", None), tuple):
         return f"array of {source.dtype}, sample shape {tuple(source.shape[1:])}"
     return name_of(source, None)

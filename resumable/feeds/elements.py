@@ -8,7 +8,7 @@ the ranks already (`shard=False`), each rank draws only for itself, and the stat
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from resumable.backend import SnapshotBackend
@@ -20,7 +20,7 @@ from resumable.state import Mark
 from resumable.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from resumable.backend import ReplayBackend
     from resumable.options import Options
@@ -35,7 +35,7 @@ class _Place:
     """The place behind the batch that was handed over last, in a source with a state of its own.
 
     Args:
-        snapshot: the last one that was taken, or given by a mark.
+        base: the last snapshot that was taken, or was given by a mark; as in `native`.
         taken: position at which that was.
         position: behind the element that was handed over last.
         ended: the source has no more in this epoch, as is known since.
@@ -43,7 +43,7 @@ class _Place:
         between: it is a place between two epochs, or before the first.
     """
 
-    snapshot: Any = None
+    base: dict[str, Any] | None = None
     taken: int = 0
     position: int = 0
     ended: bool = False
@@ -111,19 +111,22 @@ class ElementFeed:
         It looks one element ahead, as the state of a source behind its last element may already be that of its next
         pass, which only the source's end can tell apart. Called while an element is drawn (from a signal handler), it
         goes by the last snapshot.
+
+        `snapshot` is the source's own state. Where an epoch was left in its middle, and no snapshot was taken since,
+        there are `before` and `position` instead: the native of that epoch, and how far it was read.
         """
         if not isinstance(self._backend, SnapshotBackend):
             return None
         place = self._place
-        if place.reached and (place.snapshot is None or self._is_stale(place) or place.ended):
+        if place.reached and (place.base is None or self._is_stale(place) or place.ended):
             self._take_snapshot(place)
-        if place.reached and not place.ended and self._live is not None and place.snapshot is not None:
+        if place.reached and not place.ended and self._live is not None and place.base is not None:
             place.ended = not self._live.has_next(place.position)
             if place.ended:
                 self._take_snapshot(place)
-        if place.snapshot is None:
+        if place.base is None:
             return None
-        native = {"snapshot": place.snapshot, "skip": place.position - place.taken}
+        native = {**place.base, "skip": place.position - place.taken}
         if place.between and place.reached:
             self._standing = native
         return {**native, "ended": True} if place.ended else native
@@ -134,7 +137,7 @@ class ElementFeed:
         self._check(global_batch, world)
         self._global_batch = global_batch
         if native is not None and "ended" in native and cursor.position:
-            self._place = _Place(native["snapshot"], between=True)
+            self._place = _Place(_base_of(native), between=True)
             return
         draws = self._live = self._draws(cursor.epoch)
         try:
@@ -162,39 +165,44 @@ class ElementFeed:
         """Bring the source to a mark: by itself, by its own snapshot, or from the epoch's beginning."""
         cursor, native, standing = mark.cursor, mark.native, self._standing
         self._standing = None
-        self._place = _Place()
-        if native is not None and native is not standing and "left" in native:
-            self._go_on_after_left(draws, cursor, native)
-            return
         skip = cursor.position if native is None else native["skip"]
-        self._place = _Place(native and native["snapshot"], cursor.position - skip, cursor.position)
+        self._place = place = _Place(_base_of(native), cursor.position - skip, cursor.position)
         if native is None or native is standing:
+            draws.begin(lambda: self._backend.open(cursor.epoch))
+        elif "before" in native:
+            self._leave_epoch_before(cursor, native)
+            self._place = place
             draws.begin(lambda: self._backend.open(cursor.epoch))
         else:
             self._restore(draws, cursor, native)
         draws.skip(cursor.position - skip, skip)
 
+    def _leave_epoch_before(self, cursor: Cursor, native: dict[str, Any]) -> None:
+        """Go the way of a run that left the epoch before in its middle: to that place, and no further."""
+        last, draws = Cursor(cursor.epoch - 1, native["position"]), self._draws(cursor.epoch - 1)
+        if last.position or "before" in native["before"]:
+            self._start(draws, Mark(last, native["before"]))
+        else:
+            draws.begin(lambda: self._restored(last.epoch, native["before"]))
+        draws.close()
+
     def _restore(self, draws: Draws, cursor: Cursor, native: dict[str, Any]) -> None:
-        backend, epoch, snapshot = self._backend, cursor.epoch, native["snapshot"]
-        if not isinstance(backend, SnapshotBackend):
+        """Bring the source back: into an epoch, or between two, where some know how to begin the later one."""
+        epoch, between = cursor.epoch, cursor.position == native["skip"]
+        if between:
+            draws.begin_or(lambda: self._restored(epoch, native, "reopen"), lambda: self._backend.open(epoch))
+        else:
+            draws.begin(lambda: self._restored(epoch, native))
+
+    def _restored(self, epoch: int, native: dict[str, Any], how: str = "restore") -> Iterator[Any]:
+        if not isinstance(self._backend, SnapshotBackend):
             raise StateMismatchError(
                 "the state has a snapshot of the source's own, and this source has none to put it into.\n"
-                f"  in the checkpoint: {str(snapshot)[:80]}\n  in this run:       a source that is replayed\n"
+                f"  in the checkpoint: {str(native)[:80]}\n  in this run:       a source that is replayed\n"
                 "Give the source that the run was started with."
             )
-        if cursor.position == native["skip"]:
-            draws.begin_or(lambda: backend.restore(epoch, copy.deepcopy(snapshot)), lambda: backend.open(epoch))
-        else:
-            draws.begin(lambda: backend.restore(epoch, copy.deepcopy(snapshot)))
-
-    def _go_on_after_left(self, draws: Draws, cursor: Cursor, native: dict[str, Any]) -> None:
-        """Go the way of a run that left the epoch before in its middle: to that place, and then into the next epoch."""
-        last = replace(cursor, epoch=cursor.epoch - 1, position=native["left"])
-        before = self._draws(last.epoch)
-        self._start(before, Mark(last, {"snapshot": native["snapshot"], "skip": native["skip"]}))
-        before.close()
-        self._place = _Place()
-        draws.begin(lambda: self._backend.open(cursor.epoch))
+        restore: Callable[[int, Any], Iterator[Any]] = getattr(self._backend, how, self._backend.restore)
+        return restore(epoch, copy.deepcopy(native["snapshot"]))
 
     def _is_stale(self, place: _Place) -> bool:
         return place.position - place.taken >= self._options.snapshot_every * self._global_batch
@@ -202,7 +210,8 @@ class ElementFeed:
     def _take_snapshot(self, place: _Place) -> None:
         assert isinstance(self._backend, SnapshotBackend)
         with self._draws(0).guard():
-            place.snapshot, place.taken = copy.deepcopy(self._backend.snapshot()), place.position
+            snapshot = copy.deepcopy(self._backend.snapshot())
+        place.base, place.taken = None if snapshot is None else {"snapshot": snapshot}, place.position
 
     def _draws(self, epoch: int) -> Draws:
         stream = (self._options.find_world().rank,) if self._options.shard is False else ()
@@ -222,3 +231,7 @@ class ElementFeed:
                 f'with tail="partial", {world.size} ranks could end with different numbers of batches: nobody knows '
                 'the length of this source before its end.\nThe ranks would wait for each other. Use tail="drop".'
             )
+
+
+def _base_of(native: dict[str, Any] | None) -> dict[str, Any] | None:
+    return native and {name: value for name, value in native.items() if name not in {"skip", "ended"}}

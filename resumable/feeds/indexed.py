@@ -41,7 +41,7 @@ class IndexedFeed:
     ) -> None:
         self._backend, self._sampler, self._tail = backend, sampler, tail
         self._randomness, self._options = randomness, options
-        self._requests = Requests(sampler, options.seed)
+        self._requests = Requests(sampler, options.seed, keyed=randomness == "sample")
 
     def facts(self) -> dict[str, Any]:
         """Return kind, identity, length, randomness, sampler and tail."""

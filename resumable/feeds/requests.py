@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Requests"]
 
+_NO_KEYS = np.empty(0, np.uint64)
+
 
 class Requests:
     """Requests for any global batch of any epoch.
@@ -32,10 +34,11 @@ class Requests:
     Args:
         sampler: maps positions to sample indices.
         seed: of the keys.
+        keyed: give every sample a key; where nobody asks for them, they are left out.
     """
 
-    def __init__(self, sampler: Sampler, seed: int) -> None:
-        self._sampler, self._seed = sampler, seed
+    def __init__(self, sampler: Sampler, seed: int, *, keyed: bool = True) -> None:
+        self._sampler, self._seed, self._keyed = sampler, seed, keyed
         self._epochs: dict[int, _EpochOrder] = {}
 
     def rest_of_epoch(
@@ -72,19 +75,20 @@ class Requests:
         if epoch not in self._epochs:
             for old in sorted(self._epochs)[:-1]:
                 del self._epochs[old]
-            self._epochs[epoch] = _EpochOrder(self._sampler, self._seed, epoch)
+            self._epochs[epoch] = _EpochOrder(self._sampler, self._seed, epoch, keyed=self._keyed)
         return self._epochs[epoch]
 
 
 class _EpochOrder:
     """Sample indices and keys of one epoch, evaluated in cached blocks."""
 
-    def __init__(self, sampler: Sampler, seed: int, epoch: int) -> None:
+    def __init__(self, sampler: Sampler, seed: int, epoch: int, *, keyed: bool) -> None:
         keys = SampleKeys(seed, epoch)
         self.batch_key = keys.batch
         self._indices = BlockCache(lambda start, stop: sampler.indices(epoch, start, stop), sampler.length)
-        self._keys = BlockCache(keys.samples, 1 << 62)
+        self._keys = BlockCache(keys.samples, 1 << 62) if keyed else None
 
     def take(self, start: int, stop: int, counter: int) -> tuple[Any, Any]:
         """Return the sample indices of the positions `start..stop-1`, and their keys, counted from `counter`."""
-        return self._indices.take(start, stop), self._keys.take(counter, counter + stop - start)
+        indices = self._indices.take(start, stop)
+        return indices, _NO_KEYS if self._keys is None else self._keys.take(counter, counter + stop - start)

@@ -141,3 +141,33 @@ class OwnBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         order = torch.randperm(21).tolist()
         return iter([order[start * (start + 1) // 2 : (start + 1) * (start + 2) // 2] for start in range(6)])
+
+
+class EagerStream(IterableDataset[int]):
+    """Iterable-style, without a state; draws its whole order when it is opened, not while it is read."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(12).tolist())
+
+
+class EpochInState(IterableDataset[Sample]):
+    """Told the epoch, with the epoch in its state, and standing at its end until it is told another epoch."""
+
+    def __init__(self) -> None:
+        self.epoch, self.index = 0, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.epoch, self.index = epoch, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "index": self.index}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.index = state["epoch"], state["index"]
+
+    def __iter__(self) -> Iterator[Sample]:
+        start, stop = span((6, 9))
+        while start + self.index < stop:
+            self.index += 1
+            yield augmented(self.epoch * 10000 + start + self.index)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import resumable
+from resumable import samplers
 from resumable.errors import BackendError, ConfigurationError, UnsupportedError
 from resumable.testing import BackendTests
 
@@ -133,6 +136,68 @@ def test_an_empty_backend_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match="length of the data must be an integer of 1 or more, but it is 0"):
         resumable.wrap(Empty(), batch_size=4)
+
+
+UNFIT = {
+    "a tuple": {"source": ("tape", 1)},
+    "a nested tuple": {"source": {"parts": [(1, 2)]}},
+    "a key that is no string": {"source": {1: "tape"}},
+    "a NumPy integer": {"source": np.int64(3)},
+    "an array": {"source": np.arange(3)},
+    "not a number": {"source": float("nan")},
+    "a set": {"source": {"tape"}},
+}
+
+
+@pytest.mark.parametrize("identity", UNFIT.values(), ids=UNFIT)
+@pytest.mark.parametrize("kind", [Squares, Tape, Recorder])
+def test_an_identity_that_would_change_in_a_state_is_refused(kind: Any, identity: Any) -> None:
+    backend = kind()
+    backend.identity = identity
+    with pytest.raises(ConfigurationError, match="identity of the backend .* survive JSON unchanged, but 'source' is"):
+        resumable.wrap(backend)
+
+
+@pytest.mark.parametrize("spec", UNFIT.values(), ids=UNFIT)
+def test_a_spec_that_would_change_in_a_state_is_refused(spec: Any) -> None:
+    class Mine(samplers.Sequential):
+        def spec(self) -> Any:
+            return {"name": "mine", **spec}
+
+    with pytest.raises(ConfigurationError, match=r"spec\(\) of the sampler .* survive JSON unchanged, but 'source' is"):
+        resumable.wrap(Squares(), sampler=Mine(23))
+
+
+@pytest.mark.parametrize("spec", [None, "mine", ["name"], {"length": 23}])
+def test_a_spec_without_a_name_is_refused(spec: Any) -> None:
+    class Mine(samplers.Sequential):
+        def spec(self) -> Any:
+            return spec
+
+    with pytest.raises(ConfigurationError, match=r"spec\(\) of the sampler must be a dict with 'name', but it is"):
+        resumable.wrap(Squares(), sampler=Mine(23))
+
+
+@pytest.mark.parametrize("identity", [None, "squares", ["squares"]])
+def test_an_identity_that_is_no_mapping_is_refused(identity: Any) -> None:
+    backend = Squares()
+    backend.identity = identity
+    with pytest.raises(ConfigurationError, match="identity of the backend must be a dict, but it is"):
+        resumable.wrap(backend)
+
+
+def test_plain_values_are_an_identity_in_any_mapping() -> None:
+    backend: Any = Squares()
+    backend.identity = MappingProxyType({"source": {"parts": [1, 2.5, None, True, "a"]}})
+    state = resumable.wrap(backend).state_dict()
+    resumable.wrap(backend).load_state_dict(json.loads(json.dumps(state)))
+
+
+def test_a_length_that_is_no_plain_integer_is_refused() -> None:
+    backend: Any = Squares()
+    backend.length = np.int64(23)
+    with pytest.raises(ConfigurationError, match=r"length of the backend .* survive JSON unchanged, but .*int64\(23\)"):
+        resumable.wrap(backend)
 
 
 def test_a_package_brings_its_adapter_by_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,6 +133,43 @@ def test_arrays_give_arrays_and_tensors_give_tensors() -> None:
     assert next(iter(resumable.wrap(range(6), batch_size=3))) == [0, 1, 2]
 
 
+class FileLike:
+    """Looks like an array, and takes one index or an ascending list of them, as a dataset of HDF5 does."""
+
+    dtype, shape = np.dtype(int), (23, 2)
+
+    def __len__(self) -> int:
+        return 23
+
+    def __getitem__(self, index: Any) -> Any:
+        if not isinstance(index, int) and list(index) != sorted(set(index)):
+            raise TypeError("Indexing elements must be in increasing order")
+        return np.array([index, index])
+
+
+def test_what_only_looks_like_an_array_is_read_one_by_one() -> None:
+    twin = resumable.wrap(np.arange(23).repeat(2).reshape(23, 2), batch_size=4, shuffle=True)
+    loader = resumable.wrap(FileLike(), batch_size=4, shuffle=True)
+    assert [np.stack(batch).tolist() for batch in loader] == [batch.tolist() for batch in twin]
+    assert loader.state_dict()["backend"]["source"] == "array of int64, sample shape (2,)"
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.ma.masked_equal(np.arange(6), 2),
+        np.arange(6).view(type("Own", (np.ndarray,), {})),
+        torch.nn.Parameter(torch.arange(6.0)),
+    ],
+    ids=lambda array: type(array).__name__,
+)
+def test_subclasses_of_arrays_give_batches_of_their_kind(array: Any) -> None:
+    batch = next(iter(resumable.wrap(array, batch_size=3)))
+    assert isinstance(batch, (np.ndarray, torch.Tensor))
+    assert isinstance(array, type(batch))
+    assert batch.tolist() == array[:3].tolist()
+
+
 def test_collate_makes_the_batch() -> None:
     loader = resumable.wrap(range(6), batch_size=3, collate=torch.tensor)
     assert torch.equal(next(iter(loader)), torch.tensor([0, 1, 2]))

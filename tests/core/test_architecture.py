@@ -21,6 +21,7 @@ LAYERS = [
     {"keyed", "world", "naming"},
     {"samplers", "randomness", "rng", "cursor"},
     {"schedule", "seeding"},
+    {"checks"},
     {"state", "backend", "options", "reading"},
     {"feeds"},
     {"iteration"},

@@ -189,6 +189,39 @@ def test_a_bad_state_of_the_generators_changes_nothing(damage: Any) -> None:
     assert [draw(kind) for kind in KINDS] == expected
 
 
+@pytest.mark.parametrize("words", [None, 5, [1, 2], torch.zeros(5056), torch.zeros(8, dtype=torch.uint8), b"words"])
+def test_a_bad_state_of_torch_changes_none_of_the_others(words: Any) -> None:
+    state = {**resumable.rng.state_dict(), "torch": words}
+    seed_all()
+    expected = [draw(kind) for kind in KINDS]
+    seed_all()
+    with pytest.raises(StateFormatError, match="no state of the global generators: .*\nNothing was changed"):
+        resumable.rng.load_state_dict(state)
+    assert [draw(kind) for kind in KINDS] == expected
+
+
+@pytest.mark.parametrize("one", [None, 5, torch.zeros(16), torch.zeros(3, dtype=torch.uint8)])
+def test_a_bad_state_of_a_cuda_device_changes_none_of_the_others(one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without such a device, its generator is stood in for by one of the CPU; both refuse the same values."""
+    if not torch.cuda.is_available():
+        cpu = torch.Generator
+        monkeypatch.setattr(torch, "Generator", lambda device: cpu("cpu"))
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    state = {**resumable.rng.state_dict(), "cuda": [one] * torch.cuda.device_count()}
+    seed_all()
+    expected = [draw(kind) for kind in KINDS]
+    seed_all()
+    with pytest.raises(StateFormatError, match="no state of the global generators: .*\nNothing was changed"):
+        resumable.rng.load_state_dict(state)
+    assert [draw(kind) for kind in KINDS] == expected
+
+
+@pytest.mark.parametrize("cuda", [5, 1.5])
+def test_states_of_cuda_devices_are_a_list(cuda: Any) -> None:
+    with pytest.raises(StateFormatError, match="Nothing was changed"):
+        resumable.rng.load_state_dict({**resumable.rng.state_dict(), "cuda": cuda})
+
+
 def test_generators_of_other_devices_are_refused() -> None:
     state = {**resumable.rng.state_dict(), "cuda": [torch.get_rng_state()] * (torch.cuda.device_count() + 1)}
     with pytest.raises(StateFormatError, match=f"{torch.cuda.device_count() + 1} CUDA devices, and this process sees"):

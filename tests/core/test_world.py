@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+import resumable
 from resumable.errors import ConfigurationError
 from resumable.world import World
 
@@ -43,10 +48,23 @@ def test_a_variable_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) 
         World.detect()
 
 
-@pytest.mark.parametrize(("rank", "size"), [(-1, 2), (2, 2), (0, 0), (0.5, 2), ("0", 1)])
+@pytest.mark.parametrize(
+    ("rank", "size"), [(-1, 2), (2, 2), (0, 0), (0.5, 2), ("0", 1), (True, 2), (0, True), (False, 1)]
+)
 def test_a_rank_outside_of_the_world_is_refused(rank: int, size: int) -> None:
     with pytest.raises(ConfigurationError, match=f"rank={rank!r} and size={size!r}"):
         World(rank, size)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, torch.tensor])
+def test_any_kind_of_integer_is_kept_as_pythons(kind: Any) -> None:
+    world = World(kind(1), kind(2))
+    assert (type(world.rank), type(world.size)) == (int, int)
+    assert world == World(1, 2)
+    loader = resumable.wrap(range(8), batch_size=2, world=world)
+    assert next(iter(loader)) == [2, 3]
+    loader.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert next(iter(loader)) == [6, 7]
 
 
 @pytest.mark.slow

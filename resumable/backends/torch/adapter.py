@@ -25,7 +25,7 @@ __all__ = ["adapt"]
 
 def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] | None:
     """Adapt a `DataLoader`; None where a subclass iterates in a way of its own."""
-    if type(loader).__iter__ is not DataLoader.__iter__ and not is_torchs_own(loader):
+    if _iterates_its_own_way(type(loader)) and not is_torchs_own(loader):
         return None
     _check(loader, options)
     if isinstance(loader.dataset, IterableDataset):
@@ -37,6 +37,14 @@ def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] 
 
 
 _OWN_ORDER = "The dataset gives its samples in an order of its own."
+_DIVIDED = (
+    "The ranks get disjoint samples by their index. If the dataset of each rank has only that rank's samples, give "
+    "world=World(0, 1), and each rank its own state."
+)
+
+
+def _iterates_its_own_way(kind: type[DataLoader[Any]]) -> bool:
+    return kind.__iter__ is not DataLoader.__iter__ or kind._get_iterator is not DataLoader._get_iterator  # noqa: SLF001  # what loaders of graphs override
 
 
 def _check(loader: DataLoader[Any], options: Options) -> None:
@@ -62,9 +70,17 @@ def _check(loader: DataLoader[Any], options: Options) -> None:
 def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options]:
     length = check_length(len(loader.dataset), "the length of the data")  # type: ignore[arg-type]  # map-style has one
     sampler, batch_size, drop_last = _batching(loader)
+    if sampler is None:
+        options.refuse(
+            "a DataLoader with a batch sampler of its own",
+            sampler="The batch sampler says what is in a batch; give batch_size to the DataLoader instead of it.",
+        )
     order = None if sampler is None else find_order(sampler, length, options.seed)
+    kept = order is None and options.sampler is None
+    if not kept:
+        options.refuse("a DataLoader whose samples have an order by index", shard=_DIVIDED)
     reader, options = _reader(loader, options)
-    if order is None and options.sampler is None:
+    if kept:
         options.refuse("a DataLoader with a sampler of its own", tail="The sampler says what is in an epoch.")
         layers = (sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
         aware = any(isinstance(layer, DistributedSampler) for layer in layers)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 
+from resumable.backends.torch.deaths import describe_death
 from resumable.errors import WorkerError
 from resumable.keyed import derive
 
@@ -40,25 +41,36 @@ class Engine:
         Raises:
             WorkerError: a worker died or could not be started.
         """
+        try:
+            yield from self._run(requests, int(derive(seed, epoch, words=1, purpose=b"workers")[0]) >> 1)
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            # Around all of it, as torch's handler of the signal that a child died raises between any two lines.
+            told = describe_death(error) if self._user.num_workers else None
+            if told is None:
+                raise
+            raise WorkerError(told) from error
+
+    def _run(self, requests: Iterable[Any] | None, seed: int) -> Iterator[Any]:
         self._requests.current = requests
-        iterator = self._start(int(derive(seed, epoch, words=1, purpose=b"workers")[0]) >> 1)
+        iterator: Iterator[Any] | None = None
         healthy = False
         try:
+            iterator = self._start(seed)
             while True:
                 healthy = False
                 try:
-                    item = self._next(iterator)
+                    item = next(iterator)
                 except StopIteration:
                     healthy = True
                     return
                 healthy = True
                 yield item
         finally:
+            if not healthy or not self._user.persistent_workers:
+                self.stop()
             if not healthy:
                 # An error's traceback keeps the iterator alive, and its workers with it, until the error is dropped.
                 getattr(iterator, "_shutdown_workers", _nothing)()
-            if not healthy or not self._user.persistent_workers:
-                self.stop()
 
     def stop(self) -> None:
         """Forget the workers; they end."""
@@ -78,17 +90,6 @@ class Engine:
                 f"the workers could not be started: dataset, collate_fn or worker_init_fn cannot be pickled: {error}\n"
                 "Workers that are not forked get a pickled copy. Define them at the top level of a module, or use "
                 'multiprocessing_context="fork".'
-            ) from error
-
-    def _next(self, iterator: Iterator[Any]) -> Any:
-        try:
-            return next(iterator)
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error) or "Caught" in str(error):
-                raise
-            raise WorkerError(
-                f"{error}\nThe loader's state is that before this batch: free memory if the system killed the worker, "
-                "and go on from the state."
             ) from error
 
     def _build(self) -> DataLoader[Any]:

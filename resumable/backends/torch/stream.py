@@ -12,7 +12,8 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from resumable.backends.torch.engine import Engine, WorkerSetup
-from resumable.backends.torch.worker_stream import Part, StreamPlan, WorkerStream, has_state
+from resumable.backends.torch.parts import Part, StreamPlan
+from resumable.backends.torch.worker_stream import WorkerStream, has_state
 from resumable.naming import name_of
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class TorchStreamBackend:
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Begin an epoch."""
-        went_on = self._batches is not None and self._batches.ended and self._keeps
+        # Datasets that live on know the epoch that they ended only; any other epoch but the next has to begin anew.
+        went_on = self._keeps and self._batches is not None and self._batches.ended_before(epoch)
         parts = [Part()] * self._workers
         if went_on and self._stateful:
             parts = [Part.from_dict(values) for values in self.snapshot()["workers"]]
@@ -100,6 +102,7 @@ class _Batches:
         self._running = running
         self._parts = list(plan.parts)
         self._turn = plan.turn
+        self._epoch = plan.epoch
         self.ended = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -116,6 +119,10 @@ class _Batches:
             self._turn = (worker + 1) % len(self._parts)
             if batch:
                 return batch[0]
+
+    def ended_before(self, epoch: int) -> bool:
+        """Tell whether these were all the batches of the epoch just before."""
+        return self.ended and epoch == self._epoch + 1
 
     def parts(self) -> list[dict[str, Any]]:
         """Return every worker's part."""

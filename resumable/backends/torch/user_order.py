@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tqdm import tqdm
 
 from resumable.backends.torch.order import is_plain_batch_sampler
+from resumable.errors import PromiseWarning
 from resumable.randomness import SampleKeys, isolated
 
 if TYPE_CHECKING:
@@ -62,6 +64,8 @@ class UserOrder:
         self._passes = 0
         self._sampler = self._copy()
         self._state_owner = next((thing for thing in self._layers() if _has_state(thing)), None)
+        if self._sampler is self._user and not self.stateful and not self._told():
+            warnings.warn(_not_copied(self._user), PromiseWarning, stacklevel=7)
 
     @property
     def stateful(self) -> bool:
@@ -143,15 +147,18 @@ class UserOrder:
         """Copy the user's sampler and not the data that it knows; the user's own is used where it cannot be copied."""
         try:
             return copy.deepcopy(self._user, {id(self._loader.dataset): self._loader.dataset})
-        except (TypeError, AttributeError, NotImplementedError, RuntimeError):
+        except (TypeError, AttributeError, NotImplementedError, RuntimeError, copy.Error):
             return self._user
 
     def _layers(self) -> list[Any]:
         inner = getattr(self._sampler, "sampler", None)
         return [self._sampler] if inner is None else [self._sampler, inner]
 
+    def _told(self) -> list[Any]:
+        return [layer for layer in self._layers() if callable(getattr(layer, "set_epoch", None))]
+
     def _tell_epoch(self, epoch: int) -> bool:
-        told = [layer for layer in self._layers() if callable(getattr(layer, "set_epoch", None))]
+        told = self._told()
         for layer in told:
             layer.set_epoch(epoch)
         return bool(told)
@@ -165,6 +172,15 @@ def _chunks(source: Iterator[Any], size: int, *, drop_last: bool) -> Iterator[li
         if drop_last and len(chunk) < size:
             return
         yield chunk
+
+
+def _not_copied(sampler: Any) -> str:
+    return (
+        f"the sampler {type(sampler).__qualname__} cannot be copied, so your own object is drawn from, and it cannot "
+        "begin anew.\nA new process resumes exactly. After load_state_dict() or seek() in the same process, the order "
+        "may be another one.\nGive the sampler state_dict and load_state_dict, or set_epoch, or let copy.deepcopy work "
+        "(often a lock, a file or a generator is in its way)."
+    )
 
 
 def _has_state(thing: Any) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
-from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 from tqdm import tqdm
 
-from resumable.errors import SampleError
+from resumable.backends.torch.parts import Part
+from resumable.errors import SampleError, StateMismatchError
 from resumable.keyed import BlockCache
 from resumable.randomness import SampleKeys, isolated, reseed
 
@@ -21,45 +20,13 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader
 
+    from resumable.backends.torch.parts import StreamPlan
     from resumable.randomness import Randomness
 
-__all__ = ["Part", "StreamPlan", "WorkerStream", "has_state"]
+__all__ = ["WorkerStream", "has_state"]
 
 _STREAM = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """How far one worker is.
-
-    Args:
-        batches: batches of this epoch that were handed over.
-        ended: it has no more in this epoch.
-        state: the dataset's own state behind them, where it has one.
-    """
-
-    batches: int = 0
-    ended: bool = False
-    state: Any = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        values = {"batches": self.batches, "ended": self.ended}
-        return values if self.state is None else {**values, "state": self.state}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Part:
-        """Make a part of `as_dict`'s values."""
-        return cls(values["batches"], values["ended"], values.get("state"))
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPlan:
-    """Where an epoch is begun: the parts of all workers, and the number of the one whose turn it is."""
-
-    epoch: int
-    turn: int
-    parts: list[Part]
+_OPENING = (1 << 62) - 1  # the counter whose batch key opens an epoch, wherever in it a run begins
 
 
 class WorkerStream(IterableDataset[Any]):
@@ -139,23 +106,41 @@ class _WorkerEpoch:
                 return
 
     def _start(self) -> Iterator[Any]:
-        if callable(getattr(self._dataset, "set_epoch", None)):
-            self._dataset.set_epoch(self._epoch)
-        self._seed_batch()
+        self._tell_epoch()
         if self._part.state is None:
-            samples: Iterator[Any] = iter(self._dataset)
+            samples = self._open()
             self._skip(samples)
             return samples
         self._dataset.load_state_dict(copy.deepcopy(self._part.state))
-        samples = iter(self._dataset)
-        return samples if self._part.batches else self._not_empty(samples)
+        if self._part.batches:
+            return self._open()
+        self._tell_epoch()  # again, as the state of the old epoch's end may have brought its number back
+        return self._not_empty(self._open())
+
+    def _open(self) -> Iterator[Any]:
+        if self._stream.randomness != "off":
+            reseed(self._batch_key(_OPENING))
+        return iter(self._dataset)
+
+    def _tell_epoch(self) -> None:
+        if callable(getattr(self._dataset, "set_epoch", None)):
+            self._dataset.set_epoch(self._epoch)
 
     def _not_empty(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Between epochs, some datasets come back at the end of the old epoch, not the beginning of the new one."""
-        self._seed_sample(0)
-        for first in samples:
-            return chain([first], samples)
-        return iter(self._dataset)
+        """Between epochs, some datasets come back at the end of the old epoch, not the beginning of the new one.
+
+        A generator, so that the first sample is drawn under the randomness that the others of its batch go on from.
+        """
+        empty = True
+        for sample in samples:
+            empty = False
+            yield sample
+        if empty:
+            self._tell_epoch()
+            samples = self._open()
+            self._seed_batch()
+            self._seed_sample(0)
+            yield from samples
 
     def _skip(self, samples: Iterator[Any]) -> None:
         count = self._position
@@ -163,7 +148,10 @@ class _WorkerEpoch:
             range(count), desc="resuming", unit="sample", delay=1.0, leave=False, disable=self._worker > 0
         ):
             self._seed_sample(position)
-            next(samples, None)
+            try:
+                next(samples)
+            except StopIteration:
+                raise self._too_few(position) from None
 
     def _next_batch(self, samples: Iterator[Any]) -> list[Any] | None:
         drawn: list[Any] = []
@@ -197,6 +185,13 @@ class _WorkerEpoch:
 
     def _guard(self) -> AbstractContextManager[None]:
         return isolated() if self._isolates else nullcontext()
+
+    def _too_few(self, drawn: int) -> StateMismatchError:
+        return StateMismatchError(
+            f"worker {self._worker} gave fewer samples than the run that saved the state had read of it.\n"
+            f"  in the checkpoint: {self._position}\n  in this run:       {drawn}\n"
+            "The data changed. Give the data that the run was started with, or start a new run."
+        )
 
     def _failure(self, drawn: int, error: Exception) -> SampleError:
         return SampleError(

@@ -1,0 +1,56 @@
+"""What every contender reads: the same virtual data set, with the same options."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+__all__ = ["Case", "Virtual"]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One configuration of a loader.
+
+    Args:
+        length: samples of the data set.
+        workers: worker processes.
+        cost: microseconds that a sample takes.
+        batch: samples per batch.
+    """
+
+    length: int
+    workers: int = 0
+    cost: int = 0
+    batch: int = 64
+
+    @property
+    def batches(self) -> int:
+        """Whole batches of an epoch."""
+        return self.length // self.batch
+
+
+class Virtual:
+    """A map-style data set of any length: sample `i` is the integer `i`, and takes a while to compute.
+
+    Args:
+        length: number of samples.
+        cost: microseconds of busy waiting per sample.
+    """
+
+    def __init__(self, length: int, cost: int = 0) -> None:
+        self._length = length
+        self._seconds = cost * 1e-6
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> int:
+        if self._seconds:
+            end = time.perf_counter() + self._seconds
+            while time.perf_counter() < end:
+                pass
+        return index
+
+    def __repr__(self) -> str:
+        return f"Virtual({self._length})"

@@ -1,0 +1,43 @@
+"""The process of a contender: makes a task and calls its methods, as it is told on its standard input in JSON."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import sys
+import traceback
+from typing import Any
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Answer requests until the input ends. What is printed meanwhile goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    task: Any = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if "call" in request:
+                answer = {"value": getattr(task, request["call"])(**request["options"])}
+            else:
+                task, answer = None, {"value": None}
+                gc.collect()
+                task = _find(request["make"])(**request["options"]) if "make" in request else None
+        except ModuleNotFoundError as error:
+            answer = {"missing": error.name}
+        except Exception:  # noqa: BLE001  # whatever it is, the other side says what was being measured
+            answer = {"error": traceback.format_exc()}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+def _find(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+if __name__ == "__main__":
+    main()

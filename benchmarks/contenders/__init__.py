@@ -1,0 +1,81 @@
+"""The loaders that are compared, each reading the same `Case`. A library is imported when its contender is made."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.case import Case
+
+__all__ = ["ENTRIES", "OURS", "PEERS", "Check", "Contender", "make"]
+
+
+class Contender(Protocol):
+    """One loader. `start` may be called once; a further pass takes a further contender."""
+
+    def start(self, state: Any = None) -> Iterator[Any]:
+        """Return an iterator over the batches of the first epoch, or over those behind a state."""
+        ...
+
+    def state(self) -> Any:
+        """Return the state behind the last batch."""
+        ...
+
+    def state_at(self, step: int) -> Any:
+        """Return the state behind the first `step` batches, of a contender that was not started yet."""
+        ...
+
+
+class Entry(NamedTuple):
+    """What a contender is called in tables, how it is made, and how its library is installed."""
+
+    label: str
+    path: str
+    options: dict[str, Any]
+    install: str = ""
+
+
+_OURS = "benchmarks.contenders.ours:Ours"
+_TORCHDATA = "pip install torchdata"
+_GRAIN = "pip install grain"
+
+ENTRIES = {
+    "plain": Entry("torch DataLoader", "benchmarks.contenders.plain:Plain", {}),
+    "off": Entry("resumable (off)", _OURS, {"randomness": "off"}),
+    "batch": Entry("resumable (batch)", _OURS, {"randomness": "batch"}),
+    "sample": Entry("resumable (sample)", _OURS, {"randomness": "sample"}),
+    "stateful": Entry("torchdata StatefulDataLoader", "benchmarks.contenders.stateful:Stateful", {}, _TORCHDATA),
+    "nodes": Entry("torchdata.nodes", "benchmarks.contenders.nodes:Nodes", {}, _TORCHDATA),
+    "grain-loader": Entry("Grain DataLoader", "benchmarks.contenders.grain_loader:GrainLoader", {}, _GRAIN),
+    "grain-dataset": Entry("Grain Dataset", "benchmarks.contenders.grain_dataset:GrainDataset", {}, _GRAIN),
+}
+OURS = ("off", "batch", "sample")
+PEERS = ("plain", "stateful", "nodes", "grain-loader", "grain-dataset")
+
+
+def make(name: str, case: Case) -> Contender:
+    """Make a contender.
+
+    Raises:
+        ImportError: its library is not installed.
+    """
+    entry = ENTRIES[name]
+    module, _, kind = entry.path.partition(":")
+    return cast("Contender", getattr(importlib.import_module(module), kind)(case, **entry.options))
+
+
+class Check:
+    """A task that does nothing but import a contender's library.
+
+    Args:
+        name: of the contender.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+
+    def __init__(self, name: str) -> None:
+        importlib.import_module(ENTRIES[name].path.partition(":")[0])

@@ -1,0 +1,106 @@
+"""Processes in which measurements are made, seen from the process that compares them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from typing import Any, Self
+
+__all__ = ["MeasurementError", "MissingLibraryError", "Pool", "Remote"]
+
+
+class MissingLibraryError(Exception):
+    """A contender's library is not installed; the message is its name."""
+
+
+class MeasurementError(Exception):
+    """A measurement failed; the message is what its process said."""
+
+
+class Remote:
+    """A fresh Python process that holds one task at a time; a context manager."""
+
+    def __init__(self) -> None:
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed on exit
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._said.close()
+
+    def make(self, task: str, **options: Any) -> None:
+        """Make a task in the process, in place of the one before.
+
+        Args:
+            task: `"module:class"`.
+            options: what to make it with, in plain values.
+
+        Raises:
+            MissingLibraryError: something that it imports is not installed.
+            MeasurementError: anything else went wrong.
+        """
+        self._ask({"make": task, "options": options})
+
+    def call(self, method: str, **options: Any) -> Any:
+        """Call a method of the task and return its result; raises what `make` raises."""
+        return self._ask({"call": method, "options": options})
+
+    def rest(self) -> None:
+        """Drop the task, and with it its worker processes."""
+        self._ask({"rest": True})
+
+    def _ask(self, request: dict[str, Any]) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        if not line:
+            self._said.seek(0)
+            raise MeasurementError(f"the process died at {request}:\n{self._said.read()}")
+        answer = json.loads(line)
+        if "missing" in answer:
+            raise MissingLibraryError(answer["missing"])
+        if "error" in answer:
+            raise MeasurementError(f"{request} failed:\n{answer['error']}")
+        return answer["value"]
+
+
+class Pool:
+    """One process per name, started when it is first asked for; a context manager."""
+
+    def __init__(self) -> None:
+        self._stack, self._remotes = ExitStack(), dict[str, Remote]()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def __getitem__(self, name: str) -> Remote:
+        if name not in self._remotes:
+            self._remotes[name] = self._stack.enter_context(Remote())
+        return self._remotes[name]
+
+    def rest(self) -> None:
+        """Let every process drop its task."""
+        for remote in self._remotes.values():
+            remote.rest()

@@ -1,0 +1,85 @@
+"""Tables, on the terminal and in Markdown."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from os import cpu_count
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Table", "show", "write"]
+
+BEGIN = "<!-- begin: written by python -m benchmarks --markdown -->"
+END = "<!-- end: written by python -m benchmarks --markdown -->"
+_WIDTH = 140  # where the output is no terminal
+_LIBRARIES = ("numpy", "torch", "torchdata", "grain")
+
+
+@dataclass(slots=True)
+class Table:
+    """A table of text.
+
+    Args:
+        title: what is compared.
+        columns: their heads.
+        rows: cells as text, as many as columns.
+        note: what has to be known to read it.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+    note: str = ""
+
+
+def show(table: Table) -> None:
+    """Print a table."""
+    printed = RichTable(title=table.title, caption=table.note or None, title_justify="left", caption_justify="left")
+    for column in table.columns:
+        printed.add_column(column, justify="left" if column == table.columns[0] else "right", overflow="fold")
+    for row in table.rows:
+        printed.add_row(*(cell.replace("**no**", "[bold red]no[/]") for cell in row))
+    Console(width=_WIDTH if not sys.stdout.isatty() else None).print(printed)
+
+
+def write(path: Path, tables: list[Table]) -> None:
+    """Put the tables between the two marks of a Markdown file; a file without marks gets them at its end."""
+    text = path.read_text() if path.exists() else ""
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    body = "\n\n".join([_surroundings(), *map(_markdown, tables)])
+    path.write_text(f"{before}{BEGIN}\n\n{body}\n\n{END}{after or chr(10)}")
+
+
+def _markdown(table: Table) -> str:
+    lines = [f"### {table.title}", ""]
+    lines += ["| " + " | ".join(row) + " |" for row in (table.columns, _rule(table), *table.rows)]
+    return "\n".join([*lines, "", table.note] if table.note else lines)
+
+
+def _rule(table: Table) -> tuple[str, ...]:
+    return ("---", *("---:" for _ in table.columns[1:]))
+
+
+def _surroundings() -> str:
+    libraries = ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES)
+    system = (
+        f"{platform.system()} on {platform.machine()}, {cpu_count()} processors, Python {platform.python_version()}"
+    )
+    return f"Measured on {time.strftime('%Y-%m-%d')}: {system}, {libraries}."
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,86 @@
+"""Other libraries beside this one: throughput, resuming, and the size of the state."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from benchmarks.case import Case
+from benchmarks.contenders import ENTRIES, PEERS
+from benchmarks.ratios import median, ratio
+from benchmarks.remote import MissingLibraryError
+from benchmarks.report import Table
+from benchmarks.suites.throughput import per_second
+from benchmarks.suites.turns import get_ready, read_in_turns, wait_in_turns
+
+if TYPE_CHECKING:
+    from benchmarks.plan import Plan
+    from benchmarks.remote import Pool, Remote
+
+__all__ = ["run"]
+
+_OURS = ("off", "sample")
+_READ_COLUMNS = ("loader", "workers", "us per item", "items/s", "resumable is faster by", "at least as fast")
+_READ_NOTE = "Items per second of resumable (off) / those of the other, median of paired turns (smallest-largest)."
+_WAIT_COLUMNS = ("loader", "workers", "ms cold", "ms resumed", "bytes", "resumable is faster by", "at least as fast")
+_WAIT_NOTE = (
+    "From making the loader to its first batch at 90 % of the epoch, load_state_dict included; imports are done "
+    "before. The factor is that of resumable (off). The DataLoader has no state, so its cold start stands in."
+)
+_NAMES = (*_OURS, *PEERS)
+
+
+def run(plan: Plan, pool: Pool) -> list[Table]:
+    """Compare all loaders whose libraries are installed, and name those that are not."""
+    reading = Table("Peers: throughput", _READ_COLUMNS, note=_READ_NOTE)
+    waiting = Table("Peers: time to the first batch after a resume", _WAIT_COLUMNS, note=_WAIT_NOTE)
+    remotes = {name: pool[name] for name in _NAMES}
+    missing = _drop_missing(remotes)
+    for workers in (0, 2):
+        for cost in plan.costs:
+            reading.rows += _read(plan, Case(plan.length, workers, cost), remotes)
+        waiting.rows += _wait(plan, Case(plan.length, workers), remotes)
+    for table in (reading, waiting):
+        table.rows += [_missing_row(name, table) for name in missing]
+    return [reading, waiting]
+
+
+def _drop_missing(remotes: dict[str, Remote]) -> list[str]:
+    """Leave the contenders whose libraries are installed; return and say which are not."""
+    missing = []
+    for name in list(remotes):
+        try:
+            remotes[name].make("benchmarks.contenders:Check", name=name)
+        except MissingLibraryError as error:
+            print(f"{ENTRIES[name].label} left out, {error} is missing: {ENTRIES[name].install}", file=sys.stderr)
+            missing.append(name)
+            del remotes[name]
+    return missing
+
+
+def _missing_row(name: str, table: Table) -> tuple[str, ...]:
+    return (ENTRIES[name].label, f"not installed: {ENTRIES[name].install}", *("" for _ in table.columns[2:]))
+
+
+def _read(plan: Plan, case: Case, remotes: dict[str, Remote]) -> list[tuple[str, ...]]:
+    taken = read_in_turns(plan, case, remotes)
+    rows: list[tuple[str, ...]] = []
+    for name, turns in taken.items():
+        factor = ratio(turns["wall"], taken["off"]["wall"])
+        compared = ("", "") if name in _OURS else (str(factor), factor.at_least(1.0))
+        rows.append((ENTRIES[name].label, str(case.workers), str(case.cost), per_second(case, turns), *compared))
+    return rows
+
+
+def _wait(plan: Plan, case: Case, remotes: dict[str, Remote]) -> list[tuple[str, ...]]:
+    get_ready(case, remotes, case.batches * 9 // 10)
+    rounds = max(plan.rounds // 3, 1)
+    cold, resumed = (wait_in_turns(rounds, remotes, resume=resume) for resume in (False, True))
+    rows: list[tuple[str, ...]] = []
+    for name, remote in remotes.items():
+        factor = ratio(resumed[name], resumed["off"])
+        compared = ("", "") if name in _OURS else (str(factor), factor.at_least(1.0))
+        size = remote.call("size")
+        times = (f"{median(cold[name]):.1f}", f"{median(resumed[name]):.1f}" if size else "none")
+        rows.append((ENTRIES[name].label, str(case.workers), *times, str(size or "none"), *compared))
+    return rows
