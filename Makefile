@@ -6,10 +6,9 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 READY := $(VENV)/.ready
-BENCH_READY := $(VENV)/.ready-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types docs test test-fast examples demo bench format clean
+.PHONY: help setup lint types docs test test-fast demo bench format clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,10 +21,6 @@ $(READY): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install $(TORCH)
 	$(PIP) install --editable '.[dev]'
-	@touch $@
-
-$(BENCH_READY): $(READY)
-	$(PIP) install --editable '.[bench]'
 	@touch $@
 
 lint: $(READY)  ## ruff, all rules
@@ -47,7 +42,7 @@ test: lint types docs  ## everything that continuous integration runs
 demo: $(READY)  ## kill real training runs with SIGKILL, resume them, compare
 	$(BIN)/python -m resumable.demo
 
-bench: $(BENCH_READY)  ## the figures of docs/reference/benchmarks.md, measured anew
+bench: $(READY)  ## the figures of docs/reference/benchmarks.md, measured anew
 	$(BIN)/python -m benchmarks
 
 format: $(READY)  ## let ruff fix what it can

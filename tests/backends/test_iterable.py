@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -378,3 +379,21 @@ def test_a_loader_whose_last_state_is_that_of_the_next_epoch_is_refused() -> Non
         fresh = resumable.wrap(node(restart=False))
         fresh.load_state_dict(state)
         assert [batch for epoch in fresh.epochs(2) for batch in epoch] == [*range(step, 5), *range(5)]
+
+
+@pytest.mark.slow
+def test_skipping_that_takes_longer_than_a_second_shows_its_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    def slow() -> Iterator[int]:
+        for index in range(8 * 256):
+            if index % 256 == 0:
+                time.sleep(0.3)
+            yield index
+
+    loader = resumable.wrap(slow)
+    loader.seek(epoch=0, step=7 * 256)
+    assert next(iter(loader)) == 7 * 256
+    assert "resuming" in capsys.readouterr().err
+    quick = resumable.wrap(numbers)
+    quick.seek(epoch=0, step=3)
+    next(iter(quick))
+    assert not capsys.readouterr().err
