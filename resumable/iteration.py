@@ -29,7 +29,7 @@ class BatchIterator:
         self._only = epoch
         self._epoch = -1
         self._moves = -1
-        self._mid_epoch = False  # begun in the middle of an epoch, and nothing was given yet
+        self._start = 0  # position in the epoch at which it was begun
         self._over = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -43,26 +43,22 @@ class BatchIterator:
         if self._loader.cursor.epoch != self._epoch:
             self._over = True
             raise StopIteration
+        position = self._loader.cursor.position
         try:
-            batch = self._loader.next_batch(self._epoch)
+            return self._loader.next_batch(self._epoch)
         except StopIteration:
-            return self._after_end()
-        except BaseException:
-            self._mid_epoch = False  # there was a batch
-            raise
-        self._mid_epoch = False
-        return batch
+            return self._after_end(nothing_left=position == self._start > 0)
 
     def _begin(self) -> None:
         self._epoch = self._loader.begin()
         self._moves = self._loader.moves
-        self._mid_epoch = self._loader.cursor.position > 0
+        self._start = self._loader.cursor.position
         if self._only is not None and self._epoch != self._only:
             self._epoch = -1
 
-    def _after_end(self) -> Any:
+    def _after_end(self, *, nothing_left: bool) -> Any:
         """End, or go on with the next epoch where the last batch had been handed over before this iterator began."""
-        if self._only is None and self._mid_epoch and self._loader.cursor.epoch != self._epoch:
+        if self._only is None and nothing_left and self._loader.cursor.epoch != self._epoch:
             self._moves = -1
             return next(self)
         self._over = True

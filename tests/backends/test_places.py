@@ -283,3 +283,21 @@ def test_there_are_no_places_before_the_beginning() -> None:
         loader.seek(epoch=0, step=-3)
     with pytest.raises(ConfigurationError, match="no epoch -1"):
         resumable.wrap(range(5)).sample_indices(epoch=-1, step=0)
+
+
+def test_a_failure_on_the_way_to_the_end_of_an_epoch_gives_no_empty_epoch() -> None:
+    fails = [False]
+
+    def numbers(epoch: int) -> Iterator[int]:
+        for index in range(2):
+            if fails[0]:
+                raise OSError("torn file")
+            yield epoch * 100 + index
+
+    loader = resumable.wrap(numbers)
+    loader.seek(epoch=2, step=2)
+    iterator, fails[0] = iter(loader), True
+    with pytest.raises(OSError, match="torn file"):
+        next(iterator)
+    fails[0] = False
+    assert list(iterator) == [300, 301]
