@@ -307,3 +307,48 @@ def test_no_process_is_left_behind() -> None:
             del loader
             assert time.monotonic() - began < 4, "a worker was waited for until torch's time-out of 5 seconds"
             assert children() == before
+
+
+LEFT: dict[str, tuple[type, dict[str, Any]]] = {
+    "map-style": (datasets.Augmented, {}),
+    "map-style, sampler with a state": (datasets.Augmented, {"sampler": datasets.StatefulOrder}),
+    "stream": (datasets.Stream, {}),
+    "stream with a state": (datasets.StatefulStream, {}),
+    "stream with a state, workers": (datasets.StatefulStream, {"num_workers": 2}),
+    "stream with a state, persistent": (datasets.StatefulStream, {"num_workers": 2, "persistent_workers": True}),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_an_epoch_that_is_left_is_over_for_the_resumed_run_too(name: str) -> None:
+    dataset, options = LEFT[name]
+
+    def make() -> resumable.Loader:
+        made = {key: value() if isinstance(value, type) else value for key, value in options.items()}
+        return wrap(dataset(), batch_size=2, **made)
+
+    def train(loader: resumable.Loader, limit: int) -> list[tuple[int, str]]:
+        got: list[tuple[int, str]] = []
+        for epoch in loader.epochs(3):
+            for batch in epoch if loader.cursor.step < 2 else ():
+                got.append((epoch.number, digest(batch)))
+                if len(got) == limit:
+                    return got
+                if loader.cursor.step == 2:
+                    break
+        return got
+
+    run = train(make(), -1)
+    assert [epoch for epoch, _ in run] == [0, 0, 1, 1, 2, 2]
+    for limit in range(1, 6):
+        loader = make()
+        got, fresh = train(loader, limit), make()
+        fresh.load_state_dict(loader.state_dict())
+        assert got + train(fresh, -1) == run, f"killed after {limit} batches"
+
+
+def test_behind_an_epoch_that_is_left_new_workers_begin_anew() -> None:
+    """As those of a plain `DataLoader` do; the rest of the epoch that was left is not read as the next one."""
+    loader = wrap(datasets.StatefulStream(), batch_size=2, num_workers=2)
+    firsts = [next(iter(epoch))[0].tolist() for epoch in loader.epochs(3)]
+    assert firsts == [[1, 2]] * 3

@@ -61,6 +61,9 @@ class TorchStreamBackend:
         parts = [Part()] * self._workers
         if went_on and self._stateful:
             parts = [Part.from_dict(values) for values in self.snapshot()["workers"]]
+        elif self._stateful and self._batches is not None and not self._loader.num_workers:
+            # An epoch was left: the dataset in this process goes on from there, and not from what was read ahead of it.
+            parts = [Part(state=part.get("state")) for part in self._batches.parts()]
         # Rotated workers would begin the epoch with another one than the first; new ones get the parts.
         return self._begin(StreamPlan(epoch, 0, parts), reuse=went_on and not self._rotated)
 
