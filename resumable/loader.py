@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from resumable.cursor import Cursor
 from resumable.errors import ConfigurationError, UnsupportedError
@@ -15,7 +15,7 @@ from resumable.state import Mark, State, agree_on_batch, check_position, check_s
 from resumable.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from resumable.feeds import Feed
     from resumable.options import Options
@@ -45,6 +45,7 @@ class Loader:
         self._opened_at: Mark | None = None
         self._untouched = True  # nothing was opened or loaded yet
         self._moves = 0  # how often the place was set from outside, by loading or seeking
+        self._auto = options.ack == "auto"
 
     def __bool__(self) -> bool:
         """A loader is true, also where nobody knows its length."""
@@ -113,7 +114,7 @@ class Loader:
             moves = self._moves
             yield Epoch(self, number)
             if self._moves == moves and self._acked.cursor.epoch == number:
-                self._leave()
+                self.end_epoch()
 
     def next_batch(self, epoch: int) -> Any:
         """Hand over the next batch of an epoch; for iterators.
@@ -132,7 +133,7 @@ class Loader:
             self._finish(epoch)
             raise
         except BaseException:
-            if self._options.ack == "auto" and self._acked is not self._opened_at:
+            if self._auto and self._acked is not self._opened_at:
                 self._handed = self._acked = Mark(self._acked.cursor, self._feed.native())
             self._close()
             raise
@@ -169,7 +170,7 @@ class Loader:
         Raises:
             ConfigurationError: the loader acknowledges by itself, or fewer batches are waiting.
         """
-        if self._options.ack != "manual":
+        if self._auto:
             raise ConfigurationError(
                 'ack() was called, but the loader was wrapped with ack="auto".\n'
                 'Each batch counts as trained on once it is handed over. Wrap with ack="manual" to decide it yourself.'
@@ -205,6 +206,25 @@ class Loader:
         schedule = self._feed.schedule(size)
         self._set(Mark(schedule.at(epoch, step) if schedule else Cursor(epoch, step * size, step)))
 
+    def end_epoch(self) -> None:
+        """Count the epoch as done, whatever is left of it: the next batch is the first one of the next epoch.
+
+        Raises:
+            ConfigurationError: batches that were handed over are waiting to be acknowledged.
+        """
+        if self._unacked:
+            raise ConfigurationError(
+                f"epoch {self._acked.cursor.epoch} was left with {len(self._unacked)} batches that were handed over "
+                "and not acknowledged.\nThe next epoch would count them as trained on. Call ack() after each optimizer "
+                "step, or seek() to where the weights are."
+            )
+        cursor = self._acked.cursor
+        asked_now = self._stream is not None or self._untouched
+        native = self._feed.native() if asked_now else self._acked.native
+        if native is not None and "ended" not in native:
+            native = {"before": native, "position": cursor.position, "skip": 0}
+        self._set(Mark(self._feed.following(cursor, self._current_global_batch()), native))
+
     def sample_indices(self, *, epoch: int, step: int, rank: int | None = None) -> list[int]:
         """Tell which samples are in a batch, in their order, without reading any.
 
@@ -237,13 +257,7 @@ class Loader:
 
         Save it with the model. `load_state_dict` in another process makes the pair go on as if nothing had happened.
         """
-        mark = self._acked
-        if self._untouched or (
-            self._options.ack == "auto" and self._stream is not None and mark is not self._opened_at
-        ):
-            mark = Mark(mark.cursor, self._feed.native())
-        state = State(mark, self._current_global_batch(), self._batch_size, self._feed.facts())
-        return state.as_dict(self._options.find_world().size)
+        return self.bookmark()()
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
         """Go to the place at which a state was taken. Valid at any time, also in the middle of a loop.
@@ -270,6 +284,32 @@ class Loader:
         self._global_batch = global_batch
         self._set(state.mark)
 
+    # ------------------------------------------------------------------ for integrations
+
+    def bookmark(self) -> Callable[[], dict[str, Any]]:
+        """Return a function that makes the state of the place at which the loader stands now; for integrations.
+
+        Taking it costs next to nothing, and it can be made a state of much later, or never.
+        """
+        mark = self._mark_now()
+        return lambda: self._state_of(mark)
+
+    def set_ack(self, ack: Literal["auto", "manual"]) -> None:
+        """Change who acknowledges, from the place at which the loader stands now; for integrations."""
+        if self._auto != (ack == "auto"):
+            self._unacked.clear()
+            mark = self._mark_now()
+            self._close()
+            self._handed = self._acked = mark
+            self._auto = ack == "auto"
+
+    def turn_over(self, epoch: int) -> None:
+        """Go on behind the end of an epoch, some of whose batches are not acknowledged yet; for integrations."""
+        if self._handed.cursor.epoch == epoch:
+            self._close()
+            following = self._feed.following(self._handed.cursor, self._current_global_batch())
+            self._handed = Mark(following, self._feed.native())
+
     # ------------------------------------------------------------------ inside
 
     def begin(self) -> int:
@@ -285,6 +325,16 @@ class Loader:
     def moves(self) -> int:
         """How often the place was set from outside; for iterators."""
         return self._moves
+
+    def _mark_now(self) -> Mark:
+        mark = self._acked
+        if self._untouched or (self._auto and self._stream is not None and mark is not self._opened_at):
+            mark = Mark(mark.cursor, self._feed.native())
+        return mark
+
+    def _state_of(self, mark: Mark) -> dict[str, Any]:
+        state = State(mark, self._current_global_batch(), self._batch_size, self._feed.facts())
+        return state.as_dict(self._options.find_world().size)
 
     def _open(self) -> None:
         if self._global_batch is None:
@@ -311,23 +361,8 @@ class Loader:
         self._unacked.clear()
         self._handed = self._acked
 
-    def _leave(self) -> None:
-        """End an epoch before its last batch, or one whose batches were acknowledged after its end."""
-        if self._unacked:
-            raise ConfigurationError(
-                f"epoch {self._acked.cursor.epoch} was left with {len(self._unacked)} batches that were handed over "
-                "and not acknowledged.\nThe next epoch would count them as trained on. Call ack() after each optimizer "
-                "step, or seek() to where the weights are."
-            )
-        cursor = self._acked.cursor
-        asked_now = self._stream is not None or self._untouched
-        native = self._feed.native() if asked_now else self._acked.native
-        if native is not None and "ended" not in native:
-            native = {"before": native, "position": cursor.position, "skip": 0}
-        self._set(Mark(self._feed.following(cursor, self._current_global_batch()), native))
-
     def _hand_over(self, cursor: Cursor) -> None:
-        if self._options.ack == "auto":
+        if self._auto:
             self._handed = self._acked = Mark(cursor)
         else:
             self._handed = Mark(cursor, self._feed.native())

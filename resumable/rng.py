@@ -18,7 +18,7 @@ import numpy as np
 from resumable.errors import StateFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 __all__ = ["load_state_dict", "state_dict"]
 
@@ -29,18 +29,28 @@ def state_dict() -> dict[str, Any]:
     Returns:
         Lists, numbers and torch tensors, loadable with `torch.load(weights_only=True)`; per rank, about 20 kB.
     """
-    version, words, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002  # the global one is meant
-    state: dict[str, Any] = {
-        "python": [version, list(words), gauss],
-        "numpy": [name, [int(key) for key in keys], int(position), int(has_gauss), float(cached)],
-    }
-    torch = sys.modules.get("torch")
+    return capture()()
+
+
+def capture() -> Callable[[], dict[str, Any]]:
+    """Capture the same in a few microseconds, and return a function that makes plain values of it; for integrations."""
+    python, numpy = random.getstate(), np.random.get_state(legacy=True)  # noqa: NPY002  # the global one is meant
+    torch, tensors = sys.modules.get("torch"), {}
     if torch is not None:
-        state["torch"] = torch.get_rng_state()
+        tensors["torch"] = torch.get_rng_state()
         if torch.cuda.is_available() and torch.cuda.is_initialized():
-            state["cuda"] = torch.cuda.get_rng_state_all()
-    return state
+            tensors["cuda"] = torch.cuda.get_rng_state_all()
+
+    def make() -> dict[str, Any]:
+        version, words, gauss = python
+        name, keys, position, has_gauss, cached = numpy
+        return {
+            "python": [version, list(words), gauss],
+            "numpy": [name, [int(key) for key in keys], int(position), int(has_gauss), float(cached)],
+            **tensors,
+        }
+
+    return make
 
 
 def load_state_dict(state: Mapping[str, Any]) -> None:

@@ -1,0 +1,108 @@
+"""ResumableCallback: what Lightning's hooks mean for the data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from resumable.errors import ConfigurationError
+from resumable.integrations.lightning.bases import with_callback_bases
+from resumable.integrations.lightning.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ResumableCallback"]
+
+
+class ResumableCallback:
+    """Makes a run of the Lightning Trainer resume at the exact batch, from any checkpoint that the Trainer saves.
+
+        loader = resumable.wrap(DataLoader(dataset, batch_size=64, shuffle=True), seed=0)
+        trainer = Trainer(callbacks=[ResumableCallback(), ModelCheckpoint(every_n_train_steps=100, save_last=True)])
+        trainer.fit(model, loader, ckpt_path="last")
+
+    It saves nothing itself: it adds to each checkpoint of the Trainer the place of the train loaders, the Trainer's
+    counters of that place, and the random generators of every rank; and brings a resumed run there. Works with
+    `lightning.pytorch` and with `pytorch_lightning`.
+
+    Args:
+        wrap: wrap train loaders that are no resumable Loaders, wherever the Trainer has them from; or the options for
+            `resumable.wrap`, such as `{"seed": 1}`. The seed is that of `seed_everything` by default, or 0.
+        strict: refuse a checkpoint that does not fit this run, or has been saved without this callback. Without, both
+            are warned about, and the run goes on as near to it as possible.
+    """
+
+    _session: Session | None = None
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Make it a callback of the Lightning package that is in use."""
+        made: Self = object.__new__(with_callback_bases(cls))
+        return made
+
+    def __init__(self, *, wrap: bool | Mapping[str, Any] = False, strict: bool = True) -> None:
+        self.wrap = wrap
+        self.strict = strict
+
+    @property
+    def state_key(self) -> str:
+        """Where its part of a checkpoint is, under `checkpoint["callbacks"]`."""
+        return "ResumableCallback"
+
+    # ------------------------------------------------------------------ Lightning's hooks
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
+        """Follow the train loaders of a `fit`."""
+        if stage != "fit":
+            return
+        if sum(isinstance(callback, ResumableCallback) for callback in trainer.callbacks) > 1:
+            raise ConfigurationError(
+                "the Trainer has more than one ResumableCallback.\nEach would acknowledge every batch. Give it one."
+            )
+        self._session = Session(trainer, self.wrap, strict=self.strict)
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002  # Lightning's signature
+        """Take the place of a checkpoint to resume from."""
+        if self._session is not None and trainer.state.fn == "fit":
+            self._session.load(checkpoint["callbacks"].get(self.state_key), checkpoint)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
+        """Begin to train, or go to the checkpoint's place."""
+        self._live.start()
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
+        """Follow a new epoch."""
+        self._live.begin_epoch()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Count the batch as trained on, once the optimizer has stepped."""
+        self._live.follow()
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
+        """Note that random numbers are used up."""
+        if self._session is not None and not trainer.sanity_checking:
+            self._session.note_validation()
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
+        """Note that the validation that was due is done."""
+        if self._session is not None and not trainer.sanity_checking:
+            self._session.end_validation()
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
+        """Let the loaders go to their next epoch."""
+        self._live.end_epoch()
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002  # Lightning's signature
+        """Add the place of the weights to a checkpoint."""
+        part = None if self._session is None else self._session.save(checkpoint, alone=False)
+        if part is not None:
+            checkpoint["callbacks"][self.state_key] = part
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
+        """Give the loaders back."""
+        if stage == "fit" and self._session is not None:
+            self._session.finish()
+
+    @property
+    def _live(self) -> Session:
+        assert self._session is not None
+        return self._session

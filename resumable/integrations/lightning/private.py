@@ -1,0 +1,283 @@
+"""Everything of Lightning that this package uses and that Lightning does not document, in one place.
+
+Read in Lightning 2.6.6. `check_names` says what a newer one has changed, before a run is started with it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from resumable.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+__all__ = [
+    "FIT_LOOP",
+    "at_epoch_end",
+    "begin_epoch_anew",
+    "call_at_entry",
+    "check_names",
+    "count_fetches_ahead",
+    "counters",
+    "finish_batch",
+    "finish_epoch",
+    "gives_iterator",
+    "is_accumulating",
+    "is_cycling",
+    "is_interrupted",
+    "is_over",
+    "live_loader",
+    "metrics",
+    "note_reload",
+    "reloaded_at",
+    "restart_fetching",
+    "restore_consumed",
+    "restore_metrics",
+    "set_lengths",
+    "steps_logged",
+    "swap_sources",
+]
+
+FIT_LOOP = "fit_loop"  # of the checkpoint's "loops"
+
+_NAMES = """
+    _logger_connector._callback_metrics
+    _signal_connector
+    interrupted
+    fit_loop._combined_loader
+    fit_loop._data_fetcher
+    fit_loop._data_source.instance
+    fit_loop._data_source.dataloader
+    fit_loop._last_train_dl_reload_epoch
+    fit_loop._restarting
+    fit_loop.epoch_progress.current.processed
+    fit_loop.epoch_progress.total.completed
+    fit_loop.max_batches
+    fit_loop.setup_data
+    fit_loop.epoch_loop._batches_that_stepped
+    fit_loop.epoch_loop._num_ready_batches_reached
+    fit_loop.epoch_loop._should_accumulate
+    fit_loop.epoch_loop._skip_next_val
+    fit_loop.epoch_loop.batch_progress.current.ready
+    fit_loop.epoch_loop.batch_progress.is_last_batch
+    fit_loop.epoch_loop.batch_progress.total.processed
+    fit_loop.epoch_loop.on_advance_end
+    fit_loop.epoch_loop.reset
+    fit_loop.epoch_loop.restarting
+    fit_loop.epoch_loop.update_lr_schedulers
+    fit_loop.epoch_loop.val_loop._data_source.dataloader
+    fit_loop.epoch_loop.val_loop._restarting
+"""
+
+
+def check_names(trainer: Any) -> None:
+    """Refuse a Lightning in which a name is missing that this package relies on.
+
+    Raises:
+        UnsupportedError: the message says which ones.
+    """
+    missing = [path for path in _NAMES.split() if not _has(trainer, path)]
+    if missing:
+        package = type(trainer).__module__.partition(".")[0]
+        raise UnsupportedError(
+            f"this version of {package} has no {', '.join(missing)} in its Trainer.\n"
+            "The batches that it trains on could not be followed, and a checkpoint would not fit them. Use a version "
+            "from 2.2 to 2.6, or a newer resumable."
+        )
+
+
+def _has(owner: Any, path: str) -> bool:
+    for name in path.split("."):
+        if not hasattr(owner, name):
+            return False
+        owner = getattr(owner, name)
+    return True
+
+
+# ---------------------------------------------------------------------- where the loaders come from
+
+
+def swap_sources(trainer: Any, train: Callable[[Any], Any], validation: Callable[[Any], Any]) -> None:
+    """Let the loaders that the Trainer asks its source for go through a function first."""
+    loop = trainer.fit_loop
+    loop._data_source = _Source(loop._data_source, train)
+    loop.epoch_loop.val_loop._data_source = _Source(loop.epoch_loop.val_loop._data_source, validation)
+
+
+class _Source:
+    """Stands before the Trainer's own source of loaders, be that `fit`, a module or a datamodule."""
+
+    def __init__(self, source: Any, change: Callable[[Any], Any]) -> None:
+        original = source._original if isinstance(source, _Source) else source
+        object.__setattr__(self, "_original", original)
+        object.__setattr__(self, "_change", change)
+
+    def dataloader(self) -> Any:
+        return self._change(self._original.dataloader())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._original, name, value)
+
+
+def live_loader(trainer: Any) -> Any:
+    """Return the CombinedLoader that is trained from, or None before there is one."""
+    return trainer.fit_loop._combined_loader
+
+
+def is_cycling(trainer: Any) -> bool:
+    """Tell whether short loaders begin again until the longest one ends."""
+    return bool(trainer.fit_loop._combined_loader._mode == "max_size_cycle")
+
+
+def restore_consumed(trainer: Any, consumed: Sequence[bool]) -> None:
+    """Tell the mode `max_size_cycle` which loaders have come to an end in this epoch."""
+    iterator = trainer.fit_loop._combined_loader._iterator
+    if hasattr(iterator, "_consumed"):
+        iterator._consumed = list(consumed)
+
+
+def restart_fetching(trainer: Any) -> None:
+    """Throw away what was fetched ahead, and take new iterators of the loaders."""
+    iter(trainer.fit_loop._data_fetcher)
+
+
+def gives_iterator(trainer: Any) -> bool:
+    """Tell whether `training_step` takes batches itself, by its argument `dataloader_iter`."""
+    return hasattr(trainer.fit_loop._data_fetcher, "iterator_wrapper")
+
+
+def set_lengths(trainer: Any, lengths: Sequence[float]) -> None:
+    """Tell the Trainer the lengths of this epoch, where they differ from the last one's."""
+    loop, limit = trainer.fit_loop, trainer.limit_train_batches
+    loader = loop._combined_loader
+    limits = [length if length == float("inf") else int(length * limit) for length in lengths]
+    if isinstance(limit, int):
+        limits = [min(length, limit) for length in lengths]
+    loader.limits = limits
+    with suppress(TypeError, NotImplementedError):
+        loop.max_batches = len(loader)
+    interval = trainer.val_check_interval
+    if isinstance(interval, float) and loop.max_batches != float("inf") and trainer.val_check_batch is not None:
+        trainer.val_check_batch = max(1, int(loop.max_batches * interval))
+
+
+def reloaded_at(trainer: Any) -> int | None:
+    """Return the epoch in which the loaders were last made, or None before."""
+    epoch = trainer.fit_loop._last_train_dl_reload_epoch
+    return None if epoch == float("-inf") else int(epoch)
+
+
+def note_reload(trainer: Any, epoch: int | None) -> None:
+    """Set the epoch from which `reload_dataloaders_every_n_epochs` counts."""
+    if epoch is not None:
+        trainer.fit_loop._last_train_dl_reload_epoch = epoch
+
+
+# ---------------------------------------------------------------------- where the Trainer stands
+
+
+def counters(trainer: Any) -> tuple[Any, Any]:
+    """Return the Trainer's counts of epochs and of batches."""
+    return trainer.fit_loop.epoch_progress, trainer.fit_loop.epoch_loop.batch_progress
+
+
+def steps_logged(trainer: Any) -> int:
+    """Count the optimizer steps behind which everything was done, validation included."""
+    return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
+
+
+def is_accumulating(trainer: Any) -> bool:
+    """Tell whether the gradients of the last batch wait for those of the next ones."""
+    return bool(trainer.fit_loop.epoch_loop._should_accumulate())
+
+
+def is_over(trainer: Any) -> bool:
+    """Tell whether the last batch was the last one of its epoch."""
+    return bool(trainer.fit_loop.epoch_loop._num_ready_batches_reached())
+
+
+def is_interrupted(trainer: Any) -> bool:
+    """Tell whether an exception is ending the run, so that other ranks may never answer."""
+    return bool(trainer.interrupted)
+
+
+def count_fetches_ahead(trainer: Any) -> int:
+    """Count the batches that were fetched and not given to `training_step` yet."""
+    return len(getattr(trainer.fit_loop._data_fetcher, "batches", ()))
+
+
+def at_epoch_end(trainer: Any) -> bool:
+    """Tell whether the epoch's batches are behind and its end is not done yet."""
+    progress = trainer.fit_loop.epoch_progress.current
+    return bool(progress.completed < progress.processed)
+
+
+def metrics(trainer: Any) -> dict[str, Any]:
+    """Return the logged metrics that schedulers, early stopping and checkpointing look at."""
+    return dict(trainer.callback_metrics)
+
+
+def restore_metrics(trainer: Any, values: Mapping[str, Any]) -> None:
+    """Put logged metrics back."""
+    trainer._logger_connector._callback_metrics.update(values)
+
+
+# ---------------------------------------------------------------------- resuming
+
+
+def call_at_entry(trainer: Any, enter: Callable[[], None]) -> None:
+    """Let a function take the place of the Trainer's own preparations for the first epoch of a resumed run.
+
+    Those would guess from the counters what was done before the checkpoint and what was not, and guess wrong wherever
+    a validation or an epoch's end was due.
+    """
+    loop = trainer.fit_loop.epoch_loop
+
+    def reset() -> None:
+        del loop.reset
+        enter()
+
+    loop.reset = reset
+
+
+def begin_epoch_anew(trainer: Any) -> None:
+    """Let the epoch that comes begin at its first batch, although a checkpoint was loaded."""
+    for loop in _loops(trainer):
+        loop._restarting = False
+
+
+def finish_batch(trainer: Any, *, is_last: bool, pending: bool, validated: bool) -> None:
+    """Go on in the middle of an epoch: do what comes behind a batch, up to the next one.
+
+    Args:
+        trainer: the Trainer.
+        is_last: the batch was the epoch's last one.
+        pending: it has still to be done, beginning with a validation where one is due.
+        validated: without the validation.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    loop.batch_progress.is_last_batch = is_last
+    begin_epoch_anew(trainer)
+    if pending:
+        loop._skip_next_val = validated
+        loop.on_advance_end(trainer.fit_loop._data_fetcher)
+
+
+def finish_epoch(trainer: Any) -> None:
+    """Step the schedulers that wait for an epoch's metrics (`ReduceLROnPlateau`), for the epoch before."""
+    loop = trainer.fit_loop
+    loop.epoch_progress.current.completed -= 1
+    try:
+        loop.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+    finally:
+        loop.epoch_progress.current.completed += 1
+
+
+def _loops(trainer: Any) -> Iterator[Any]:
+    loop = trainer.fit_loop
+    yield from (loop, loop.epoch_loop, loop.epoch_loop.val_loop)

@@ -1,0 +1,119 @@
+"""What the callback adds to a checkpoint, under `checkpoint["callbacks"]["ResumableCallback"]`.
+
+format       version of this schema
+place        where training stood (`place.py`)
+torn         an optimizer step was being taken, so that weights and data do not belong together
+ranks        per rank: states of the train loaders, generators, and whether they are of that place
+metrics      logged metrics that schedulers and other callbacks look at
+reloaded_at  epoch in which the loaders were made
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from resumable import rng
+from resumable.errors import PromiseWarning, StateFormatError, StateMismatchError
+from resumable.integrations.lightning.place import Place
+from resumable.integrations.lightning.ranks import RankState, is_shared
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from resumable.integrations.lightning.streams import TrainStream
+
+__all__ = ["FORMAT", "Saved"]
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The callback's part of a checkpoint."""
+
+    place: Place
+    torn: bool
+    ranks: Sequence[RankState]
+    metrics: Mapping[str, Any]
+    reloaded_at: int | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values and tensors, such as `torch.load(weights_only=True)` takes."""
+        return {
+            "format": FORMAT,
+            "place": self.place.as_dict(),
+            "torn": self.torn,
+            "ranks": [rank.as_dict() for rank in self.ranks],
+            "metrics": dict(self.metrics),
+            "reloaded_at": self.reloaded_at,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Saved:
+        """Read the part of a checkpoint.
+
+        Raises:
+            StateFormatError: it is damaged, or of a newer version.
+            StateMismatchError: weights and data of this checkpoint do not belong together.
+        """
+        version = values.get("format")
+        if type(version) is not int or version > FORMAT:
+            raise StateFormatError(
+                f"the checkpoint's part of ResumableCallback is of format {version!r}, and this version of resumable "
+                f"reads up to {FORMAT}.\nNothing was loaded. Upgrade resumable to the version that wrote it."
+            )
+        try:
+            ranks = [RankState(one["loaders"], one["generators"], exact=one["exact"]) for one in values["ranks"]]
+            saved = cls(
+                Place.from_dict(values["place"]), values["torn"], ranks, values["metrics"], values["reloaded_at"]
+            )
+        except (KeyError, TypeError) as error:
+            raise StateFormatError(
+                f"the checkpoint's part of ResumableCallback is damaged: {error!r}.\n"
+                "Nothing was loaded. Resume from another checkpoint."
+            ) from error
+        if saved.torn:
+            raise StateMismatchError(
+                "the checkpoint was saved while an optimizer step was being taken, behind batch "
+                f"{saved.place.batch} of epoch {saved.place.epoch}.\nIts weights hold a part of the next batch, which "
+                "would be trained on twice or not at all. Resume from another checkpoint."
+            )
+        return saved
+
+    def restore_loaders(self, streams: Sequence[TrainStream], rank: int, world_size: int, *, strict: bool) -> None:
+        """Bring the train loaders of a rank to the checkpoint's place.
+
+        Raises:
+            StateMismatchError: they are others than the checkpoint's, or cannot be brought there.
+        """
+        leader = self.ranks[0].loaders
+        if len(streams) != len(leader):
+            raise StateMismatchError(
+                f"the Trainer has {len(streams)} train loaders, and the checkpoint has states of {len(leader)}.\n"
+                "Some loaders would begin anew. Give the Trainer the loaders that the run was started with."
+            )
+        own = self.ranks[rank] if len(self.ranks) == world_size else self.ranks[0]
+        for stream, mine, target in zip(streams, own.loaders, leader, strict=True):
+            if own.exact or is_shared(target["state"]):
+                stream.restore(mine if own.exact else target, strict=strict)
+            else:
+                stream.restore(mine, strict=strict)
+                stream.catch_up(target)
+
+    def restore_generators(self, rank: int) -> None:
+        """Put back the global generators of a rank; one that is new begins as one of the old ones."""
+        own = self.ranks[rank % len(self.ranks)]
+        rng.load_state_dict(own.generators)
+
+    def warn(self, rank: int) -> None:
+        """Say which promise does not hold for this checkpoint."""
+        if not self.ranks[rank % len(self.ranks)].exact:
+            warnings.warn(
+                f"the checkpoint was saved when the run was interrupted, without asking rank {rank} for its random "
+                "generators.\nIts data goes on exactly, but dropout and the like go on from an earlier state on this "
+                "rank. A checkpoint of a regular save has the generators of all ranks.",
+                PromiseWarning,
+                stacklevel=2,
+            )

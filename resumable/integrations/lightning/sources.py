@@ -1,0 +1,117 @@
+"""Finds the loaders in what a user gives the Trainer, and makes Loaders of them where that is asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from torch.utils import _pytree as pytree
+
+import resumable
+from resumable.errors import UnsupportedError
+from resumable.integrations.lightning.streams import TrainStream, ValidationStream
+from resumable.loader import Loader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["make_loader", "replace_loaders", "with_validation_streams"]
+
+
+def replace_loaders(tree: Any, replace: Callable[[Any, str], Any]) -> Any:
+    """Replace each loader in the Trainer's collection of them.
+
+    Args:
+        tree: a loader; dictionaries, lists and tuples of loaders, nested as they like; or a CombinedLoader, which is
+            changed in place, as the Trainer itself does.
+        replace: is given a loader and the name of its place.
+
+    Returns:
+        The same collection of what `replace` returned.
+    """
+    if _is_combined(tree):
+        _, names = _flatten(tree.iterables)
+        pairs = zip(tree.flattened, names, strict=True)
+        tree.flattened = [replace(loader, name) for loader, name in pairs]
+        return tree
+    leaves, names = _flatten(tree)
+    replaced = [replace(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+    _, spec = pytree.tree_flatten(tree, is_leaf=_is_data)
+    return pytree.tree_unflatten(replaced, spec)
+
+
+def _flatten(tree: Any) -> tuple[list[Any], list[str]]:
+    pairs, _ = pytree.tree_flatten_with_path(tree, is_leaf=_is_data)
+    return [leaf for _, leaf in pairs], [pytree.keystr(path) or "(the only one)" for path, _ in pairs]
+
+
+def _is_combined(tree: Any) -> bool:
+    return hasattr(tree, "flattened") and hasattr(tree, "iterables")
+
+
+def _is_data(node: Any) -> bool:
+    """Tell whether a list or tuple holds batches and not loaders: anything in it that nobody could iterate for batches.
+
+    The Trainer alone takes a list of tensors for a collection of loaders, one per tensor.
+    """
+    if not isinstance(node, (list, tuple)):
+        return False
+    return not node or any(isinstance(leaf, _values()) for leaf in pytree.tree_leaves(node))
+
+
+def _values() -> tuple[type, ...]:
+    return (int, float, str, bytes, type(None), sys.modules["torch"].Tensor, sys.modules["numpy"].ndarray)
+
+
+def make_loader(source: Any, name: str, wrap: bool | Mapping[str, Any], *, world_size: int, overfit: bool) -> Loader:
+    """Return the Loader of a train loader.
+
+    Args:
+        source: what the user gave: a Loader, or something to wrap.
+        name: its place in the Trainer's collection, for messages.
+        wrap: whether to wrap what is no Loader; or the options for it.
+        world_size: number of ranks.
+        overfit: no shuffling (`overfit_batches`).
+
+    Raises:
+        UnsupportedError: it is no Loader, and is not to be wrapped or cannot be.
+    """
+    if isinstance(source, TrainStream):
+        return source.loader
+    if isinstance(source, Loader):
+        return source
+    if wrap is False:
+        raise UnsupportedError(
+            f"the train loader {name} is no resumable Loader but a {type(source).__module__}."
+            f"{type(source).__qualname__}.\nA resumed run would begin its data anew, in the middle of an epoch. Give "
+            "the Trainer resumable.wrap(loader), or use ResumableCallback(wrap=True)."
+        )
+    options = {"seed": int(os.environ.get("PL_GLOBAL_SEED") or 0), **(wrap if wrap is not True else {})}
+    if _is_map_style(source):
+        if world_size > 1 and not source.drop_last:
+            options.setdefault("tail", "pad")  # equal shares, as by the DistributedSampler that Lightning injects
+        if overfit:
+            source = _without_shuffling(source)
+    try:
+        return resumable.wrap(source, **options)
+    except Exception as error:
+        error.add_note(f"It is the train loader {name} of the Trainer, which ResumableCallback(wrap=...) wraps.")
+        raise
+
+
+def _is_map_style(source: Any) -> bool:
+    data = sys.modules["torch"].utils.data
+    return isinstance(source, data.DataLoader) and not isinstance(source.dataset, data.IterableDataset)
+
+
+def _without_shuffling(source: Any) -> Any:
+    """Return a DataLoader like this one that reads its dataset from front to back."""
+    data = sys.modules["torch"].utils.data
+    names = "dataset", "batch_size", "num_workers", "collate_fn", "pin_memory", "drop_last", "worker_init_fn"
+    return data.DataLoader(**{name: getattr(source, name) for name in names}, shuffle=False)
+
+
+def with_validation_streams(tree: Any) -> Any:
+    """Let each Loader among the validation loaders begin at the same place in every validation."""
+    return replace_loaders(tree, lambda loader, _: ValidationStream(loader) if isinstance(loader, Loader) else loader)

@@ -1,0 +1,234 @@
+"""What the Trainer iterates over in place of a Loader.
+
+The Trainer asks for an iterator more often than it reads one (to check the type, before it knows of a checkpoint, in
+every epoch), reads ahead where there is no length, and begins short loaders again (`max_size_cycle`). A stream hands
+over the batches of the Loader's epochs such that none of this matters: an iterator begins where training stands.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from resumable.cursor import Cursor
+from resumable.errors import PromiseWarning, StateMismatchError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from resumable.integrations.lightning.handed import Handed
+    from resumable.loader import Loader
+
+__all__ = ["TrainStream", "ValidationStream"]
+
+
+class TrainStream:
+    """A Loader as the Trainer's train loader: an epoch of the Trainer is one of the Loader, or several if it is cycled.
+
+    Args:
+        loader: acknowledges by itself no more from now on.
+        name: its place in the Trainer's collection of loaders, for messages.
+        number: the same as a number.
+        handed: is told of each batch that is handed over.
+        on_fetch: called before each batch is fetched.
+        same_epoch: read the same epoch again and again (`overfit_batches`).
+    """
+
+    def __init__(  # noqa: PLR0913  # made in one place
+        self,
+        loader: Loader,
+        name: str,
+        number: int,
+        handed: Handed,
+        on_fetch: Callable[[], None],
+        *,
+        same_epoch: bool = False,
+    ) -> None:
+        self.loader, self.name = loader, name
+        self._number, self._handed, self._on_fetch = number, handed, on_fetch
+        loader.set_ack("manual")
+        if loader.epoch > loader.acknowledged.epoch:
+            loader.end_epoch()  # nothing is left of it
+        self._home = loader.state_dict() if same_epoch else None
+        self._set_base()
+        self._reading: _Pass | None = None  # the iterator that began last
+        self.exhausted = False  # it came to the end of its epoch
+
+    def _set_base(self) -> None:
+        self.base = self.epoch = self.loader.acknowledged.epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        return _Pass(self)
+
+    def __len__(self) -> int:
+        """Count the batches of the whole epoch.
+
+        Raises:
+            TypeError: nobody knows the length before its end.
+        """
+        return self.loader.total_steps(self.epoch)
+
+    def __repr__(self) -> str:
+        return f"<TrainStream {self.name} of {self.loader!r}>"
+
+    # ------------------------------------------------------------------ for the iterators
+
+    def begin(self, reading: _Pass) -> int:
+        """Get ready to hand over batches to a new iterator, and return the number of the Loader's epoch."""
+        self._reading = reading
+        if self.exhausted:  # the Trainer cycles
+            self.exhausted = False
+            self.loader.turn_over(reading.follows)
+            return self.loader.cursor.epoch
+        self._handed.clear()
+        self.loader.begin()
+        return self.epoch
+
+    def next_batch(self, reading: _Pass, epoch: int) -> Any:
+        """Hand over a batch.
+
+        Raises:
+            StopIteration: the epoch is over, or another iterator has begun.
+        """
+        self._on_fetch()
+        if reading is not self._reading or self.exhausted:
+            raise StopIteration
+        if self.loader.cursor.epoch != epoch:
+            self.exhausted = True
+            raise StopIteration
+        try:
+            batch = self.loader.next_batch(epoch)
+        except StopIteration:
+            self.exhausted = True
+            raise
+        self._handed.add(self._number)
+        return batch
+
+    @property
+    def live_epoch(self) -> int:
+        """The epoch of the Loader that is read now."""
+        return self._reading.epoch if self._reading else self.epoch
+
+    # ------------------------------------------------------------------ for the callback
+
+    def ack(self) -> None:
+        """Count the oldest batch as trained on."""
+        self.loader.ack()
+        self.epoch = self.loader.acknowledged.epoch
+
+    def end_epoch(self) -> None:
+        """Go to where the Trainer's next epoch begins: the next epoch of the Loader."""
+        self.loader.begin()
+        if self._home is not None:
+            self.loader.load_state_dict(self._home)
+        elif self.loader.acknowledged.epoch == self.epoch:
+            self.loader.end_epoch()
+        self.exhausted, self._reading = False, None
+        self._set_base()
+
+    def bookmark(self) -> Callable[[], dict[str, Any]]:
+        """Return a function that makes what `restore` takes, of where training stands now."""
+        epoch, base, make = self.epoch, self.base, self.loader.bookmark()
+        return lambda: {"epoch": epoch, "base": base, "state": make()}
+
+    def restore(self, saved: Mapping[str, Any], *, strict: bool) -> None:
+        """Go to where a bookmark was taken."""
+        try:
+            self.loader.load_state_dict(saved["state"], strict=strict)
+        except Exception as error:
+            error.add_note(f"It is the train loader {self.name} of the Trainer.")
+            raise
+        self.epoch, self.base = saved["epoch"], saved["base"]
+        self.exhausted, self._reading = False, None
+
+    def go_to(self, epoch: int, batch: int) -> None:
+        """Go to a batch of an epoch, as far as the source can.
+
+        Warns:
+            PromiseWarning: it cannot, as it goes only to where it was before.
+        """
+        try:
+            self.loader.seek(epoch=epoch, step=batch)
+        except UnsupportedError:
+            warnings.warn(
+                f"the train loader {self.name} cannot go to batch {batch} of epoch {epoch} without a state of its own."
+                "\nIt begins where it stands.",
+                PromiseWarning,
+                stacklevel=2,
+            )
+        self._set_base()
+
+    def catch_up(self, target: Mapping[str, Any]) -> None:
+        """Read on, and throw away, up to the place of another rank's bookmark.
+
+        Raises:
+            StateMismatchError: this stream has no such place.
+        """
+        loader, cursor = self.loader, Cursor.from_dict(target["state"]["cursor"])
+        while loader.acknowledged < cursor:
+            epoch = loader.acknowledged.epoch
+            with suppress(StopIteration):
+                loader.next_batch(epoch)
+                loader.ack()
+        if loader.acknowledged != cursor:
+            raise StateMismatchError(
+                f"the train loader {self.name} of this rank has no place {cursor}: it goes on at {loader.acknowledged}."
+                "\nThe ranks would train on different steps. Resume from another checkpoint."
+            )
+        self.epoch, self.base = target["epoch"], target["base"]
+
+    # Lightning saves what has these two. Without the callback, a checkpoint's own part is found by it.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the Loader's state."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load the Loader's state."""
+        self.loader.load_state_dict(state_dict)
+        self.exhausted, self._reading = False, None
+        self._set_base()
+
+
+class _Pass:
+    """One iterator of a stream; nothing happens before its first `next()`."""
+
+    def __init__(self, stream: TrainStream) -> None:
+        self._stream = stream
+        self.follows = -1
+        self.epoch = -1
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self.epoch < 0:
+            self.follows = self._stream.live_epoch
+            self.epoch = self._stream.begin(self)
+        return self._stream.next_batch(self, self.epoch)
+
+
+class ValidationStream:
+    """A Loader as the Trainer's validation loader: each iterator gives the same epoch, from its beginning.
+
+    Args:
+        loader: a Loader, at the place from which each validation is to begin.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+        self._home = loader.state_dict()
+        self._epoch = loader.epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        self.loader.load_state_dict(self._home)
+        yield from self.loader
+
+    def __len__(self) -> int:
+        """Count the batches.
+
+        Raises:
+            TypeError: nobody knows the length before its end.
+        """
+        return self.loader.total_steps(self._epoch)
