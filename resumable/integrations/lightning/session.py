@@ -233,7 +233,7 @@ class Session:
     def end_validation(self) -> None:
         """A validation came to its end."""
         boundary = self._boundary
-        if boundary is not None and boundary.place.stage == "batch":
+        if boundary is not None and boundary.place.stage == "batch" and not self._held:
             self._boundary = replace(
                 boundary, place=replace(boundary.place, stage="validated"), generators=rng.capture()
             )

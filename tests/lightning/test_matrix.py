@@ -1,0 +1,171 @@
+"""Each moment at which a checkpoint can be saved: the resumed run equals the uninterrupted one, bit for bit."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from runs import Model, Outcome, PlannedError, SaveOnce, check_rest, fit
+from sources import MAKERS, SIZED, validation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def trained(count: int) -> Callable[[Any, Any], bool]:
+    return lambda _, model: model.trained == count
+
+
+def always(*_: Any) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Row:
+    """A moment to save at.
+
+    Args:
+        name: what happens.
+        hook: of the Trainer.
+        when: the first time this holds.
+        trained: batches that are in the weights then.
+        begins: first event of the resumed run.
+        options: of the Trainer, as items.
+        model: options of the interrupted model, as items.
+        validates: there is a validation loader.
+        sized: the case needs a loader with a length.
+    """
+
+    name: str
+    hook: str
+    when: Callable[[Any, Any], bool]
+    trained: int
+    begins: str
+    options: tuple[tuple[str, Any], ...] = ()
+    model: tuple[tuple[str, Any], ...] = ()
+    validates: bool = False
+    sized: bool = False
+
+
+STEPS = (("max_steps", 12),)
+LIMIT = (("limit_train_batches", 4),)
+WINDOW = (("accumulate_grad_batches", 3),)
+EVERY_2 = (("val_check_interval", 2),)
+
+ROWS = [
+    Row("batch end 1", "on_train_batch_end", trained(1), 1, "train"),
+    Row("batch end 3", "on_train_batch_end", trained(3), 3, "train"),
+    Row("batch end, last", "on_train_batch_end", trained(5), 5, "epoch end"),
+    Row("batch end 7", "on_train_batch_end", trained(7), 7, "train"),
+    Row("batch end, last of the second epoch", "on_train_batch_end", trained(10), 10, "epoch end"),
+    Row("batch end 3, max_steps", "on_train_batch_end", trained(3), 3, "train", STEPS),
+    Row("batch end, last, max_steps", "on_train_batch_end", trained(5), 5, "epoch end", STEPS),
+    Row("batch start 3", "on_train_batch_start", trained(3), 3, "train"),
+    Row("batch start, first", "on_train_batch_start", trained(0), 0, "epoch start"),
+    Row("train start", "on_train_start", always, 0, "epoch start"),
+    Row("epoch start", "on_train_epoch_start", trained(5), 5, "epoch start"),
+    Row("epoch start, max_steps", "on_train_epoch_start", trained(5), 5, "epoch start", STEPS),
+    Row("epoch end", "on_train_epoch_end", trained(5), 5, "epoch start"),
+    Row("epoch end, max_steps", "on_train_epoch_end", trained(5), 5, "epoch start", STEPS),
+    Row("exception 3", "on_exception", always, 3, "train", (), (("fail_at", 3),)),
+    Row("exception, first of an epoch", "on_exception", always, 5, "epoch start", (), (("fail_at", 5),)),
+    Row("exception, first of all", "on_exception", always, 0, "epoch start", (), (("fail_at", 0),)),
+    Row("limit, 3", "on_train_batch_end", trained(3), 3, "train", LIMIT),
+    Row("limit, last", "on_train_batch_end", trained(4), 4, "epoch end", LIMIT),
+    Row("limit, epoch end", "on_train_epoch_end", trained(4), 4, "epoch start", LIMIT),
+    Row("limit as a share", "on_train_batch_end", trained(4), 4, "train", (("limit_train_batches", 0.6),), sized=True),
+    Row("window, 1 of 3", "on_train_batch_end", trained(4), 3, "train", WINDOW),
+    Row("window, 2 of 2, the last", "on_train_batch_end", trained(5), 5, "epoch end", WINDOW),
+    Row("window, closed", "on_train_batch_end", trained(3), 3, "train", WINDOW),
+    Row("window, exception in it", "on_exception", always, 3, "train", WINDOW, (("fail_at", 4),)),
+    Row("window, exception at its first", "on_exception", always, 3, "train", WINDOW, (("fail_at", 3),)),
+    Row("window, exception in the first", "on_exception", always, 0, "epoch start", WINDOW, (("fail_at", 1),)),
+    Row("validation due", "on_train_batch_end", trained(2), 2, "validation", EVERY_2, validates=True),
+    Row("validation start", "on_validation_start", trained(2), 2, "validation", EVERY_2, validates=True),
+    Row("in a validation", "on_validation_batch_end", trained(4), 4, "validation", EVERY_2, validates=True),
+    Row("validation end", "on_validation_end", trained(2), 2, "train", EVERY_2, validates=True),
+    Row(
+        "exception in a validation",
+        "on_exception",
+        always,
+        4,
+        "validation",
+        EVERY_2,
+        (("fail_in_validation", 4),),
+        validates=True,
+    ),
+    Row("behind a validation", "on_train_batch_end", trained(3), 3, "train", EVERY_2, validates=True),
+    Row("batch start behind a validation", "on_train_batch_start", trained(4), 4, "train", EVERY_2, validates=True),
+    Row(
+        "exception behind a validation", "on_exception", always, 4, "train", EVERY_2, (("fail_at", 4),), validates=True
+    ),
+    Row("epoch's validation due", "on_train_batch_end", trained(5), 5, "validation", validates=True),
+    Row("in the epoch's validation", "on_validation_batch_end", trained(5), 5, "validation", validates=True),
+    Row("epoch's validation end", "on_validation_end", trained(5), 5, "epoch end", validates=True),
+    Row("epoch end with validation", "on_train_epoch_end", trained(5), 5, "epoch start", validates=True),
+    Row("epoch end with validation, max_steps", "on_train_epoch_end", trained(5), 5, "epoch start", STEPS, (), True),
+    Row(
+        "validation in a window",
+        "on_validation_end",
+        trained(4),
+        3,
+        "train",
+        (*WINDOW, ("val_check_interval", 4)),
+        validates=True,
+    ),
+    Row(
+        "validation every 4 batches of all epochs",
+        "on_train_batch_end",
+        trained(8),
+        8,
+        "validation",
+        (("val_check_interval", 4), ("check_val_every_n_epoch", None)),
+        validates=True,
+    ),
+    Row(
+        "validation with a sanity check",
+        "on_train_batch_end",
+        trained(4),
+        4,
+        "validation",
+        (*EVERY_2, ("num_sanity_val_steps", 2)),
+        validates=True,
+    ),
+]
+
+
+@cache
+def uninterrupted(kind: str, options: tuple[tuple[str, Any], ...], *, validates: bool) -> Outcome:
+    return fit(Model(), MAKERS[kind](), validation() if validates else None, **dict(options))
+
+
+CASES = [
+    pytest.param(
+        row,
+        kind,
+        id=f"{row.name}, {kind}",
+        marks=[] if kind in {"indexed", "snapshot"} else [pytest.mark.slow],
+    )
+    for row in ROWS
+    for kind in MAKERS
+    if kind in SIZED or not row.sized
+]
+
+
+@pytest.mark.parametrize(("row", "kind"), CASES)
+def test_a_resumed_run_equals_the_uninterrupted_one(row: Row, kind: str, tmp_path: Path) -> None:
+    whole = uninterrupted(kind, row.options, validates=row.validates)
+    path, options = tmp_path / "saved.ckpt", dict(row.options)
+    data = MAKERS[kind](), validation() if row.validates else None
+    try:
+        fit(Model(**dict(row.model)), *data, callbacks=[SaveOnce(path, row.hook, row.when)], **options)
+    except PlannedError:
+        pass
+    rest = fit(Model(), MAKERS[kind](), data[1], checkpoint=path, **options)
+    check_rest(whole, rest, trained=row.trained, begins=row.begins)
