@@ -102,6 +102,20 @@ class SaveOnce(Callback):
             trainer.save_checkpoint(self.path)
 
 
+class SaveAlways(Callback):
+    """Saves a checkpoint in each call of a hook of the Trainer."""
+
+    def __init__(self, folder: Path, hook: str = "on_train_batch_end") -> None:
+        self.folder = folder
+        self.saved: dict[int, Path] = {}
+        setattr(self, hook, self._save)
+
+    def _save(self, trainer: Any, module: Any, *_: Any, **__: Any) -> None:
+        path = self.folder / f"{module.trained}.ckpt"
+        trainer.save_checkpoint(path)
+        self.saved[module.trained] = path
+
+
 @dataclass
 class Outcome:
     """What a run trained on, and what came out."""

@@ -5,16 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from resumable.errors import ConfigurationError
+from resumable.integrations.lightning import private
 from resumable.integrations.lightning.bases import with_callback_bases
+from resumable.integrations.lightning.requeue import RequeueSignal
 from resumable.integrations.lightning.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    _Callback = Any  # a callback of whichever package, to type checkers
+else:
+    _Callback = object
+
 __all__ = ["ResumableCallback"]
 
 
-class ResumableCallback:
+class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found when one is made
     """Makes a run of the Lightning Trainer resume at the exact batch, from any checkpoint that the Trainer saves.
 
         loader = resumable.wrap(DataLoader(dataset, batch_size=64, shuffle=True), seed=0)
@@ -28,19 +34,25 @@ class ResumableCallback:
     Args:
         wrap: wrap train loaders that are no resumable Loaders, wherever the Trainer has them from; or the options for
             `resumable.wrap`, such as `{"seed": 1}`. The seed is that of `seed_everything` by default, or 0.
+        save_on_sigterm: save a checkpoint when SIGTERM ends the run (preemption), as `last-sigterm.ckpt` in the folder
+            of the first ModelCheckpoint, where `ckpt_path="last"` finds it.
         strict: refuse a checkpoint that does not fit this run, or has been saved without this callback. Without, both
             are warned about, and the run goes on as near to it as possible.
     """
 
     _session: Session | None = None
+    _requeue: RequeueSignal | None = None
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Make it a callback of the Lightning package that is in use."""
         made: Self = object.__new__(with_callback_bases(cls))
         return made
 
-    def __init__(self, *, wrap: bool | Mapping[str, Any] = False, strict: bool = True) -> None:
+    def __init__(
+        self, *, wrap: bool | Mapping[str, Any] = False, save_on_sigterm: bool = False, strict: bool = True
+    ) -> None:
         self.wrap = wrap
+        self.save_on_sigterm = save_on_sigterm
         self.strict = strict
 
     @property
@@ -68,14 +80,22 @@ class ResumableCallback:
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
         """Begin to train, or go to the checkpoint's place."""
         self._live.start()
+        self._requeue = RequeueSignal(trainer, self._live.save_alone)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
         """Follow a new epoch."""
         self._live.begin_epoch()
 
+    def on_train_batch_start(self, *_: Any) -> None:
+        """Hold back signals that save."""
+        if self._requeue is not None:
+            self._requeue.begin_batch()
+
     def on_train_batch_end(self, *_: Any) -> None:
         """Count the batch as trained on, once the optimizer has stepped."""
         self._live.follow()
+        if self._requeue is not None:
+            self._requeue.end_batch()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
         """Note that random numbers are used up."""
@@ -93,9 +113,14 @@ class ResumableCallback:
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002  # Lightning's signature
         """Add the place of the weights to a checkpoint."""
-        part = None if self._session is None else self._session.save(checkpoint, alone=False)
+        part = None if self._session is None else self._session.save(checkpoint)
         if part is not None:
             checkpoint["callbacks"][self.state_key] = part
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature
+        """Save where SIGTERM ends the run, if that is asked for."""
+        if self.save_on_sigterm and private.is_sigterm(exception) and self._session is not None:
+            trainer.save_checkpoint(private.sigterm_path(trainer))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
         """Give the loaders back."""

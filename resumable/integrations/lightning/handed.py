@@ -35,6 +35,12 @@ class Handed:
         """Take the oldest of the Trainer's batches away: the loaders that gave to it."""
         return self._fetched.popleft() if self._fetched else ()
 
+    def forget(self, loader: int) -> None:
+        """Forget what a loader gave, as it will give it again."""
+        for batch in self._fetched:
+            batch.discard(loader)
+        self._fetched = deque(filter(None, self._fetched))
+
     def clear(self) -> None:
-        """Forget what was fetched."""
+        """Forget all that was fetched."""
         self._fetched.clear()

@@ -5,6 +5,7 @@ Read in Lightning 2.6.6. `check_names` says what a newer one has changed, before
 
 from __future__ import annotations
 
+import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -28,14 +29,17 @@ __all__ = [
     "is_cycling",
     "is_interrupted",
     "is_over",
+    "is_sigterm",
     "live_loader",
     "metrics",
     "note_reload",
     "reloaded_at",
+    "requeue_handler",
     "restart_fetching",
     "restore_consumed",
     "restore_metrics",
     "set_lengths",
+    "sigterm_path",
     "steps_logged",
     "swap_sources",
 ]
@@ -44,7 +48,7 @@ FIT_LOOP = "fit_loop"  # of the checkpoint's "loops"
 
 _NAMES = """
     _logger_connector._callback_metrics
-    _signal_connector
+    _signal_connector._slurm_sigusr_handler_fn
     interrupted
     fit_loop._combined_loader
     fit_loop._data_fetcher
@@ -138,7 +142,8 @@ def restore_consumed(trainer: Any, consumed: Sequence[bool]) -> None:
     """Tell the mode `max_size_cycle` which loaders have come to an end in this epoch."""
     iterator = trainer.fit_loop._combined_loader._iterator
     if hasattr(iterator, "_consumed"):
-        iterator._consumed = list(consumed)
+        pairs = zip(iterator._consumed, consumed, strict=True)  # the first may have been found out by reading ahead
+        iterator._consumed = [now or before for now, before in pairs]
 
 
 def restart_fetching(trainer: Any) -> None:
@@ -215,6 +220,27 @@ def at_epoch_end(trainer: Any) -> bool:
     """Tell whether the epoch's batches are behind and its end is not done yet."""
     progress = trainer.fit_loop.epoch_progress.current
     return bool(progress.completed < progress.processed)
+
+
+def requeue_handler(trainer: Any) -> tuple[int, Callable[..., Any]] | None:
+    """Return the signal on which SLURM asks for a checkpoint, and Lightning's handler of it; None without SLURM."""
+    saves = trainer._signal_connector._slurm_sigusr_handler_fn
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        if saves in getattr(handler, "signal_handlers", ()):
+            return number, handler
+    return None
+
+
+def sigterm_path(trainer: Any) -> str:
+    """Return where `ckpt_path="last"` finds a checkpoint that was saved on SIGTERM."""
+    folders = [getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks]
+    return f"{next(filter(None, folders), trainer.default_root_dir)}/last-sigterm.ckpt"  # it may be a URL
+
+
+def is_sigterm(exception: BaseException) -> bool:
+    """Tell whether an exception is Lightning's way to end on SIGTERM."""
+    return type(exception).__name__ == "SIGTERMException"
 
 
 def metrics(trainer: Any) -> dict[str, Any]:

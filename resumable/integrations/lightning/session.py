@@ -19,7 +19,7 @@ from resumable.integrations.lightning.sources import make_loader, replace_loader
 from resumable.integrations.lightning.streams import TrainStream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["Session"]
 
@@ -43,6 +43,7 @@ class Session:
         self._seen = 0  # batches that were trained on
         self._busy = False  # with the next batch or a validation, so that generators and buffers have changed
         self._following = False
+        self._alone = False  # the other ranks are not to be asked
         self._boundary: Boundary | None = None
         self._saved: Saved | None = None  # to be resumed from
         self._seek: tuple[int, int] | None = None  # likewise, from a checkpoint without our part
@@ -272,12 +273,19 @@ class Session:
 
     # ------------------------------------------------------------------ saving
 
-    def save(self, checkpoint: dict[str, Any], *, alone: bool) -> dict[str, Any] | None:
+    def save_alone(self, save: Callable[[], None]) -> None:
+        """Call what saves in the handler of a signal: the other ranks may be anywhere, so nothing is asked of them."""
+        self._alone = True
+        try:
+            save()
+        finally:
+            self._alone = False
+
+    def save(self, checkpoint: dict[str, Any]) -> dict[str, Any] | None:
         """Return the callback's part of a checkpoint, and write the place of the weights into the rest of it.
 
         Args:
             checkpoint: the Trainer's; its counters and buffers are set back to those of the place.
-            alone: do not ask the other ranks.
 
         Returns:
             Plain values, or None before training has begun.
@@ -286,7 +294,7 @@ class Session:
         boundary, trainer = self._boundary, self._trainer
         if boundary is None:
             return None
-        alone = alone or private.is_interrupted(trainer)
+        alone = self._alone or private.is_interrupted(trainer)
         in_flight = self._busy or bool(self._held) or private.is_interrupted(trainer)
         own, rank = self._rank_state(in_flight=in_flight), trainer.global_rank
         self._known = replace_own(self._known, own, rank) if alone else exchange(own, trainer.world_size)

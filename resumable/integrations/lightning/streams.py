@@ -81,7 +81,7 @@ class TrainStream:
             self.exhausted = False
             self.loader.turn_over(reading.follows)
             return self.loader.cursor.epoch
-        self._handed.clear()
+        self._handed.forget(self._number)
         self.loader.begin()
         return self.epoch
 
