@@ -25,7 +25,7 @@ def with_callback_bases(own: type[Any]) -> type[Any]:
     Raises:
         MissingDependencyError: neither is installed.
     """
-    packages = [package for package in _PACKAGES if package in sys.modules] or [_import_one()]
+    packages = [package for package in _PACKAGES if sys.modules.get(package)] or [_import_one()]
     bases = [importlib.import_module(_PACKAGES[package]).Callback for package in packages]
     missing = tuple(base for base in bases if not issubclass(own, base))
     if not missing:

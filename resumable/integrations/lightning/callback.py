@@ -8,10 +8,11 @@ from resumable.errors import ConfigurationError
 from resumable.integrations.lightning import private
 from resumable.integrations.lightning.bases import with_callback_bases
 from resumable.integrations.lightning.requeue import RequeueSignal
-from resumable.integrations.lightning.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from resumable.integrations.lightning.session import Session
 
     _Callback = Any  # a callback of whichever package, to type checkers
 else:
@@ -70,6 +71,8 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found w
             raise ConfigurationError(
                 "the Trainer has more than one ResumableCallback.\nEach would acknowledge every batch. Give it one."
             )
+        from resumable.integrations.lightning.session import Session  # noqa: PLC0415  # torch comes with it
+
         self._session = Session(trainer, self.wrap, strict=self.strict)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002  # Lightning's signature

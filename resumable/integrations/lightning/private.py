@@ -165,7 +165,7 @@ def set_lengths(trainer: Any, lengths: Sequence[float]) -> None:
         limits = [min(length, limit) for length in lengths]
     loader.limits = limits
     with suppress(TypeError, NotImplementedError):
-        loop.max_batches = len(loader)
+        loop.max_batches = len(iter(loader))  # the old iterator has the old limits
     interval = trainer.val_check_interval
     if isinstance(interval, float) and loop.max_batches != float("inf") and trainer.val_check_batch is not None:
         trainer.val_check_batch = max(1, int(loop.max_batches * interval))

@@ -94,6 +94,8 @@ class Saved:
                 f"the Trainer has {len(streams)} train loaders, and the checkpoint has states of {len(leader)}.\n"
                 "Some loaders would begin anew. Give the Trainer the loaders that the run was started with."
             )
+        if strict and len(self.ranks) != world_size:
+            self._refuse_own_streams(streams, world_size)
         own = self.ranks[rank] if len(self.ranks) == world_size else self.ranks[0]
         for stream, mine, target in zip(streams, own.loaders, leader, strict=True):
             if own.exact or is_shared(target["state"]):
@@ -101,6 +103,16 @@ class Saved:
             else:
                 stream.restore(mine, strict=strict)
                 stream.catch_up(target)
+
+    def _refuse_own_streams(self, streams: Sequence[TrainStream], world_size: int) -> None:
+        for stream, saved in zip(streams, self.ranks[0].loaders, strict=True):
+            if "rank" in saved["state"]:
+                raise StateMismatchError(
+                    f"each rank has a stream of its own in the train loader {stream.name}, which cannot be shared anew "
+                    "by another number of ranks.\n"
+                    f"  in the checkpoint: {len(self.ranks)} ranks\n  in this run:       {world_size} ranks\n"
+                    "Restart with as many ranks."
+                )
 
     def restore_generators(self, rank: int) -> None:
         """Put back the global generators of a rank; one that is new begins as one of the old ones."""

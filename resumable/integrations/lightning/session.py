@@ -12,7 +12,7 @@ from resumable.errors import StateMismatchError, StateMismatchWarning, Unsupport
 from resumable.integrations.lightning import private
 from resumable.integrations.lightning.boundary import Boundary, copy_buffers
 from resumable.integrations.lightning.handed import Handed
-from resumable.integrations.lightning.place import Place, rewind
+from resumable.integrations.lightning.place import Place, rewind, where_lightning_stands
 from resumable.integrations.lightning.ranks import RankState, check_ranks, exchange, replace_own
 from resumable.integrations.lightning.saved import Saved
 from resumable.integrations.lightning.sources import make_loader, replace_loaders, with_validation_streams
@@ -98,10 +98,7 @@ class Session:
         if values is not None:
             self._saved = Saved.from_dict(values)
         else:
-            epoch = loop["epoch_progress"]["current"]["processed"]
-            batch = loop["epoch_loop.batch_progress"]["current"]["processed"]
-            begun = loop["epoch_progress"]["current"]["ready"] > epoch
-            self._refuse_foreign(epoch, batch if begun else 0)
+            self._refuse_foreign(*where_lightning_stands(loop))
         if self._streams:  # they were asked for before the checkpoint was read
             self._loaded_late = True
             self._go_to_checkpoint()

@@ -166,12 +166,12 @@ class TrainStream:
             StateMismatchError: this stream has no such place.
         """
         loader, cursor = self.loader, Cursor.from_dict(target["state"]["cursor"])
-        while loader.acknowledged < cursor:
+        while _step(loader.acknowledged) < _step(cursor):
             epoch = loader.acknowledged.epoch
             with suppress(StopIteration):
                 loader.next_batch(epoch)
                 loader.ack()
-        if loader.acknowledged != cursor:
+        if _step(loader.acknowledged) != _step(cursor):
             raise StateMismatchError(
                 f"the train loader {self.name} of this rank has no place {cursor}: it goes on at {loader.acknowledged}."
                 "\nThe ranks would train on different steps. Resume from another checkpoint."
@@ -189,6 +189,11 @@ class TrainStream:
         self.loader.load_state_dict(state_dict)
         self.exhausted, self._reading = False, None
         self._set_base()
+
+
+def _step(cursor: Cursor) -> tuple[int, int]:
+    """Return what all ranks have in common; their last batches may be of different sizes."""
+    return cursor.epoch, cursor.step
 
 
 class _Pass:
