@@ -1,6 +1,6 @@
 """What is compared with what. A suite is a function of the plan that returns tables."""
 
-from benchmarks.suites import memory, peers, resume, startup, state, throughput
+from benchmarks.suites import lightning, memory, peers, resume, startup, state, throughput
 
 __all__ = ["SUITES"]
 
@@ -10,5 +10,6 @@ SUITES = {
     "state": state.run,
     "resume": resume.run,
     "memory": memory.run,
+    "lightning": lightning.run,
     "peers": peers.run,
 }

@@ -1,4 +1,4 @@
-"""Names and labels of the sources; the functions that make them are imported in the training processes only."""
+"""Names and labels of the sources; what makes them, and what trains from them, is imported in other processes only."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from resumable.errors import ConfigurationError
 __all__ = ["SOURCES", "Source", "find_source"]
 
 _MODULE = "resumable.demo.sources"
+_LOOP = "resumable.demo.training"
+_LIGHTNING = "resumable.demo.lightning_training"
 
 
 class Source(NamedTuple):
@@ -17,10 +19,12 @@ class Source(NamedTuple):
     Args:
         label: for people.
         make: path of the function that makes the loader, `module:function`; it is given the digits to train on.
+        program: module of the training program.
     """
 
     label: str
     make: str
+    program: str = _LOOP
 
 
 SOURCES = {
@@ -32,6 +36,10 @@ SOURCES = {
     "own-sampler": Source("DataLoader, own sampler", f"{_MODULE}:make_own_sampler"),
     "stateful-stream": Source("IterableDataset with state, 2 workers", f"{_MODULE}:make_stateful_stream"),
     "stream": Source("IterableDataset, 2 workers", f"{_MODULE}:make_stream"),
+    "lightning": Source("Lightning, DataLoader", f"{_MODULE}:make_plain", _LIGHTNING),
+    "lightning-stream": Source(
+        "Lightning, IterableDataset with state, 2 workers", f"{_MODULE}:make_stateful_stream", _LIGHTNING
+    ),
 }
 
 

@@ -66,12 +66,12 @@ class Experiment:
                 whenever a process did something.
         """
         unharmed = self._run_unharmed(nurseries, watch)
-        kills = plan_kills(unharmed, self.kills, f"{self.seed} {self.source.make}")
+        kills = plan_kills(unharmed, self.kills, f"{self.seed} {self.source.label}")
 
         def watch_killed(number: int, attempt: Attempt) -> None:
             watch(f"killed {number} of {self.kills}", attempt.last, unharmed.last)
 
-        run = Run(self.source.make, self.data, self.directory / "killed", nurseries[::-1], watch_killed)
+        run = Run(self.source, self.data, self.directory / "killed", nurseries[::-1], watch_killed)
         attempts = run_to_end(run, kills)
         return Comparison(self.source, unharmed, attempts, compare(unharmed, attempts, len(kills)))
 
@@ -79,5 +79,5 @@ class Experiment:
         def watch_unharmed(_: int, attempt: Attempt) -> None:
             watch("unharmed run", attempt.last, None)
 
-        run = Run(self.source.make, self.data, self.directory / "unharmed", nurseries, watch_unharmed)
+        run = Run(self.source, self.data, self.directory / "unharmed", nurseries, watch_unharmed)
         return run_to_end(run, [])[0]

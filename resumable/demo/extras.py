@@ -9,7 +9,13 @@ from resumable.errors import MissingDependencyError, UnsupportedError
 
 __all__ = ["check_extras"]
 
-_NEEDED = {"matplotlib": "matplotlib", "rich": "rich", "sklearn": "scikit-learn", "torch": "torch"}
+_NEEDED = {
+    "matplotlib": "matplotlib",
+    "pytorch_lightning": "pytorch-lightning",
+    "rich": "rich",
+    "sklearn": "scikit-learn",
+    "torch": "torch",
+}
 
 
 def check_extras() -> None:

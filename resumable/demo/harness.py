@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from resumable.demo.catalogue import Source
     from resumable.demo.plan import Kill
     from resumable.demo.processes import Nursery
 
@@ -29,14 +30,14 @@ class Run:
     """A training run: what its processes have in common.
 
     Args:
-        make: path of the function that makes the loader.
+        source: what is trained from, and by which program.
         data: file of the digits.
         directory: for checkpoints, ledgers and output; it is made.
         nurseries: start the processes, in turn, so that a resumed one comes from another interpreter than the killed.
         watch: is called with each attempt's number and what it did so far, whenever it did something.
     """
 
-    make: str
+    source: Source
     data: Path
     directory: Path
     nurseries: Sequence[Nursery]
@@ -53,8 +54,9 @@ class Run:
     def start(self, number: int) -> ProcessGroup:
         """Start the process of an attempt."""
         paths = {"data": self.data, "checkpoints": self.directory / "checkpoints", "ledger": self.ledger(number)}
-        arguments = [f"--make={self.make}", *(f"--{name}={path.absolute()}" for name, path in paths.items())]
-        return ProcessGroup(self.nurseries[number % len(self.nurseries)], arguments, self.output(number))
+        options = [f"--make={self.source.make}", *(f"--{name}={path.absolute()}" for name, path in paths.items())]
+        nursery = self.nurseries[number % len(self.nurseries)]
+        return ProcessGroup(nursery, [self.source.program, *options], self.output(number))
 
 
 def run_to_end(run: Run, kills: Sequence[Kill]) -> list[Attempt]:
@@ -85,7 +87,7 @@ def _run_once(run: Run, number: int, kill: Kill | None) -> None:
             return
         how = f"failed with status {process.status}" if process.status else f"took more than {_TIME_LIMIT:.0f} s"
         said = run.output(number).read_text(errors="replace")[-_SHOWN:]
-        raise ProcessError(f"the training process {number} with {run.make} {how}:\n{said}")
+        raise ProcessError(f"the training process {number} with {run.source.make} {how}:\n{said}")
 
 
 def _watch(run: Run, number: int, process: ProcessGroup, kill: Kill | None) -> bool:

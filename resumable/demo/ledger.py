@@ -3,9 +3,9 @@
 An event is a JSON object on a line, with its kind, the time, and the *count* of batches that are in the weights:
 
     start                              the process is about to load its state
-    begin        epoch, step           where the loader stands then
+    begin        epoch, step           where the program goes on
     received                           a batch is there
-    batch        epoch, step, digest   it was trained on, and where the loader says it stands behind it
+    batch        epoch, step, digest   it was trained on, and where the program says it stands behind it
     save         state_bytes           size of the loader's part of the checkpoint
     epoch-end                          the epoch's last batch is behind, its evaluation begins
     evaluation   score                 epoch, loss and accuracy

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from resumable.demo.digits import Digits
 
-__all__ = ["Classifier", "digest", "evaluate", "training_loss"]
+__all__ = ["Classifier", "digest", "evaluate", "make_optimizer", "score", "training_loss"]
 
 
 class Classifier(nn.Module):
@@ -40,6 +40,11 @@ class Classifier(nn.Module):
         return logits
 
 
+def make_optimizer(model: Classifier) -> torch.optim.Optimizer:
+    """Make the optimizer, whose momenta belong into the checkpoint, too."""
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
 def training_loss(model: Classifier, images: Tensor, labels: Tensor) -> Tensor:
     """Compute the loss of a batch; every other one is mixed up with itself.
 
@@ -53,15 +58,19 @@ def training_loss(model: Classifier, images: Tensor, labels: Tensor) -> Tensor:
     return weight * losses[0] + (1.0 - weight) * losses[1]
 
 
+def score(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Compute loss and accuracy."""
+    accuracy = (logits.argmax(dim=1) == labels).double().mean()
+    return {"loss": functional.cross_entropy(logits, labels), "accuracy": accuracy}
+
+
 @torch.no_grad()
 def evaluate(model: Classifier, digits: Digits) -> dict[str, float]:
     """Compute loss and accuracy on images that were held out."""
     model.eval()
-    labels = torch.from_numpy(digits.labels)
     logits = model(torch.from_numpy(digits.images)[:, None])
     model.train()
-    accuracy = (logits.argmax(dim=1) == labels).double().mean().item()
-    return {"loss": functional.cross_entropy(logits, labels).item(), "accuracy": accuracy}
+    return {name: value.item() for name, value in score(logits, torch.from_numpy(digits.labels)).items()}
 
 
 def digest(tensors: Iterable[Tensor]) -> str:

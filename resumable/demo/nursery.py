@@ -2,11 +2,13 @@
 
 It imports modules and does nothing else: what it forks has seen no loader, no model and no random number. A request is
 a line of JSON on its standard input, and is answered with the number of the forked process, whose exit status comes in
-a file. When its input ends, all that it forked is killed. Started by the demo as `python -m resumable.demo.nursery`.
+a file. A training program is imported at the first request for it, so that nobody waits for Lightning who does not use
+it. When its input ends, all that it forked is killed. Started by the demo as `python -m resumable.demo.nursery`.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -15,8 +17,6 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-
-from resumable.demo import training
 
 _SLOW_IMPORTS = ("torch._dynamo", "resumable.backends.torch", "resumable.demo.sources")  # at first use otherwise
 _POLL = 0.005  # seconds
@@ -30,10 +30,14 @@ def main() -> None:
     while (line := _read_request()) != "":
         if line is not None:
             request = json.loads(line)
+            module, *arguments = request["command"]
+            program = import_module(module)
+            gc.freeze()  # what was imported needs no look by the children: each is a second faster
             child = os.fork()
             if child == 0:
                 _become_independent(request["output"])
-                return training.main(request["arguments"])
+                program.main(arguments)
+                return
             os.setpgid(child, child)  # both do it, as nobody knows who comes first
             status_files[child] = Path(request["status"])
             sys.stdout.write(f"{child}\n")
@@ -42,7 +46,6 @@ def main() -> None:
     for child in status_files:
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
-    return None
 
 
 def _read_request() -> str | None:

@@ -44,18 +44,18 @@ class Nursery:
             env={**os.environ, **_ONE_THREAD},
         )
 
-    def fork(self, arguments: Sequence[str], output: Path, status: Path) -> int:
+    def fork(self, command: Sequence[str], output: Path, status: Path) -> int:
         """Fork a process that trains.
 
         Args:
-            arguments: of the training.
+            command: module of the training program, and its arguments.
             output: file that gets what it prints.
             status: file that gets its exit status at its end.
 
         Returns:
             Its number.
         """
-        request = {"arguments": arguments, "output": str(output.absolute()), "status": str(status.absolute())}
+        request = {"command": command, "output": str(output.absolute()), "status": str(status.absolute())}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._lock, suppress(BrokenPipeError):
@@ -84,13 +84,13 @@ class ProcessGroup:
 
     Args:
         nursery: forks the process.
-        arguments: of the training.
+        command: module of the training program, and its arguments.
         output: file that gets what it prints; the exit status is written beside it.
     """
 
-    def __init__(self, nursery: Nursery, arguments: Sequence[str], output: Path) -> None:
+    def __init__(self, nursery: Nursery, command: Sequence[str], output: Path) -> None:
         self._nursery, self._status_file = nursery, output.with_suffix(".status")
-        self._leader = nursery.fork(arguments, output, self._status_file)
+        self._leader = nursery.fork(command, output, self._status_file)
         self.status: int | None = None
 
     def __enter__(self) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, default_collate
 
@@ -28,6 +28,7 @@ __all__ = [
     "make_map_style",
     "make_map_style_workers",
     "make_own_sampler",
+    "make_plain",
     "make_reader",
     "make_sequence",
     "make_stateful_stream",
@@ -47,9 +48,14 @@ def make_generator(digits: Digits) -> Loader:
     return resumable.wrap(partial(shuffled_batches, digits))
 
 
+def make_plain(digits: Digits) -> DataLoader[Any]:
+    """Make a `DataLoader` over a map-style dataset, to be wrapped by the training program."""
+    return DataLoader(DigitsDataset(digits), batch_size=BATCH_SIZE, shuffle=True)
+
+
 def make_map_style(digits: Digits) -> Loader:
-    """Wrap a `DataLoader` over a map-style dataset, without workers."""
-    return resumable.wrap(DataLoader(DigitsDataset(digits), batch_size=BATCH_SIZE, shuffle=True))
+    """Wrap the same, without workers."""
+    return resumable.wrap(make_plain(digits))
 
 
 def make_map_style_workers(digits: Digits) -> Loader:

@@ -10,12 +10,16 @@ from textwrap import dedent
 
 import pytest
 
+from resumable.demo.catalogue import SOURCES, Source
+from resumable.demo.command import run_demo
+from resumable.demo.options import Options
+
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
 
 
-def run_demo(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_command(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the demo with `directory` as its working directory and as a place of modules."""
     path = os.pathsep.join([str(directory), str(REPOSITORY)])
     return subprocess.run(
@@ -31,6 +35,7 @@ def run_demo(directory: Path, *arguments: str) -> subprocess.CompletedProcess[st
 PLANTED = """
     import os, random, torch, resumable
     from torch.utils.data import DataLoader, Sampler, default_collate
+    from resumable.demo.sources import make_plain
     from resumable.demo.streams import DigitsDataset
 
     class OrderOfTheProcess(Sampler):
@@ -64,6 +69,10 @@ PLANTED = """
     def make_forgetful(digits):
         return resumable.wrap(ForgetfulReader(DigitsDataset(digits)), batch_size=64, collate=default_collate)
 
+    def make_without_generators(digits):
+        resumable.rng.load_state_dict = lambda state: None
+        return make_plain(digits)
+
     def make_failing(digits):
         raise OSError("the disk is on fire")
 """
@@ -83,20 +92,21 @@ def processes_in(directory: Path) -> list[str]:
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes that were left behind in /proc")
 def test_killed_runs_are_identical_and_nothing_is_left_behind(tmp_path: Path) -> None:
-    result = run_demo(tmp_path, "--backends", "list", "stateful-stream")
+    result = run_command(tmp_path, "--backends", "list", "stateful-stream", "lightning-stream")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "2 runs, 6 kills, 0 runs that differ" in result.stdout
+    assert result.stderr == ""
+    assert "3 runs, 9 kills, 0 runs that differ" in result.stdout
     rows = [line.split() for line in result.stdout.splitlines()]
-    for label in ("list", "IterableDataset"):
+    for label in ("list", "IterableDataset", "Lightning,"):
         (row,) = [row for row in rows if row[:1] == [label] and row[-3].isdigit() and len(row) > 8]
         assert row[-6:-3] == ["yes", "yes", "yes"]
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["timeline.png"]
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["out", "out/timeline.png"]
     assert processes_in(tmp_path) == []
 
 
 def test_planted_faults_are_found_and_the_files_are_kept(tmp_path: Path) -> None:
     (tmp_path / "planted.py").write_text(dedent(PLANTED))
-    result = run_demo(tmp_path, "--backends", "planted:make_unstable", "planted:make_forgetful")
+    result = run_command(tmp_path, "--backends", "planted:make_unstable", "planted:make_forgetful")
     assert result.returncode == 1, result.stdout + result.stderr
     assert "planted:make_unstable: stream: batch 1 is the first of" in result.stdout
     assert "planted:make_unstable: weights:" in result.stdout
@@ -106,9 +116,32 @@ def test_planted_faults_are_found_and_the_files_are_kept(tmp_path: Path) -> None
     assert len(list(kept.rglob("attempt-*.jsonl"))) == 10
 
 
+def test_planted_faults_are_found_with_lightning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "planted.py").write_text(dedent(PLANTED))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(REPOSITORY)]))
+    faults, program = ("make_forgetful", "make_without_generators"), SOURCES["lightning"].program
+    sources = [Source(fault, f"planted:{fault}", program) for fault in faults]
+    assert run_demo(Options(sources, kills=3, seed=0, jobs=2, output=tmp_path / "out")) == 1
+    said = capsys.readouterr().out
+    assert "make_forgetful: stream: batch" in said
+    assert "make_without_generators: stream:" not in said
+    assert "make_without_generators: weights:" in said
+    assert "2 runs, 6 kills, 2 runs that differ" in said
+
+
+def test_lightning_is_imported_where_it_is_used_only() -> None:
+    modules = "command", "nursery", "sources", "training"
+    imports = ", ".join(f"resumable.demo.{module}" for module in modules)
+    script = f"import sys, {imports}; print('pytorch_lightning' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout == "False\n"
+
+
 def test_a_process_that_fails_by_itself_stops_the_demo(tmp_path: Path) -> None:
     (tmp_path / "planted.py").write_text(dedent(PLANTED))
-    result = run_demo(tmp_path, "--backends", "planted:make_failing", "list")
+    result = run_command(tmp_path, "--backends", "planted:make_failing", "list")
     assert result.returncode == 1
     assert "ProcessError: the training process 0 with planted:make_failing failed with status 1" in result.stderr
     assert "the disk is on fire" in result.stderr

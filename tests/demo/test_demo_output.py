@@ -52,7 +52,9 @@ def test_a_demo_that_cannot_run_exits_with_2_and_no_traceback(
     monkeypatch.setattr(extras, "find_spec", lambda _: None)
     monkeypatch.setattr(sys, "argv", ["demo"])
     assert main() == 2
-    assert capsys.readouterr().err.startswith("MissingDependencyError: the demo needs matplotlib, rich,")
+    assert capsys.readouterr().err.startswith(
+        "MissingDependencyError: the demo needs matplotlib, pytorch-lightning, rich,"
+    )
 
 
 def test_a_system_without_fork_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,97 @@
+"""A run of the Lightning Trainer, with and without the callback."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+
+import resumable
+from benchmarks.case import Case
+from benchmarks.contenders.plain import plain_loader
+from resumable.integrations.lightning import ResumableCallback
+
+__all__ = ["Fit"]
+
+
+class Fit:
+    """Trains on the same loader again and again.
+
+    Args:
+        resumable: wrap the loader, and give the Trainer the callback.
+        batches: per turn.
+        step: milliseconds of busy waiting per training step.
+    """
+
+    def __init__(self, *, resumable: bool, batches: int, step: float) -> None:
+        logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", module="pytorch_lightning|lightning_fabric")
+        self._resumable, self._case, self._step = resumable, Case(batches * 64), step
+        self.turn()
+
+    def turn(self) -> float:
+        """Return the microseconds per batch of one epoch."""
+        clock = _Clock()
+        trainer, loader = self._make(clock)
+        trainer.fit(_Module(self._step), loader)
+        return (clock.end - clock.begin) / self._case.batches * 1e6
+
+    def save(self) -> float:
+        """Return the milliseconds of one `trainer.save_checkpoint()` behind an epoch."""
+        trainer, loader = self._make(_Clock())
+        trainer.fit(_Module(0), loader)
+        with tempfile.TemporaryDirectory() as folder:
+            begin = time.perf_counter()
+            trainer.save_checkpoint(Path(folder) / "saved.ckpt")
+            return (time.perf_counter() - begin) * 1e3
+
+    def _make(self, clock: pl.Callback) -> tuple[Any, Any]:
+        loader: Any = plain_loader(self._case)
+        callbacks: list[Any] = [clock]
+        if self._resumable:
+            loader, callbacks = resumable.wrap(loader), [clock, ResumableCallback()]
+        trainer = pl.Trainer(
+            max_epochs=1,
+            accelerator="cpu",
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+            callbacks=callbacks,
+        )
+        return trainer, loader
+
+
+class _Clock(pl.Callback):
+    begin = end = 0.0
+
+    def on_train_start(self, *_: Any) -> None:
+        self.begin = time.perf_counter()
+
+    def on_train_end(self, *_: Any) -> None:
+        self.end = time.perf_counter()
+
+
+class _Module(pl.LightningModule):
+    """As little as can be trained, and a normalisation whose running means have to be kept."""
+
+    def __init__(self, step: float) -> None:
+        super().__init__()
+        self._step = step * 1e-3
+        self.layers = torch.nn.Sequential(torch.nn.BatchNorm1d(1), torch.nn.Linear(1, 1))
+
+    def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
+        end = time.perf_counter() + self._step
+        while time.perf_counter() < end:
+            pass
+        loss: torch.Tensor = self.layers(batch.reshape(-1, 1).float()).mean()
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 1e-6)
