@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from resumable import rng
 from resumable.cursor import Cursor
-from resumable.errors import StateMismatchError, StateMismatchWarning, UnsupportedError
+from resumable.errors import PromiseWarning, StateMismatchError, StateMismatchWarning, UnsupportedError
 from resumable.integrations.lightning import private
 from resumable.integrations.lightning.boundary import Boundary, copy_buffers
 from resumable.integrations.lightning.handed import Handed
@@ -77,7 +78,8 @@ class Session:
         """Let loaders that were made anew (`reload_dataloaders_every_n_epochs`) go on with the epoch's number."""
         for old, new in zip(before, self._streams, strict=False):
             if new.loader is not old.loader and new.loader.acknowledged == Cursor() and old.base:
-                new.go_to(old.base, 0)
+                with suppress(UnsupportedError):  # a source with a state of its own begins where it was made to
+                    new.go_to(old.base, 0)
 
     def _count(self) -> list[float]:
         return [len(stream) if stream.loader.is_sized else float("inf") for stream in self._streams]
@@ -125,7 +127,18 @@ class Session:
             self._saved.restore_loaders(self._streams, trainer.global_rank, trainer.world_size, strict=self._strict)
         elif self._seek is not None:
             for stream in self._streams:
-                stream.go_to(*self._seek)
+                self._go_to_counters(stream, *self._seek)
+
+    def _go_to_counters(self, stream: TrainStream, epoch: int, batch: int) -> None:
+        try:
+            stream.go_to(epoch, batch)
+        except UnsupportedError:
+            warnings.warn(
+                f"the train loader {stream.name} cannot go to batch {batch} of epoch {epoch} without a state of its "
+                "own.\nIt begins where it stands.",
+                PromiseWarning,
+                stacklevel=2,
+            )
 
     # ------------------------------------------------------------------ training
 

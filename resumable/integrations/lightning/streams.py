@@ -7,12 +7,11 @@ over the batches of the Loader's epochs such that none of this matters: an itera
 
 from __future__ import annotations
 
-import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from resumable.cursor import Cursor
-from resumable.errors import PromiseWarning, StateMismatchError, UnsupportedError
+from resumable.errors import StateMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -143,20 +142,12 @@ class TrainStream:
         self.exhausted, self._reading = False, None
 
     def go_to(self, epoch: int, batch: int) -> None:
-        """Go to a batch of an epoch, as far as the source can.
+        """Go to a batch of an epoch.
 
-        Warns:
-            PromiseWarning: it cannot, as it goes only to where it was before.
+        Raises:
+            UnsupportedError: it goes only to where it was before.
         """
-        try:
-            self.loader.seek(epoch=epoch, step=batch)
-        except UnsupportedError:
-            warnings.warn(
-                f"the train loader {self.name} cannot go to batch {batch} of epoch {epoch} without a state of its own."
-                "\nIt begins where it stands.",
-                PromiseWarning,
-                stacklevel=2,
-            )
+        self.loader.seek(epoch=epoch, step=batch)
         self._set_base()
 
     def catch_up(self, target: Mapping[str, Any]) -> None:
