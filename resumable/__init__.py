@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resumable import errors, rng, samplers
+from resumable import errors, faults, rng, samplers
 from resumable._version import __version__
 from resumable.backend import IndexedBackend, ReplayBackend, Request, SnapshotBackend
 from resumable.cursor import Cursor
@@ -63,3 +63,6 @@ def __getattr__(name: str) -> Any:
     import importlib  # noqa: PLC0415  # only on this path
 
     return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+faults.activate()

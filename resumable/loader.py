@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from resumable.cursor import Cursor
 from resumable.errors import ConfigurationError, UnsupportedError
+from resumable.faults import point
 from resumable.feeds import IndexedFeed
 from resumable.iteration import BatchIterator, Epoch
 from resumable.schedule import check_share
@@ -122,6 +123,7 @@ class Loader:
         Raises:
             StopIteration: the epoch is over.
         """
+        point("loader.fetch", self)
         if self._stream is None:
             self._open()
         assert self._stream is not None
@@ -137,6 +139,7 @@ class Loader:
                 self._handed = self._acked = Mark(self._acked.cursor, self._feed.native())
             self._close()
             raise
+        point("loader.handed", self, batch)
         return batch
 
     # ------------------------------------------------------------------ the place
@@ -182,6 +185,7 @@ class Loader:
             )
         for _ in range(batches):
             self._acked = self._unacked.popleft()
+        point("loader.acked", self)
 
     def seek(self, *, epoch: int, step: int = 0) -> None:
         """Go to any batch; the next one handed over is number `step` of `epoch`. O(1) where samples are indexed.
@@ -224,6 +228,7 @@ class Loader:
         if native is not None and "ended" not in native:
             native = {"before": native, "position": cursor.position, "skip": 0}
         self._set(Mark(self._feed.following(cursor, self._current_global_batch()), native))
+        point("loader.epoch_end", self)
 
     def sample_indices(self, *, epoch: int, step: int, rank: int | None = None) -> list[int]:
         """Tell which samples are in a batch, in their order, without reading any.
@@ -257,7 +262,9 @@ class Loader:
 
         Save it with the model. `load_state_dict` in another process makes the pair go on as if nothing had happened.
         """
-        return self.bookmark()()
+        state = self.bookmark()()
+        point("loader.state", self)
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
         """Go to the place at which a state was taken. Valid at any time, also in the middle of a loop.
@@ -274,6 +281,7 @@ class Loader:
 
         In case of an error nothing was changed.
         """
+        point("loader.load", self)
         state = parse(state_dict)
         check_same(state.facts, self._feed.facts(), strict=strict)
         world, options = self._feed.world(), self._options
@@ -283,6 +291,7 @@ class Loader:
             check_position(state, self._feed.schedule(global_batch))
         self._global_batch = global_batch
         self._set(state.mark)
+        point("loader.loaded", self)
 
     # ------------------------------------------------------------------ for integrations
 
@@ -374,6 +383,7 @@ class Loader:
             return
         following = self._feed.following(self._handed.cursor, self._current_global_batch())
         self._handed = self._acked = Mark(following, self._feed.native())
+        point("loader.epoch_end", self)
 
     def _current_global_batch(self) -> int:
         return self._global_batch or self._batch_size * self._feed.world().size

@@ -7,6 +7,7 @@ from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 from resumable.errors import SampleError
+from resumable.faults import point
 from resumable.randomness import Randomness, isolated, reseed
 from resumable.seeding import Seeding
 
@@ -50,6 +51,7 @@ class Reader:
         Raises:
             SampleError: the source raised; the message names the sample, the cause is the original error.
         """
+        point("worker.read", request)
         indices = request.indices if isinstance(request.indices, list) else request.indices.tolist()
         if self.randomness == "batch" or (self.together and self.randomness == "sample"):
             reseed(request.batch_key)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from resumable.checkpoint.reports import reporting
 from resumable.errors import ConfigurationError, MissingDependencyError
+from resumable.faults import point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -135,7 +136,9 @@ class _LocalFiles(Files):
         with Path(path).open("xb") as file:
             yield file
             file.flush()
+            point("store.written", path)
             os.fsync(file.fileno())
+        point("store.synced", path)
 
     def stage(self, path: str, temporary: str, data: bytes) -> Callable[[], None]:
         with self.create(temporary) as file:
@@ -144,7 +147,9 @@ class _LocalFiles(Files):
         return functools.partial(self._publish, temporary, path)
 
     def _publish(self, temporary: str, path: str) -> None:
+        point("store.rename", path)
         Path(temporary).replace(path)
+        point("store.renamed", path)
         self.settle(str(Path(path).parent))
 
     def fetch(self, path: str) -> BinaryIO:

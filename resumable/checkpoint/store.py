@@ -13,6 +13,7 @@ from resumable.checkpoint.reports import reporting
 from resumable.checkpoint.steps import Steps
 from resumable.checkpoint.writing import commit
 from resumable.errors import CheckpointNotFoundError, ConfigurationError
+from resumable.faults import point
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,9 +84,11 @@ class CheckpointStore:
             raise ConfigurationError("content is None, which is how `latest()` says no checkpoint. Save a dict.")
         if self.verify:
             refuse_unloadable(number, content)
+        point("store.save", self, number, content)
         with being_written(self._steps.directory(number)) as token:
             replaced = commit(self._steps, number, token, content)
         self._cleaner.tidy(number, replaced, self.keep)
+        point("store.saved", self, number)
 
     def load(self, step: SupportsIndex, *, map_location: Any = "cpu") -> Any:
         """Give the content of the checkpoint of `step`, after its bytes were compared with the checksum.
@@ -100,10 +103,13 @@ class CheckpointStore:
             CheckpointError: the storage failed, the marker has a newer format, or a class is not allowed here.
         """
         number = _step(step)
+        point("store.load", self)
         try:
-            return self._steps.read(number, functools.partial(unpickle, self.root, map_location))
+            content = self._steps.read(number, functools.partial(unpickle, self.root, map_location))
         except CheckpointNotFoundError:
             raise self._steps.not_found(number, "loaded") from None
+        point("store.loaded", self, number, content)
+        return content
 
     def latest(self, *, map_location: Any = "cpu") -> Any | None:
         """Give the content of the newest checkpoint that is whole, or None before the first save.
@@ -118,7 +124,11 @@ class CheckpointStore:
             CorruptCheckpointError: there are checkpoints and all are corrupt: None would restart training from zero.
             CheckpointError: as for `load`. Storage that fails is not skipped: the checkpoint may be whole.
         """
-        return self._steps.newest(functools.partial(unpickle, self.root, map_location))
+        point("store.load", self)
+        found = self._steps.newest(lambda step, file: (step, unpickle(self.root, map_location, step, file)))
+        step, content = (None, None) if found is None else found
+        point("store.loaded", self, step, content)
+        return content
 
     def latest_step(self) -> int | None:
         """Give the step of the checkpoint that `latest()` gives, or None; its data is compared, not unpickled.

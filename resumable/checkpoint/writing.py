@@ -10,6 +10,7 @@ from resumable.checkpoint.content import import_torch
 from resumable.checkpoint.files import CHUNK
 from resumable.checkpoint.marker import ALGORITHM, FORMAT, MARKER, Marker
 from resumable.checkpoint.reports import reporting
+from resumable.faults import point
 
 if TYPE_CHECKING:
     from resumable.checkpoint.files import Files
@@ -80,6 +81,7 @@ class _Sink:
                 self.file.write(piece)
                 self.hash.update(piece)
                 self.count += len(piece)
+                point("store.half")
         except Exception as error:
             self.error = error
             raise

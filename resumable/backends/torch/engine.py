@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from resumable.backends.torch.deaths import describe_death
 from resumable.errors import WorkerError
+from resumable.faults import point
 from resumable.keyed import derive
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ class WorkerSetup:
 
     def __call__(self, worker: int) -> None:
         """Run in a worker."""
+        point("worker.start")
         info = get_worker_info()
         assert info is not None
         number = (worker + self._rotation) % info.num_workers

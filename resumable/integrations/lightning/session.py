@@ -305,7 +305,7 @@ class Session:
         if boundary is None:
             return None
         alone = self._alone or private.is_interrupted(trainer)
-        in_flight = self._busy or bool(self._held) or private.is_interrupted(trainer)
+        in_flight = self._busy or private.is_interrupted(trainer)
         own, rank = self._rank_state(in_flight=in_flight), trainer.global_rank
         self._known = replace_own(self._known, own, rank) if alone else exchange(own, trainer.world_size)
         if in_flight:

@@ -1,0 +1,71 @@
+"""Fault points: named moments at which a chaos run watches a process, and can make something go wrong in it.
+
+Nothing happens, and next to no time is lost, unless the environment variable `RESUMABLE_CHAOS` names the plan of a
+chaos run; `resumable.chaos` sets it for the processes that it starts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["POINTS", "VARIABLE", "activate", "point", "watch"]
+
+VARIABLE = "RESUMABLE_CHAOS"
+
+POINTS = {
+    "loader.fetch": "before a batch is read",
+    "loader.handed": "a batch was handed over",
+    "loader.acked": "batches were acknowledged",
+    "loader.epoch_end": "an epoch came to its end",
+    "loader.state": "a state was taken",
+    "loader.load": "a state is about to be loaded",
+    "loader.loaded": "a state was loaded",
+    "store.save": "a checkpoint is about to be written",
+    "store.half": "a part of a checkpoint's data was written",
+    "store.written": "a file was written, and is not durable yet",
+    "store.synced": "a file is durable",
+    "store.rename": "a file is about to get its name",
+    "store.renamed": "a file got its name",
+    "store.saved": "a checkpoint was committed, and older ones removed",
+    "store.load": "a checkpoint is about to be read",
+    "store.loaded": "a checkpoint was read",
+    "lightning.start": "the Trainer begins to train, at the checkpoint's place if there is one",
+    "lightning.batch_start": "the Trainer begins a batch",
+    "lightning.batch_end": "the Trainer has trained on a batch",
+    "lightning.validation": "the Trainer begins a validation",
+    "lightning.epoch_end": "the Trainer ends an epoch",
+    "lightning.save": "the Trainer is about to write a checkpoint",
+    "lightning.end": "the Trainer has come to its end",
+    "worker.start": "a worker process has started",
+    "worker.read": "the samples of a batch are about to be read, in a worker or in the training process",
+}
+
+_observer: Callable[[str, tuple[Any, ...]], None] | None = None
+
+
+def point(name: str, *about: Any) -> None:
+    """Come by a fault point.
+
+    Args:
+        name: one of `POINTS`.
+        about: what an observer may want to see.
+    """
+    if _observer is not None:
+        _observer(name, about)
+
+
+def watch(observer: Callable[[str, tuple[Any, ...]], None] | None) -> None:
+    """Let an observer be told of each fault point from now on; None for nobody."""
+    global _observer  # noqa: PLW0603  # read a million times per second, so nothing may stand between
+    _observer = observer
+
+
+def activate() -> None:
+    """Let a chaos run watch this process, if the environment names one."""
+    if os.environ.get(VARIABLE):
+        importlib.import_module("resumable.chaos.agent").start(os.environ[VARIABLE])
