@@ -51,13 +51,16 @@ def _write(files: Files, directory: str, step: int, name: str, content: Any) -> 
     return Marker(FORMAT, step, name, sink.count, ALGORITHM, sink.hash.hexdigest())
 
 
+_HALF = 2  # the first write is the file's head, so that a part of the file is there at the second
+
+
 class _Sink:
     """The file that `torch.save` writes to: counts and hashes on the way, and remembers the storage's own error."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
         self.hash = hashlib.new(ALGORITHM)
-        self.count = 0
+        self.count = self.writes = 0
         self.error: Exception | None = None
 
     def save(self, content: Any) -> None:
@@ -74,6 +77,9 @@ class _Sink:
         """Write all of `data` in pieces; each is copied, as torch's memory is valid during this call only."""
         if self.error is not None:
             raise self.error
+        self.writes += 1
+        if self.writes == _HALF:
+            point("store.half")
         view = memoryview(data).cast("B")
         try:
             for start in range(0, len(view), CHUNK):
@@ -81,7 +87,6 @@ class _Sink:
                 self.file.write(piece)
                 self.hash.update(piece)
                 self.count += len(piece)
-                point("store.half")
         except Exception as error:
             self.error = error
             raise

@@ -29,7 +29,8 @@ LAYERS = [
     {"registry"},
     {"backends", "integrations", "checkpoint"},
     {"__init__"},
-    {"testing", "demo", "cli", "chaos"},
+    {"testing", "chaos"},
+    {"demo", "cli"},
 ]
 RANK = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 

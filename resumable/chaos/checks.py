@@ -1,0 +1,161 @@
+"""The checks: each looks at one promise, and says in words what broke it; an empty text where nothing did."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from resumable.chaos.history import effective_history, steps_of
+from resumable.chaos.plan import FAULTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from resumable.chaos.history import Key, Step
+    from resumable.chaos.logs import Attempt
+    from resumable.chaos.plan import Case
+
+__all__ = ["CHECKS", "check"]
+
+
+def check(case: Case, unharmed: Attempt, attempts: Sequence[Attempt]) -> dict[str, str]:
+    """Run all checks.
+
+    Returns:
+        What broke each promise, by the check's name; empty where all hold.
+    """
+    found = {name: one(case, unharmed, attempts) for name, one in CHECKS.items()}
+    return {name: text for name, text in found.items() if text}
+
+
+def every_fault_fired(case: Case, _: Attempt, attempts: Sequence[Attempt]) -> str:
+    """A fault that did not happen proves nothing."""
+    for number, leg in enumerate(case.legs):
+        if leg.fault and (number >= len(attempts) or not attempts[number].fired):
+            return f"the fault '{leg.fault}' of start {number} did not happen"
+    return ""
+
+
+def comes_to_its_end(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
+    """Started again in peace, the command ends well."""
+    last = attempts[-1]
+    if last.status == 0 and not last.killed:
+        return ""
+    how = f"was killed, as {last.killed}" if last.killed else f"failed with status {last.status}"
+    return f"start {last.number}, in which nothing went wrong on purpose, {how}:\n{last.output}"
+
+
+def same_content(_: Case, unharmed: Attempt, attempts: Sequence[Attempt]) -> str:
+    """Every attempt at a step sees the samples of the unharmed run, with the same content."""
+    expected = steps_of(unharmed)
+    for attempt in attempts:
+        for key, step in steps_of(attempt).items():
+            if key in expected and (difference := _differ(step, expected[key])):
+                return (
+                    f"start {attempt.number} trained on other data than the unharmed run in {_name(key)}: {difference}"
+                )
+    return ""
+
+
+def whole_history(_: Case, unharmed: Attempt, attempts: Sequence[Attempt]) -> str:
+    """The weights hold every step of the unharmed run once, and no other."""
+    expected, found = steps_of(unharmed), effective_history(attempts)
+    lost, added = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    if lost:
+        return f"{len(lost)} steps of the unharmed run are not in the weights, the first in {_name(lost[0])}"
+    if added:
+        return f"{len(added)} steps are in the weights that the unharmed run has not, the first in {_name(added[0])}"
+    return ""
+
+
+def each_sample_once(_: Case, unharmed: Attempt, attempts: Sequence[Attempt]) -> str:
+    """Within an epoch, no sample is trained on more often than in the unharmed run, over all ranks."""
+    allowed, counted = _count_samples(steps_of(unharmed)), _count_samples(effective_history(attempts))
+    for (loader, epoch, index), count in sorted(counted.items()):
+        if count > allowed.get((loader, epoch, index), 0):
+            return f"sample {index} was trained on {count} times in epoch {epoch} of loader {loader}"
+    return ""
+
+
+def from_the_newest(case: Case, _: Attempt, attempts: Sequence[Attempt]) -> str:
+    """A start resumes from the newest checkpoint that was committed before it, unless that was damaged on purpose."""
+    newest = -1
+    for attempt in attempts:
+        leg = case.legs[attempt.number - 1] if 0 < attempt.number <= len(case.legs) else None
+        damaged = leg is not None and leg.fault is not None and FAULTS[leg.fault.kind].storage is not None
+        for log in attempt.ranks.values():
+            for _root, step in log.restored:
+                if not damaged and newest >= 0 and (step is None or step < newest):
+                    return f"start {attempt.number} resumed from step {step}, but step {newest} had been saved"
+        steps = [step for log in attempt.ranks.values() for _root, step in log.saved]
+        newest = max([newest, *steps])
+    return ""
+
+
+def same_checkpoints(_: Case, unharmed: Attempt, attempts: Sequence[Attempt]) -> str:
+    """A checkpoint of a step holds what it holds in the unharmed run: weights, optimizer, generators."""
+    expected = {step: parts for log in unharmed.ranks.values() for step, parts in log.digests.items()}
+    for attempt in attempts:
+        for log in attempt.ranks.values():
+            for step, parts in log.digests.items():
+                for name, digest in parts.items():
+                    if expected.get(step, {}).get(name, digest) != digest:
+                        return f"'{name}' in the checkpoint of step {step} of start {attempt.number} differs"
+    return ""
+
+
+def same_weights(_: Case, unharmed: Attempt, attempts: Sequence[Attempt]) -> str:
+    """The final weights are those of the unharmed run, bit for bit."""
+    expected = {log.weights for log in unharmed.ranks.values()}
+    found = {log.weights for log in attempts[-1].ranks.values()}
+    return "" if expected in ({None}, found) else f"final weights {found}, and {expected} in the unharmed run"
+
+
+def nobody_left(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
+    """No process lives on after the one that started it."""
+    for attempt in attempts:
+        if attempt.orphans:
+            return f"the processes {attempt.orphans} lived on after the end of start {attempt.number}"
+    return ""
+
+
+CHECKS: dict[str, Callable[[Case, Attempt, Sequence[Attempt]], str]] = {
+    "fault fired": every_fault_fired,
+    "comes to its end": comes_to_its_end,
+    "same content": same_content,
+    "whole history": whole_history,
+    "each sample once": each_sample_once,
+    "newest checkpoint": from_the_newest,
+    "same checkpoints": same_checkpoints,
+    "same weights": same_weights,
+    "nobody left": nobody_left,
+}
+
+
+def _differ(found: Step, expected: Step) -> str:
+    if found.indices is not None and expected.indices is not None and found.indices != expected.indices:
+        wrong = [index for index in found.indices if index not in expected.indices]
+        return f"samples {_few(wrong or found.indices)}, where it had {_few(expected.indices)}"
+    if found.digests != expected.digests:
+        rows = [
+            row for row, (one, other) in enumerate(zip(found.digests, expected.digests, strict=False)) if one != other
+        ]
+        names = [f"{row} (sample {found.indices[row]})" if found.indices else str(row) for row in rows]
+        return f"the content of row {_few(names)} differs" if rows else "another number of samples"
+    return ""
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")  # noqa: PLR2004  # a line
+
+
+def _name(key: Key) -> str:
+    loader, place = key
+    return f"epoch {place.epoch}, step {place.step - 1}" + (f" of loader {loader}" if loader else "")
+
+
+def _count_samples(steps: dict[Key, Step]) -> dict[tuple[int, int, str], int]:
+    counts: dict[tuple[int, int, str], int] = {}
+    for (loader, place), step in steps.items():
+        for index in step.indices or ():
+            counts[loader, place.epoch, index] = counts.get((loader, place.epoch, index), 0) + 1
+    return counts

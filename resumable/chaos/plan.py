@@ -1,0 +1,190 @@
+"""Which faults happen when: cases, and the ways to choose them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from resumable.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["FAULTS", "Case", "Fault", "Leg", "Survey", "exhaustive", "pairs", "randomly"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of fault.
+
+    Args:
+        meaning: what happens.
+        does: what the process does to itself (`fire.py`).
+        points: where it can happen; the beginnings of names.
+        storage: what is done to the checkpoints behind it (`storage.py`).
+        in_worker: it happens in a worker process.
+        saves: checkpoints that have to be in the store before.
+    """
+
+    meaning: str
+    does: str
+    points: tuple[str, ...] = ("",)
+    storage: str | None = None
+    in_worker: bool = False
+    saves: int = 0
+
+
+_STORE = ("store.half", "store.written", "store.rename")
+
+FAULTS = {
+    "kill": Kind("SIGKILL", "kill"),
+    "term": Kind("SIGTERM, and SIGKILL after a grace period", "term"),
+    "stop": Kind("SIGSTOP, as by a debugger or an overloaded host; killed when it is noticed", "stop"),
+    "hang": Kind("an endless wait; killed when it is noticed", "hang"),
+    "raise": Kind("an exception in the training step", "raise", ("loader.handed",)),
+    "oom": Kind("no memory is left", "oom", ("loader.handed",)),
+    "eio": Kind("the storage fails while a checkpoint is written", "eio", _STORE),
+    "enospc": Kind("the storage is full while a checkpoint is written", "enospc", _STORE),
+    "slow": Kind("the storage takes half a second", "slow", _STORE),
+    "torn-write": Kind("SIGKILL while a checkpoint is written", "kill", ("store.",)),
+    "truncate": Kind("SIGKILL, and the newest checkpoint has lost its end", "kill", storage="truncate", saves=2),
+    "flip": Kind("SIGKILL, and a bit of the newest checkpoint has changed", "kill", storage="flip", saves=2),
+    "lost-fsync": Kind("power cut: what was not made durable is lost", "kill", ("store.",), storage="lost-fsync"),
+    "stale": Kind("SIGKILL, and the newest checkpoint is gone", "kill", storage="stale", saves=1),
+    "clock": Kind("the clock jumps back a day", "clock-back"),
+    "worker-kill": Kind("a worker process is killed", "kill", ("worker.",), in_worker=True),
+    "worker-raise": Kind("a sample cannot be read in a worker process", "raise", ("worker.read",), in_worker=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault in one process.
+
+    Args:
+        kind: one of `FAULTS`.
+        number: how often the process comes by a fault point until then, this time included.
+        point: count only the points of this name.
+        rank: of the process.
+    """
+
+    kind: str
+    number: int
+    point: str | None = None
+    rank: int = 0
+
+    def __str__(self) -> str:
+        where = f"{self.point} number {self.number}" if self.point else f"point {self.number}"
+        return f"{self.kind} at {where}" + (f" of rank {self.rank}" if self.rank else "")
+
+    def as_plan(self) -> dict[str, Any]:
+        """Return what the agent in the process is told."""
+        kind = FAULTS[self.kind]
+        return {**asdict(self), "kind": kind.does, "in_worker": kind.in_worker}
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One start of the command: with how many ranks, and what goes wrong in it."""
+
+    fault: Fault | None = None
+    ranks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A run: one leg after the other, the last of them in peace."""
+
+    legs: tuple[Leg, ...]
+
+    def __str__(self) -> str:
+        faults = [str(leg.fault) for leg in self.legs if leg.fault]
+        ranks = [str(leg.ranks) for leg in self.legs]
+        resized = f", ranks {' to '.join(ranks)}" if len(set(ranks)) > 1 else ""
+        return (", then ".join(faults) or "unharmed") + resized
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"legs": [asdict(leg) for leg in self.legs]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Case:
+        """Make the case of `as_dict`'s values."""
+        return cls(tuple(Leg(leg["fault"] and Fault(**leg["fault"]), leg["ranks"]) for leg in values["legs"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What the unharmed run came by: the fault points of rank 0 in their order, and of one of its workers.
+
+    Args:
+        points: names, in the order of the training process.
+        worker_points: names, in the order of a worker process; empty where there was none.
+        saved: how many points were behind when each checkpoint was committed to a store.
+        ranks: the numbers of ranks to start with, in turn.
+    """
+
+    points: Sequence[str]
+    worker_points: Sequence[str]
+    saved: Sequence[int]
+    ranks: tuple[int, ...] = (1,)
+
+    def moments(self, kind: str) -> list[int]:
+        """Return the numbers of the points at which a kind of fault can happen."""
+        known = FAULTS[kind]
+        points = self.worker_points if known.in_worker else self.points
+        if len(self.saved) < known.saves:
+            return []
+        first = self.saved[known.saves - 1] if known.saves else 0
+        return [
+            number
+            for number, name in enumerate(points, start=1)
+            if number > first and any(name.startswith(start) for start in known.points)
+        ]
+
+    def legs(self, *faults: Fault) -> Case:
+        """Make a case of faults, one per leg."""
+        return Case(
+            tuple(Leg(fault, self.ranks[number % len(self.ranks)]) for number, fault in enumerate([*faults, None]))
+        )
+
+
+def exhaustive(survey: Survey, kinds: Sequence[str], limit: int | None = None) -> Iterator[Case]:
+    """Yield a case for every kind of fault at every moment; with a limit, that many of each kind, evenly spread."""
+    for kind in kinds:
+        moments = survey.moments(kind)
+        if limit is not None and len(moments) > limit:
+            moments = [moments[len(moments) * number // limit] for number in range(limit)]
+        for moment in moments:
+            yield survey.legs(Fault(kind, moment))
+
+
+def pairs(survey: Survey, kinds: Sequence[str], seed: int, number: int) -> Iterator[Case]:
+    """Yield cases of two faults: the second while the first is being recovered from, or soon after."""
+    generator = random.Random(seed)
+    for _ in range(number):
+        first = _choose(generator, survey, kinds)
+        second = Fault("kill", generator.randint(1, max(len(survey.points) - first.number, 8) // 2))
+        yield survey.legs(first, second)
+
+
+def randomly(survey: Survey, kinds: Sequence[str], seed: int, number: int) -> Iterator[Case]:
+    """Yield cases of one to three faults at random moments."""
+    generator = random.Random(seed)
+    for _ in range(number):
+        faults = [_choose(generator, survey, kinds)]
+        while len(faults) < 3 and generator.random() < 0.5:  # noqa: PLR2004  # as the docstring says
+            faults.append(Fault("kill", generator.randint(1, 8)))
+        yield survey.legs(*faults)
+
+
+def _choose(generator: random.Random, survey: Survey, kinds: Sequence[str]) -> Fault:
+    possible = {kind: moments for kind in kinds if (moments := survey.moments(kind))}
+    if not possible:
+        raise ConfigurationError(
+            f"none of the faults {', '.join(kinds)} can happen in this run: it never comes by their fault points.\n"
+            "Use other kinds, or a script that saves checkpoints and has workers."
+        )
+    kind = generator.choice(sorted(possible))
+    return Fault(kind, generator.choice(possible[kind]), rank=generator.randrange(survey.ranks[0]))

@@ -1,0 +1,127 @@
+"""Runs one case: starts the command, lets its fault happen, and starts it again until it comes to its end."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from resumable.chaos.logs import Attempt, read_attempt
+from resumable.chaos.plan import FAULTS
+from resumable.chaos.processes import Group
+from resumable.chaos.storage import DAMAGES
+from resumable.faults import VARIABLE
+
+if TYPE_CHECKING:
+    from resumable.chaos.plan import Case, Leg
+
+__all__ = ["Command", "run_case"]
+
+_SHOWN = 4000  # characters of a process's output
+_MORE = 2  # starts in peace, at most: the first of them has to come to its end
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The user's command.
+
+    Args:
+        words: the command and its arguments. `{dir}` stands for a directory of the run, `{ranks}` for their number.
+        patience: seconds without any sign of life after which a process hangs.
+        grace: seconds from SIGTERM to SIGKILL.
+        limit: seconds for one start.
+    """
+
+    words: tuple[str, ...]
+    patience: float = 60.0
+    grace: float = 5.0
+    limit: float = 3600.0
+
+    def start(self, directory: Path, ranks: int) -> tuple[list[str], Path]:
+        """Return the words of one start, and the directory to start them in.
+
+        Without `{dir}`, that is the run's own directory, so that relative paths lead to fresh checkpoints.
+        """
+        place = Path.cwd() if any("{dir}" in word for word in self.words) else directory
+        words = [word.replace("{dir}", str(directory)).replace("{ranks}", str(ranks)) for word in self.words]
+        words = [re.sub(r"(--nproc[-_]per[-_]node=)\d+", rf"\g<1>{ranks}", word) for word in words]
+        return [_absolute(word) for word in words], place
+
+
+def _absolute(word: str) -> str:
+    """Return the path of a script as it is from everywhere."""
+    path = Path(word)
+    return str(path.absolute()) if path.suffix == ".py" and path.is_file() else word
+
+
+def run_case(command: Command, case: Case, directory: Path) -> list[Attempt]:
+    """Run a case in a fresh directory.
+
+    Returns:
+        What each start did. The last one has come to its end, or failed by itself.
+    """
+    work = directory / "work"
+    work.mkdir(parents=True)
+    (directory / "case.json").write_text(json.dumps({"command": command.words, **case.as_dict()}, indent=1))
+    attempts: list[Attempt] = []
+    legs = [*case.legs, *[case.legs[-1]] * _MORE]
+    for number, leg in enumerate(legs):
+        attempt = _run_leg(command, leg, directory, number)
+        attempts.append(attempt)
+        if leg.fault and (damage := FAULTS[leg.fault.kind].storage):
+            attempt.fired &= DAMAGES[damage](attempts)
+        if attempt.status == 0 and not attempt.killed:
+            break
+        if leg.fault is None or not attempt.fired:
+            break
+    return attempts
+
+
+def _run_leg(command: Command, leg: Leg, directory: Path, number: int) -> Attempt:
+    ledgers = directory / f"attempt-{number}"
+    ledgers.mkdir()
+    plan = ledgers / "plan.json"
+    faults = [leg.fault.as_plan()] if leg.fault else []
+    plan.write_text(json.dumps({"attempt": number, "directory": str(ledgers), "faults": faults}))
+    words, place = command.start(directory / "work", leg.ranks)
+    output = ledgers / "output.txt"
+    with Group(words, place, {VARIABLE: str(plan)}, output) as group:
+        status, killed = group.wait(_Watch(command, leg, ledgers).is_overdue)
+        orphans = group.orphans()
+    attempt = read_attempt(ledgers, number)
+    attempt.status, attempt.killed, attempt.orphans = status, killed, orphans
+    attempt.output = output.read_text(errors="replace")[-_SHOWN:]
+    return attempt
+
+
+class _Watch:
+    """Says when a process has to be killed: after a grace period, or when it hangs."""
+
+    def __init__(self, command: Command, leg: Leg, ledgers: Path) -> None:
+        self._command, self._leg, self._ledgers = command, leg, ledgers
+        self._begun = self._alive = time.monotonic()
+        self._size = -1
+        self._looked = 0.0
+
+    def is_overdue(self) -> str:
+        now = time.monotonic()
+        if now - self._looked < 0.1:  # noqa: PLR2004  # seconds between two looks at the files
+            return ""
+        self._looked = now
+        size = sum(path.stat().st_size for path in self._ledgers.glob("*.jsonl"))
+        size += (self._ledgers / "output.txt").stat().st_size
+        if size != self._size:
+            self._size, self._alive = size, now
+        if now - self._begun > self._command.limit:
+            return f"it took more than {self._command.limit:.0f} s"
+        fault = self._leg.fault
+        if fault and fault.kind == "term" and now - self._alive > self._command.grace and self._has_fired():
+            return f"it lived on {self._command.grace:.0f} s after SIGTERM"
+        patience = 2.0 if fault and fault.kind == "hang" and self._has_fired() else self._command.patience
+        return f"it gave no sign of life for {patience:.0f} s" if now - self._alive > patience else ""
+
+    def _has_fired(self) -> bool:
+        return any(b'"fire"' in path.read_bytes() for path in self._ledgers.glob("*.jsonl"))
