@@ -15,7 +15,7 @@ import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint, OnExceptionCheckpoint
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 
 import resumable
 from resumable.errors import (
@@ -27,6 +27,7 @@ from resumable.errors import (
     UnsupportedError,
 )
 from resumable.integrations.lightning import ResumableCallback
+from resumable.integrations.lightning.sources import make_loader
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sources import MAKERS, Again, Samples, Stateful, indexed, replay, snapshot, validation
@@ -254,6 +255,38 @@ def test_overfit_batches_do_not_shuffle_what_is_wrapped() -> None:
     outcome = fit(Model(), data, resume=ResumableCallback(wrap=True), overfit_batches=2)
     batches = [[int(value) for value in event[4]] for event in outcome.events if event[0] == "train"]
     assert batches == [[0, 1], [2, 3]] * 3
+
+
+class Pairs(Sampler[list[int]]):
+    """A batch sampler of one's own."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[8, 9], [0, 1], [2, 3], [6, 7], [4, 5]])
+
+    def __len__(self) -> int:
+        return 5
+
+
+def test_overfit_batches_keep_an_order_of_one_s_own() -> None:
+    data = DataLoader(Samples(10, 0), batch_sampler=Pairs())
+    outcome = fit(Model(), data, resume=ResumableCallback(wrap=True), overfit_batches=2)
+    batches = [[int(value) for value in event[4]] for event in outcome.events if event[0] == "train"]
+    assert batches == [[8, 9], [0, 1]] * 3
+
+
+def test_an_order_of_one_s_own_on_several_ranks_needs_a_word() -> None:
+    data = DataLoader(Samples(10, 0), batch_sampler=Pairs())
+    loader = make_loader(data, "the loader", {"world": resumable.World(1, 2)}, world_size=2, overfit=False)
+    with pytest.raises(ConfigurationError, match="shard=True"):
+        next(iter(loader))
+
+
+def test_plain_loaders_are_padded_on_several_ranks() -> None:
+    data = DataLoader(Samples(10, 0), batch_size=4)
+    worlds = [{"world": resumable.World(rank, 2)} for rank in range(2)]
+    loaders = [make_loader(data, "the loader", world, world_size=2, overfit=False) for world in worlds]
+    batches = [[len(batch) for batch in loader] for loader in loaders]
+    assert batches == [[4, 4], [4, 4]]
 
 
 def test_fast_dev_run() -> None:
@@ -563,26 +596,42 @@ def test_other_loaders_than_the_checkpoint_s_are_refused(tmp_path: Path) -> None
     assert "the only one" in caught.value.__notes__[0]
 
 
-def saved_without(tmp_path: Path, trained: int) -> Path:
+def saved_without(tmp_path: Path, hook: str, trained: int, **options: Any) -> Path:
     """A checkpoint of the Trainer alone."""
-    path, trainer = tmp_path / "alone.ckpt", make_trainer([SaveOnce(tmp_path / "alone.ckpt", "on_train_batch_end",
-                                                                    after(trained))])  # fmt: skip
+    path = tmp_path / "alone.ckpt"
+    trainer = make_trainer([SaveOnce(path, hook, after(trained))], **options)
     torch.manual_seed(11)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), suppress(PlannedError):
         warnings.simplefilter("ignore")
-        trainer.fit(Model(), indexed())
+        trainer.fit(Model(fail_at=trained if hook == "on_exception" else None), indexed())
     return path
 
 
 def test_a_checkpoint_saved_without_the_callback_is_refused(tmp_path: Path) -> None:
-    path = saved_without(tmp_path, 3)
+    path = saved_without(tmp_path, "on_train_batch_end", 3)
     with pytest.raises(StateMismatchError, match="saved without ResumableCallback"):
         fit(Model(), indexed(), checkpoint=path)
 
 
-@pytest.mark.parametrize("trained", [3, 5, 7])
-def test_or_gone_on_with_at_lightning_s_counters(trained: int, tmp_path: Path) -> None:
-    path, whole = saved_without(tmp_path, trained), fit(Model(), indexed())
+@pytest.mark.parametrize(
+    ("hook", "trained", "options"),
+    [
+        ("on_train_batch_end", 3, {}),
+        ("on_train_batch_end", 5, {}),
+        ("on_train_batch_end", 7, {}),
+        ("on_train_batch_start", 3, {}),
+        ("on_train_epoch_start", 5, {}),
+        ("on_train_epoch_end", 5, {}),
+        ("on_train_epoch_end", 5, {"max_steps": 12}),
+        ("on_train_epoch_end", 3, {"max_steps": 3}),
+        ("on_train_end", 7, {"max_steps": 7}),
+        ("on_exception", 3, {}),
+    ],
+)
+def test_or_gone_on_with_at_lightning_s_counters(
+    hook: str, trained: int, options: dict[str, Any], tmp_path: Path
+) -> None:
+    path, whole = saved_without(tmp_path, hook, trained, **options), fit(Model(), indexed())
     with pytest.warns(StateMismatchWarning, match="strict=False"):
         rest = fit(Model(), indexed(), resume=ResumableCallback(strict=False), checkpoint=path)
     batches = [event[1:5] for event in rest.events if event[0] == "train"]
@@ -590,7 +639,7 @@ def test_or_gone_on_with_at_lightning_s_counters(trained: int, tmp_path: Path) -
 
 
 def test_a_stream_cannot_go_to_lightning_s_counters_and_says_so(tmp_path: Path) -> None:
-    path = saved_without(tmp_path, 3)
+    path = saved_without(tmp_path, "on_train_batch_end", 3)
     with pytest.warns(StateMismatchWarning), pytest.warns(PromiseWarning, match="cannot go to batch 3 of epoch 0"):
         fit(Model(), snapshot(), resume=ResumableCallback(strict=False), checkpoint=path)
 

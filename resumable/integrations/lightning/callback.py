@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from resumable.errors import ConfigurationError
+from resumable.faults import point
 from resumable.integrations.lightning import private
 from resumable.integrations.lightning.bases import with_callback_bases
 from resumable.integrations.lightning.requeue import RequeueSignal
@@ -83,6 +84,7 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found w
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
         """Begin to train, or go to the checkpoint's place."""
         self._live.start()
+        point("lightning.start", trainer)
         self._requeue = RequeueSignal(trainer, self._live.save_alone)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
@@ -93,17 +95,20 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found w
         """Hold back signals that save."""
         if self._requeue is not None:
             self._requeue.begin_batch()
+        point("lightning.batch_start")
 
     def on_train_batch_end(self, *_: Any) -> None:
         """Count the batch as trained on, once the optimizer has stepped."""
         self._live.follow()
         if self._requeue is not None:
             self._requeue.end_batch()
+        point("lightning.batch_end")
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
         """Note that random numbers are used up."""
         if self._session is not None and not trainer.sanity_checking:
             self._session.note_validation()
+            point("lightning.validation")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
         """Note that the validation that was due is done."""
@@ -113,11 +118,17 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found w
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
         """Let the loaders go to their next epoch."""
         self._live.end_epoch()
+        point("lightning.epoch_end")
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
+        """Show a chaos run the final weights."""
+        point("lightning.end", trainer)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002  # Lightning's signature
         """Add the place of the weights to a checkpoint."""
         part = None if self._session is None else self._session.save(checkpoint)
         if part is not None:
+            point("lightning.save", trainer, part)
             checkpoint["callbacks"][self.state_key] = part
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature

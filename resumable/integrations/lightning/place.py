@@ -18,7 +18,7 @@ from resumable.integrations.lightning.private import FIT_LOOP
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Place", "Stage", "rewind", "where_lightning_stands"]
+__all__ = ["Place", "Stage", "rewind"]
 
 Stage = Literal["epoch", "batch", "validated", "ready"]
 
@@ -88,15 +88,6 @@ def rewind(checkpoint: dict[str, Any], place: Place) -> None:
         if name.startswith("epoch_loop.") and name != "epoch_loop.batch_progress":
             _settle(progress)
     checkpoint["epoch"] = place.epoch
-
-
-def where_lightning_stands(loop: Mapping[str, Any]) -> tuple[int, int]:
-    """Return epoch and batch at which the Trainer's own counters go on, in the checkpoint of its fit loop."""
-    epochs, batches = loop["epoch_progress"]["current"], loop["epoch_loop.batch_progress"]
-    epoch = int(epochs["processed"])
-    if epochs["ready"] == epoch:
-        return epoch, 0
-    return (epoch + 1, 0) if batches["is_last_batch"] else (epoch, int(batches["current"]["processed"]))
 
 
 def _settle(progress: Mapping[str, Any]) -> None:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import warnings
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from resumable import rng
-from resumable.cursor import Cursor
-from resumable.errors import PromiseWarning, StateMismatchError, StateMismatchWarning, UnsupportedError
+from resumable.errors import UnsupportedError
 from resumable.integrations.lightning import private
 from resumable.integrations.lightning.boundary import Boundary, copy_buffers
-from resumable.integrations.lightning.handed import Handed
-from resumable.integrations.lightning.place import Place, rewind, where_lightning_stands
+from resumable.integrations.lightning.foreign import Foreign
+from resumable.integrations.lightning.loaders import TrainLoaders
+from resumable.integrations.lightning.place import Place, rewind
 from resumable.integrations.lightning.ranks import RankState, check_ranks, exchange, replace_own
 from resumable.integrations.lightning.saved import Saved
-from resumable.integrations.lightning.sources import make_loader, replace_loaders, with_validation_streams
-from resumable.integrations.lightning.streams import TrainStream
+from resumable.integrations.lightning.sources import with_validation_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from resumable.integrations.lightning.streams import TrainStream
 
 __all__ = ["Session"]
 
@@ -36,56 +35,18 @@ class Session:
 
     def __init__(self, trainer: Any, wrap: bool | Mapping[str, Any], *, strict: bool) -> None:
         private.check_names(trainer)
-        self._trainer, self._wrap, self._strict = trainer, wrap, strict
-        self._streams: list[TrainStream] = []
-        self._lengths: list[float] = []
-        self._handed = Handed()
+        self._trainer, self._strict = trainer, strict
+        self._loaders = TrainLoaders(trainer, wrap, self._note_fetch, self._go_to_checkpoint)
         self._held: list[Iterable[int]] = []  # trained on, and not in the weights yet
         self._seen = 0  # batches that were trained on
         self._busy = False  # with the next batch or a validation, so that generators and buffers have changed
         self._following = False
         self._alone = False  # the other ranks are not to be asked
         self._boundary: Boundary | None = None
-        self._saved: Saved | None = None  # to be resumed from
-        self._seek: tuple[int, int] | None = None  # likewise, from a checkpoint without our part
+        self._origin: Saved | Foreign | None = None  # to be resumed from
         self._loaded_late = False
         self._known: list[RankState] = []  # what the ranks said last
-        private.swap_sources(trainer, self._train_streams, with_validation_streams)
-
-    # ------------------------------------------------------------------ loaders
-
-    def _train_streams(self, tree: Any) -> Any:
-        before, self._streams = self._streams, []
-        self._handed.clear()
-        tree = replace_loaders(tree, self._stream)
-        if self._saved is not None or self._seek is not None:
-            self._go_to_checkpoint()
-        elif before:
-            self._keep_counting(before)
-        self._lengths = self._count()
-        return tree
-
-    def _stream(self, source: Any, name: str) -> TrainStream:
-        trainer = self._trainer
-        overfit = trainer.overfit_batches > 0
-        loader = make_loader(source, name, self._wrap, world_size=trainer.world_size, overfit=overfit)
-        number = len(self._streams)
-        stream = TrainStream(loader, name, number, self._handed, self._note_fetch, same_epoch=overfit)
-        self._streams.append(stream)
-        return stream
-
-    def _keep_counting(self, before: list[TrainStream]) -> None:
-        """Let loaders that were made anew (`reload_dataloaders_every_n_epochs`) go on with the epoch's number."""
-        for old, new in zip(before, self._streams, strict=False):
-            if new.loader is not old.loader and new.loader.acknowledged == Cursor() and old.base:
-                with suppress(UnsupportedError):  # a source with a state of its own begins where it was made to
-                    new.go_to(old.base, 0)
-
-    def _count(self) -> list[float]:
-        return [len(stream) if stream.loader.is_sized else float("inf") for stream in self._streams]
-
-    def _note_fetch(self) -> None:
-        self._busy = True
+        private.swap_sources(trainer, self._loaders.make, with_validation_streams)
 
     # ------------------------------------------------------------------ loading
 
@@ -97,83 +58,56 @@ class Session:
         """
         loop = checkpoint["loops"][private.FIT_LOOP]
         loop["state_dict"].pop("combined_loader", None)  # Lightning would load it a second time, and in fewer cases
-        if values is not None:
-            self._saved = Saved.from_dict(values)
-        else:
-            self._refuse_foreign(*where_lightning_stands(loop))
-        if self._streams:  # they were asked for before the checkpoint was read
-            self._loaded_late = True
-            self._go_to_checkpoint()
+        self._origin = Foreign(loop, strict=self._strict) if values is None else Saved.from_dict(values)
+        if values is None:
+            rewind(checkpoint, self._origin.place)
+        if self._loaders.streams:  # they were asked for before the checkpoint was read
+            self._loaded_late = self._go_to_checkpoint(self._loaders.streams)
 
-    def _refuse_foreign(self, epoch: int, batch: int) -> None:
-        message = (
-            "the checkpoint was saved without ResumableCallback, so it does not say which batches are in its weights."
-        )
-        if self._strict:
-            raise StateMismatchError(
-                f"{message}\nLightning's counters are at batch {batch} of epoch {epoch}. Use "
-                "ResumableCallback(strict=False) to go on there, or start a new run."
-            )
-        warnings.warn(
-            f"{message}\nGone on at batch {batch} of epoch {epoch} because of strict=False.",
-            StateMismatchWarning,
-            stacklevel=2,
-        )
-        self._seek = epoch, batch
-
-    def _go_to_checkpoint(self) -> None:
+    def _go_to_checkpoint(self, streams: list[TrainStream]) -> bool:
+        if self._origin is None:
+            return False
         trainer = self._trainer
-        if self._saved is not None:
-            self._saved.restore_loaders(self._streams, trainer.global_rank, trainer.world_size, strict=self._strict)
-        elif self._seek is not None:
-            for stream in self._streams:
-                self._go_to_counters(stream, *self._seek)
+        self._origin.restore_loaders(streams, trainer.global_rank, trainer.world_size, strict=self._strict)
+        return True
 
-    def _go_to_counters(self, stream: TrainStream, epoch: int, batch: int) -> None:
-        try:
-            stream.go_to(epoch, batch)
-        except UnsupportedError:
-            warnings.warn(
-                f"the train loader {stream.name} cannot go to batch {batch} of epoch {epoch} without a state of its "
-                "own.\nIt begins where it stands.",
-                PromiseWarning,
-                stacklevel=2,
-            )
+    def _note_fetch(self) -> None:
+        self._busy = True
 
     # ------------------------------------------------------------------ training
 
     def start(self) -> None:
         """Begin to train: at the beginning, or at the checkpoint's place."""
-        trainer, saved = self._trainer, self._saved
+        trainer, saved = self._trainer, self._origin
         check_ranks(trainer.world_size)
         self._seen = private.counters(trainer)[1].total.processed
         if self._loaded_late:
             private.restart_fetching(trainer)
         if saved is None:
             self._place_at_epoch(private.counters(trainer)[0].current.processed)
+            self._tell_ranks()
             return
         saved.warn(trainer.global_rank)
         saved.restore_generators(trainer.global_rank)
         private.note_reload(trainer, saved.reloaded_at)
         private.restore_metrics(trainer, saved.metrics)
         self._set_boundary(saved.place)
-        self._busy = False
+        self._tell_ranks()
         if saved.place.stage == "epoch":
             private.begin_epoch_anew(trainer)
             if saved.place.schedulers_due:
                 private.finish_epoch(trainer)
             self._place_at_epoch(saved.place.epoch)
         else:
-            private.restore_consumed(trainer, [stream.epoch > stream.base for stream in self._streams])
+            private.restore_consumed(trainer, self._loaders.consumed())
             private.call_at_entry(trainer, self._enter)
 
     def _enter(self) -> None:
         """Go on in the middle of the checkpoint's epoch."""
-        assert self._saved is not None
-        saved, self._saved, trainer = self._saved, None, self._trainer
+        assert self._origin is not None
+        saved, self._origin, trainer = self._origin, None, self._trainer
         place = saved.place
         saved.restore_generators(trainer.global_rank)
-        self._known = exchange(self._rank_state(in_flight=False), trainer.world_size)
         self._set_boundary(place)
         private.finish_batch(
             trainer,
@@ -184,16 +118,13 @@ class Session:
 
     def begin_epoch(self) -> None:
         """Follow a new epoch."""
-        trainer, saved = self._trainer, self._saved
-        self._saved = self._seek = None
+        trainer, saved = self._trainer, self._origin
+        self._origin = None
         if saved is not None:
             saved.restore_generators(trainer.global_rank)
-        lengths = self._count()
-        if lengths != self._lengths:
-            self._lengths = lengths
-            private.set_lengths(trainer, lengths)
+        self._loaders.begin_epoch()
         self._place_at_epoch(private.counters(trainer)[0].current.processed)
-        self._known = exchange(self._rank_state(in_flight=False), trainer.world_size)
+        self._tell_ranks()
 
     def follow(self) -> None:
         """Look which batches were trained on since, and count those that are in the weights."""
@@ -204,7 +135,7 @@ class Session:
         self._following = True
         try:
             self._refuse_reading_ahead()
-            self._held += [self._handed.take() for _ in range(processed - self._seen)]
+            self._held += [self._loaders.handed.take() for _ in range(processed - self._seen)]
             self._seen = processed
             if self._is_stepped():
                 self._settle()
@@ -212,10 +143,10 @@ class Session:
             self._following = False
 
     def _refuse_reading_ahead(self) -> None:
-        trainer = self._trainer
-        if private.gives_iterator(trainer) and len(self._handed) > 1:
+        taken = len(self._loaders.handed)
+        if private.gives_iterator(self._trainer) and taken > 1:
             raise UnsupportedError(
-                f"training_step took {len(self._handed)} batches from dataloader_iter for one step.\n"
+                f"training_step took {taken} batches from dataloader_iter for one step.\n"
                 "Nobody knows which of them are in the weights, so a resumed run would lose some or repeat them. Take "
                 "one batch per step, or let training_step take batch and batch_idx."
             )
@@ -228,9 +159,7 @@ class Session:
 
     def _settle(self) -> None:
         """Count all batches that were trained on as being in the weights."""
-        for loaders in self._held:
-            for number in loaders:
-                self._streams[number].ack()
+        self._loaders.ack(self._held)
         self._held.clear()
         epochs, batches = private.counters(self._trainer)
         last = bool(batches.is_last_batch)
@@ -257,9 +186,8 @@ class Session:
             return
         if self._held:
             self._settle()
-        self._handed.clear()
-        for stream in self._streams:
-            stream.end_epoch()
+        self._loaders.end_epoch()
+        self._tell_ranks()  # before the place changes, which has to be that of an epoch that all have heard of
         self._place_at_epoch(private.counters(self._trainer)[0].current.processed, schedulers_due=True)
 
     def _place_at_epoch(self, epoch: int, *, schedulers_due: bool = False) -> None:
@@ -271,15 +199,14 @@ class Session:
             place,
             trainer.global_step,
             private.steps_logged(trainer),
-            [stream.bookmark() for stream in self._streams],
+            self._loaders.bookmarks(),
             buffers=copy_buffers(trainer.lightning_module),
         )
         self._busy = False
 
     def finish(self) -> None:
         """Give the loaders back as they were."""
-        for stream in self._streams:
-            stream.loader.set_ack("auto")
+        self._loaders.give_back()
 
     # ------------------------------------------------------------------ saving
 
@@ -316,6 +243,11 @@ class Session:
         rewind(checkpoint, place)
         metrics, reloaded_at = private.metrics(trainer), private.reloaded_at(trainer)
         return Saved(place, torn, self._known, metrics, reloaded_at).as_dict()
+
+    def _tell_ranks(self) -> None:
+        """Exchange where the loaders stand; all ranks have to call it."""
+        states = [make() for make in self._loaders.bookmarks()]
+        self._known = exchange(RankState(states, rng.state_dict()), self._trainer.world_size)
 
     def _place_now(self, boundary: Boundary) -> Place:
         place = boundary.place

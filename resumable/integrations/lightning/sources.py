@@ -88,7 +88,7 @@ def make_loader(source: Any, name: str, wrap: bool | Mapping[str, Any], *, world
             "the Trainer resumable.wrap(loader), or use ResumableCallback(wrap=True)."
         )
     options = {"seed": int(os.environ.get("PL_GLOBAL_SEED") or 0), **(wrap if wrap is not True else {})}
-    if _is_map_style(source):
+    if _has_plain_order(source):
         if world_size > 1 and not source.drop_last:
             options.setdefault("tail", "pad")  # equal shares, as by the DistributedSampler that Lightning injects
         if overfit:
@@ -100,9 +100,12 @@ def make_loader(source: Any, name: str, wrap: bool | Mapping[str, Any], *, world
         raise
 
 
-def _is_map_style(source: Any) -> bool:
+def _has_plain_order(source: Any) -> bool:
+    """Tell whether it is a DataLoader made with `batch_size` and with or without `shuffle`, and no sampler."""
     data = sys.modules["torch"].utils.data
-    return isinstance(source, data.DataLoader) and not isinstance(source.dataset, data.IterableDataset)
+    if not isinstance(source, data.DataLoader) or isinstance(source.dataset, data.IterableDataset):
+        return False
+    return source.batch_size is not None and type(source.sampler) in {data.SequentialSampler, data.RandomSampler}
 
 
 def _without_shuffling(source: Any) -> Any:

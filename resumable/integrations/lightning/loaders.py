@@ -1,0 +1,101 @@
+"""The Trainer's train loaders, each as a stream."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from resumable.cursor import Cursor
+from resumable.errors import UnsupportedError
+from resumable.integrations.lightning import private
+from resumable.integrations.lightning.handed import Handed
+from resumable.integrations.lightning.sources import make_loader, replace_loaders
+from resumable.integrations.lightning.streams import TrainStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["TrainLoaders"]
+
+
+class TrainLoaders:
+    """The streams that the Trainer reads, which of their batches it holds, and their lengths.
+
+    Args:
+        trainer: the Trainer.
+        wrap: whether to wrap train loaders that are no Loaders, or the options for it.
+        on_fetch: called before a batch is fetched.
+        resume: brings new streams to the checkpoint's place; tells whether there is one.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        wrap: bool | Mapping[str, Any],
+        on_fetch: Callable[[], None],
+        resume: Callable[[list[TrainStream]], bool],
+    ) -> None:
+        self._trainer, self._wrap, self._on_fetch, self._resume = trainer, wrap, on_fetch, resume
+        self.streams: list[TrainStream] = []
+        self.handed = Handed()
+        self._lengths: list[float] = []
+
+    def make(self, tree: Any) -> Any:
+        """Put streams in the place of what the Trainer was given; called whenever it asks for its loaders."""
+        before, self.streams = self.streams, []
+        self.handed.clear()
+        tree = replace_loaders(tree, self._stream)
+        if not self._resume(self.streams):
+            self._keep_counting(before)
+        self._lengths = self._count()
+        return tree
+
+    def _stream(self, source: Any, name: str) -> TrainStream:
+        trainer, number = self._trainer, len(self.streams)
+        overfit = trainer.overfit_batches > 0
+        loader = make_loader(source, name, self._wrap, world_size=trainer.world_size, overfit=overfit)
+        stream = TrainStream(loader, name, number, self.handed, self._on_fetch, same_epoch=overfit)
+        self.streams.append(stream)
+        return stream
+
+    def _keep_counting(self, before: list[TrainStream]) -> None:
+        """Let loaders that were made anew (`reload_dataloaders_every_n_epochs`) go on with the epoch's number."""
+        for old, new in zip(before, self.streams, strict=False):
+            if new.loader is not old.loader and new.loader.acknowledged == Cursor() and old.base:
+                with suppress(UnsupportedError):  # a source with a state of its own begins where it was made to
+                    new.go_to(old.base, 0)
+
+    def _count(self) -> list[float]:
+        return [len(stream) if stream.loader.is_sized else float("inf") for stream in self.streams]
+
+    def begin_epoch(self) -> None:
+        """Tell the Trainer the lengths of the epoch, where they differ from the last one's."""
+        lengths = self._count()
+        if lengths != self._lengths:
+            self._lengths = lengths
+            private.set_lengths(self._trainer, lengths)
+
+    def ack(self, batches: Iterable[Iterable[int]]) -> None:
+        """Count batches of the Trainer as being in the weights."""
+        for loaders in batches:
+            for number in loaders:
+                self.streams[number].ack()
+
+    def end_epoch(self) -> None:
+        """Go to where the Trainer's next epoch begins."""
+        self.handed.clear()
+        for stream in self.streams:
+            stream.end_epoch()
+
+    def bookmarks(self) -> list[Callable[[], dict[str, Any]]]:
+        """Return functions that make the states of where training stands now."""
+        return [stream.bookmark() for stream in self.streams]
+
+    def consumed(self) -> list[bool]:
+        """Tell which loaders have been begun again in this epoch."""
+        return [stream.epoch > stream.base for stream in self.streams]
+
+    def give_back(self) -> None:
+        """Let the Loaders acknowledge by themselves again."""
+        for stream in self.streams:
+            stream.loader.set_ack("auto")
