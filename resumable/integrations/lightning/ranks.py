@@ -1,13 +1,19 @@
 """What each rank alone knows, in a checkpoint that rank 0 writes.
 
 On a regular save the ranks exchange it. When the run is interrupted they do not: a rank that hangs or has died would
-never answer, and all others would wait for it until the process group's time is over. Then the checkpoint has what the
-others said last (at least once per epoch), and they go on from there to the place of rank 0 by themselves.
+never answer, and all others would wait for it until the process group's time is over. Each leaves a note in the
+process group's key-value store instead, and rank 0 looks for those of the same place for a moment. Of a rank that left
+none, the checkpoint has what it said last (at least once per epoch); it goes on from there to the place of rank 0 by
+itself.
 """
 
 from __future__ import annotations
 
+import pickle
+import time
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from torch import distributed
@@ -17,7 +23,9 @@ from resumable.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["RankState", "check_ranks", "exchange", "is_shared", "replace_own"]
+__all__ = ["Notes", "RankState", "check_ranks", "exchange", "is_shared"]
+
+_PATIENCE = 2.0  # seconds in which a rank that is alive comes to its own save, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +70,52 @@ def exchange(own: RankState, world_size: int) -> list[RankState]:
     return everyone
 
 
-def replace_own(known: Sequence[RankState], own: RankState, rank: int) -> list[RankState]:
-    """Return what is known of all ranks without asking: this one's state, and what the others said last."""
-    return [
-        own if number == rank else RankState(one.loaders, one.generators, exact=False)
-        for number, one in enumerate(known)
-    ]
+class Notes:
+    """What the ranks leave for rank 0 in the key-value store of their process group, where nobody waits for them.
+
+    Args:
+        exchanges: how often they have exchanged what they know; tells the notes of several interruptions apart.
+    """
+
+    def __init__(self, exchanges: int) -> None:
+        self._exchanges = exchanges
+
+    def gather(self, known: Sequence[RankState], own: RankState, rank: int, place: str) -> list[RankState]:
+        """Leave a note, and return what is known of all ranks.
+
+        Args:
+            known: what they said last.
+            own: what this rank knows now.
+            rank: of this process.
+            place: where training stands; notes of other places are no use.
+        """
+        store = None if len(known) == 1 else _store()
+        if store is not None and rank:
+            with suppress(RuntimeError):  # whoever hosts it may be gone
+                store.set(self._key(place, rank), pickle.dumps(own))
+        end = time.monotonic() + _PATIENCE
+        found: list[RankState] = []
+        for number, last in enumerate(known):
+            note = None if rank or not number else self._find(store, place, number, end)
+            found.append(own if number == rank else note or RankState(last.loaders, last.generators, exact=False))
+        return found
+
+    def _key(self, place: str, rank: int) -> str:
+        return f"resumable/{self._exchanges}/{place}/{rank}"
+
+    def _find(self, store: Any, place: str, rank: int, end: float) -> RankState | None:
+        left = timedelta(seconds=max(end - time.monotonic(), 0.001))
+        try:
+            store.wait([self._key(place, rank)], left)
+            note: RankState = pickle.loads(store.get(self._key(place, rank)))  # noqa: S301  # by a rank of this run
+        except (AttributeError, RuntimeError):  # there is no store, or no note
+            return None
+        return note
+
+
+def _store() -> Any:
+    find = getattr(distributed.distributed_c10d, "_get_default_store", None)
+    return None if find is None else find()
 
 
 def is_shared(state: Mapping[str, Any]) -> bool:

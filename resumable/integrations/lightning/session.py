@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from resumable import rng
 from resumable.errors import UnsupportedError
@@ -12,7 +12,7 @@ from resumable.integrations.lightning.boundary import Boundary, copy_buffers
 from resumable.integrations.lightning.foreign import Foreign
 from resumable.integrations.lightning.loaders import TrainLoaders
 from resumable.integrations.lightning.place import Place, rewind
-from resumable.integrations.lightning.ranks import RankState, check_ranks, exchange, replace_own
+from resumable.integrations.lightning.ranks import Notes, RankState, check_ranks, exchange
 from resumable.integrations.lightning.saved import Saved
 from resumable.integrations.lightning.sources import with_validation_streams
 
@@ -32,6 +32,8 @@ class Session:
         wrap: whether to wrap train loaders that are no Loaders, or the options for it.
         strict: refuse a checkpoint that does not fit.
     """
+
+    _exchanges: ClassVar[int] = 0  # of this process, which are as many on each rank
 
     def __init__(self, trainer: Any, wrap: bool | Mapping[str, Any], *, strict: bool) -> None:
         private.check_names(trainer)
@@ -233,12 +235,15 @@ class Session:
             return None
         alone = self._alone or private.is_interrupted(trainer)
         in_flight = self._busy or private.is_interrupted(trainer)
+        place = self._place_now(boundary)
         own, rank = self._rank_state(in_flight=in_flight), trainer.global_rank
-        self._known = replace_own(self._known, own, rank) if alone else exchange(own, trainer.world_size)
+        if alone:
+            self._known = Notes(self._exchanges).gather(self._known, own, rank, str(place))
+        else:
+            self._exchange(own)
         if in_flight:
             weights = checkpoint["state_dict"]
             weights.update({name: value for name, value in boundary.buffers.items() if name in weights})
-        place = self._place_now(boundary)
         torn = trainer.global_step != boundary.steps
         rewind(checkpoint, place)
         metrics, reloaded_at = private.metrics(trainer), private.reloaded_at(trainer)
@@ -247,7 +252,11 @@ class Session:
     def _tell_ranks(self) -> None:
         """Exchange where the loaders stand; all ranks have to call it."""
         states = [make() for make in self._loaders.bookmarks()]
-        self._known = exchange(RankState(states, rng.state_dict()), self._trainer.world_size)
+        self._exchange(RankState(states, rng.state_dict()))
+
+    def _exchange(self, own: RankState) -> None:
+        self._known = exchange(own, self._trainer.world_size)
+        Session._exchanges += 1
 
     def _place_now(self, boundary: Boundary) -> Place:
         place = boundary.place
