@@ -11,7 +11,7 @@ from resumable.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["FAULTS", "Case", "Fault", "Leg", "Survey", "exhaustive", "pairs", "randomly"]
+__all__ = ["FAULTS", "Case", "Fault", "Leg", "Survey", "by_the_clock", "exhaustive", "pairs", "randomly"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,18 @@ class Fault:
         number: how often the process comes by a fault point until then, this time included.
         point: count only the points of this name.
         rank: of the process.
+        after: seconds from the start of the command; it is then done from outside, to all its processes.
     """
 
     kind: str
     number: int
     point: str | None = None
     rank: int = 0
+    after: float | None = None
 
     def __str__(self) -> str:
+        if self.after is not None:
+            return f"{self.kind} after {self.after:.1f} s"
         where = f"{self.point} number {self.number}" if self.point else f"point {self.number}"
         return f"{self.kind} at {where}" + (f" of rank {self.rank}" if self.rank else "")
 
@@ -177,6 +181,20 @@ def randomly(survey: Survey, kinds: Sequence[str], seed: int, number: int) -> It
         while len(faults) < 3 and generator.random() < 0.5:  # noqa: PLR2004  # as the docstring says
             faults.append(Fault("kill", generator.randint(1, 8)))
         yield survey.legs(*faults)
+
+
+def by_the_clock(survey: Survey, mean: float, failures: int, seed: int) -> Case:
+    """Make the case of failures at random times, without memory of one another, as machines fail.
+
+    Args:
+        survey: of the unharmed run.
+        mean: time between two failures, in seconds.
+        failures: their number.
+        seed: of the times.
+    """
+    generator = random.Random(seed)
+    times = [round(generator.expovariate(1 / mean), 3) for _ in range(failures)]
+    return survey.legs(*(Fault("kill", 0, after=time) for time in times))
 
 
 def _choose(generator: random.Random, survey: Survey, kinds: Sequence[str]) -> Fault:

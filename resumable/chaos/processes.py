@@ -1,4 +1,9 @@
-"""Runs the user's command in a process group of its own, and sees to its end."""
+"""Runs the user's command, and sees to its end and to that of all processes that it starts.
+
+They are known by the variable in their environment that names the plan of this start: torchrun starts every rank in a
+session of its own, which no signal to the command's process group reaches. Where the system has no `/proc`, the group
+is all that is known.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +15,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from resumable.faults import VARIABLE
 
-__all__ = ["Group", "living_members", "remove_shared_memory"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from resumable.chaos.guardian import Guardian
+
+__all__ = ["Group", "StoppedError", "kill_all", "living_members", "remove_shared_memory"]
 
 _PROC = Path("/proc")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where torch's workers put batches, under their number
 _POLL = 0.01  # seconds
+_LOOK = 0.25  # seconds between two looks at all processes of the system
 _PATIENCE = 5.0  # seconds for processes to go after the one that started them
+
+
+class StoppedError(Exception):
+    """The chaos run was interrupted, and waits for no command any longer."""
 
 
 class Group:
@@ -27,11 +41,22 @@ class Group:
     Args:
         command: the command and its arguments.
         directory: in which it runs.
-        environment: added to this process's.
+        environment: added to this process's; it names the plan.
         output: file that gets what it prints.
+        guardian: kills the processes where this one cannot do it any longer.
     """
 
-    def __init__(self, command: Sequence[str], directory: Path, environment: Mapping[str, str], output: Path) -> None:
+    def __init__(  # noqa: PLR0913  # what a process needs
+        self,
+        command: Sequence[str],
+        directory: Path,
+        environment: Mapping[str, str],
+        output: Path,
+        guardian: Guardian | None = None,
+    ) -> None:
+        self._mark, self._guardian = f"{VARIABLE}={environment[VARIABLE]}", guardian
+        if guardian:
+            guardian.guard(self._mark)
         with output.open("wb") as file:
             self._process = subprocess.Popen(  # noqa: S603  # the user's own command
                 command,
@@ -42,13 +67,17 @@ class Group:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._members: set[int] = set()
+        if guardian:
+            guardian.guard(self._mark, self._process.pid)
+        self._looked = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.kill()
+        if self._guardian:
+            self._guardian.release(self._mark)
 
     def wait(self, is_overdue: Callable[[], str]) -> tuple[int, str]:
         """Wait for the command's end, or kill it.
@@ -58,9 +87,14 @@ class Group:
 
         Returns:
             The exit status, negative for a signal; and why it was killed, or nothing.
+
+        Raises:
+            StoppedError: nobody is to wait any longer.
         """
         reason = ""
         while self._process.poll() is None:
+            if self._guardian and self._guardian.stopping.is_set():
+                raise StoppedError
             reason = is_overdue() or ("it was stopped" if self._is_stopped() else "")
             if reason:
                 self.kill()
@@ -71,39 +105,65 @@ class Group:
     def orphans(self) -> list[int]:
         """Return the processes that live on after the command's end, however long one waits."""
         patience = time.monotonic() + _PATIENCE
-        while (members := living_members(self._process.pid)) and time.monotonic() < patience:
+        while (members := self._members()) and time.monotonic() < patience:
             time.sleep(_POLL)
         return members
 
     def kill(self) -> None:
-        """Kill every process of the group, and wait until none is left."""
-        members = living_members(self._process.pid)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """Kill every process that the command started, and wait until none is left."""
+        kill_all(self._mark, self._process.pid)
         self._process.wait()
-        self.orphans()
-        remove_shared_memory(members)
+
+    def _members(self) -> list[int]:
+        return living_members(self._process.pid, self._mark)
 
     def _is_stopped(self) -> bool:
-        """Tell whether a process of the group was stopped: the others would wait for it."""
-        return any(_state(member) in {"T", "t"} for member in living_members(self._process.pid))
+        """Tell whether one of the processes was stopped: the others would wait for it."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK:
+            return False
+        self._looked = now
+        return any(_state(member) in {"T", "t"} for member in self._members())
 
 
-def living_members(group: int) -> list[int]:
-    """Find the living processes of a group, without zombies where the system has `/proc`."""
-    if (_PROC / "self" / "stat").exists():
-        return [int(stat.parent.name) for stat in _PROC.glob("[0-9]*/stat") if _lives_in(stat, group)]
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, 0)
-        return [group]
+def kill_all(mark: str, group: int) -> None:
+    """Kill the processes of a group, and those with a mark in their environment, and wait until none is left."""
+    members: set[int] = set()
+    patience = time.monotonic() + _PATIENCE
+    while (found := living_members(group, mark)) and time.monotonic() < patience:
+        members.update(found)
+        for member in found:
+            with suppress(ProcessLookupError, PermissionError):
+                (os.kill if _has_proc() else os.killpg)(member, signal.SIGKILL)
+        time.sleep(_POLL)
+    remove_shared_memory(members)
+
+
+def living_members(group: int, mark: str = "") -> list[int]:
+    """Find the living processes of a group and those with a mark, without zombies where the system has `/proc`.
+
+    Args:
+        group: its number; 0 for none.
+        mark: `NAME=value` of a variable in the environment that a process was started with; empty for none.
+    """
+    if _has_proc():
+        return [int(stat.parent.name) for stat in _PROC.glob("[0-9]*/stat") if _is_member(stat, group, mark)]
+    if group:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, 0)
+            return [group]
     return []
 
 
-def remove_shared_memory(members: Sequence[int]) -> None:
+def remove_shared_memory(members: Iterable[int]) -> None:
     """Remove batches that killed workers had written, and nobody had taken yet."""
     for member in members:
         for file in _SHARED_MEMORY.glob(f"torch_{member}_*"):
             file.unlink(missing_ok=True)
+
+
+def _has_proc() -> bool:
+    return (_PROC / "self" / "stat").exists()
 
 
 def _state(process: int) -> str:
@@ -112,9 +172,18 @@ def _state(process: int) -> str:
     return ""
 
 
-def _lives_in(stat: Path, group: int) -> bool:
+def _is_member(stat: Path, group: int, mark: str) -> bool:
     try:
         state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
-    except (OSError, ValueError):  # it ended in the meantime
+        if state in {"Z", "X"}:
+            return False
+        return int(its_group) == group or _has_mark(stat, mark)
+    except (OSError, ValueError):  # it ended in the meantime, or belongs to somebody else
         return False
-    return int(its_group) == group and state not in {"Z", "X"}
+
+
+def _has_mark(stat: Path, mark: str) -> bool:
+    if not mark:
+        return False
+    variables = (stat.parent / "environ").read_bytes().split(b"\0")
+    return os.fsencode(mark) in variables

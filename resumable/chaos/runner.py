@@ -16,6 +16,7 @@ from resumable.chaos.storage import DAMAGES
 from resumable.faults import VARIABLE
 
 if TYPE_CHECKING:
+    from resumable.chaos.guardian import Guardian
     from resumable.chaos.plan import Case, Leg
 
 __all__ = ["Command", "run_case"]
@@ -57,8 +58,14 @@ def _absolute(word: str) -> str:
     return str(path.absolute()) if path.suffix == ".py" and path.is_file() else word
 
 
-def run_case(command: Command, case: Case, directory: Path) -> list[Attempt]:
+def run_case(command: Command, case: Case, directory: Path, guardian: Guardian | None = None) -> list[Attempt]:
     """Run a case in a fresh directory.
+
+    Args:
+        command: what to start.
+        case: what is to go wrong.
+        directory: for all that is written.
+        guardian: kills the processes where this one cannot do it any longer.
 
     Returns:
         What each start did. The last one has come to its end, or failed by itself.
@@ -69,7 +76,7 @@ def run_case(command: Command, case: Case, directory: Path) -> list[Attempt]:
     attempts: list[Attempt] = []
     legs = [*case.legs, *[case.legs[-1]] * _MORE]
     for number, leg in enumerate(legs):
-        attempt = _run_leg(command, leg, directory, number)
+        attempt = _run_leg(command, leg, directory, number, guardian)
         attempts.append(attempt)
         if leg.fault and (damage := FAULTS[leg.fault.kind].storage):
             attempt.fired &= DAMAGES[damage](attempts)
@@ -85,19 +92,21 @@ def _may_be_unfinished(leg: Leg) -> bool:
     return leg.fault is not None and leg.fault.kind == "term"
 
 
-def _run_leg(command: Command, leg: Leg, directory: Path, number: int) -> Attempt:
+def _run_leg(command: Command, leg: Leg, directory: Path, number: int, guardian: Guardian | None) -> Attempt:
     ledgers = directory / f"attempt-{number}"
     ledgers.mkdir()
     plan = ledgers / "plan.json"
-    faults = [leg.fault.as_plan()] if leg.fault else []
+    faults = [leg.fault.as_plan()] if leg.fault and leg.fault.after is None else []
     plan.write_text(json.dumps({"attempt": number, "directory": str(ledgers), "faults": faults}))
     words, place = command.start(directory / "work", leg.ranks)
     output = ledgers / "output.txt"
-    with Group(words, place, {VARIABLE: str(plan)}, output) as group:
-        status, killed = group.wait(_Watch(command, leg, ledgers).is_overdue)
+    watch = _Watch(command, leg, ledgers)
+    with Group(words, place, {VARIABLE: str(plan)}, output, guardian) as group:
+        status, killed = group.wait(watch.is_overdue)
         orphans = group.orphans()
     attempt = read_attempt(ledgers, number)
     attempt.status, attempt.killed, attempt.orphans = status, killed, orphans
+    attempt.fired |= watch.struck
     attempt.output = output.read_text(errors="replace")[-_SHOWN:]
     return attempt
 
@@ -110,6 +119,7 @@ class _Watch:
         self._begun = self._alive = time.monotonic()
         self._size = -1
         self._looked = 0.0
+        self.struck = False  # the fault that comes from outside has happened
 
     def is_overdue(self) -> str:
         now = time.monotonic()
@@ -123,6 +133,9 @@ class _Watch:
         if now - self._begun > self._command.limit:
             return f"it took more than {self._command.limit:.0f} s"
         fault = self._leg.fault
+        if fault and fault.after is not None and now - self._begun > fault.after:
+            self.struck = True
+            return f"SIGKILL came from outside after {fault.after:.1f} s"
         if fault and fault.kind == "term" and now - self._alive > self._command.grace and self._has_fired():
             return f"it lived on {self._command.grace:.0f} s after SIGTERM"
         patience = 2.0 if fault and fault.kind == "hang" and self._has_fired() else self._command.patience

@@ -7,6 +7,7 @@ alone, and has no cursors, streams or snapshots that could share an error with t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import random
@@ -562,10 +563,16 @@ class Job:
         else:
             self.iterate()
 
-    def next(self) -> None:
+    def next(self, *, again: bool = False) -> None:
+        """Take the next batch, on all ranks; with `again` in a second attempt where the first one fails."""
         began = self.model.handed
         expected = self.model.next(self.loop)
-        batches = [plain(next(iterator, None)) for iterator in self.iterators]
+        batches = []
+        for iterator in self.iterators:
+            with contextlib.suppress(RuntimeError) if again else contextlib.nullcontext():
+                batches.append(plain(next(iterator, None)))
+                continue
+            batches.append(plain(next(iterator, None)))
         assert batches == self._shares(expected), f"behind {began}"
         if expected is None:
             return
@@ -592,12 +599,7 @@ class Job:
         self.switch.where, self.switch.error = "source", RuntimeError("planned")
         self.states()
         self.switch.where = ""
-        expected = self.model.next(self.loop, hand_over=False)
-        for iterator in self.iterators:
-            try:
-                next(iterator, None)
-            except RuntimeError as error:
-                assert expected is not None, error
+        self.next(again=True)
 
     def ack(self, count: int) -> None:
         """Train on the oldest batches that wait, and acknowledge them."""
