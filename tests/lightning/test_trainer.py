@@ -307,6 +307,71 @@ def test_a_validation_loader_that_is_wrapped_begins_anew_each_time(tmp_path: Pat
     check_rest(whole, rest, trained=4, begins="validation")
 
 
+def test_a_validation_loader_that_is_reloaded_begins_at_the_same_place(tmp_path: Path) -> None:
+    reader = resumable.wrap(Stateful(3, 50))
+
+    class Reloads(Model):
+        def train_dataloader(self) -> Any:
+            return indexed()
+
+        def val_dataloader(self) -> Any:
+            return reader
+
+    outcome = fit(Reloads(), None, reload_dataloaders_every_n_epochs=1, limit_val_batches=2)
+    validations = [event[2] for event in outcome.events if event[0] == "validation"]
+    assert validations[:2] == validations[2:4] == validations[4:]
+
+
+def test_an_epoch_that_is_shorter_than_its_length_says(tmp_path: Path) -> None:
+    class Short(Again):
+        def __len__(self) -> int:
+            return self.batches + 1
+
+    def loader() -> Any:
+        return resumable.wrap(Short(5, 0), identity="short")
+
+    saver = SaveAlways(tmp_path)
+    whole = fit(Model(), loader(), callbacks=[saver])
+    assert [event[1] for event in whole.events if event[0] == "train"] == [0] * 5 + [1] * 5 + [2] * 5
+    for trained, path in saver.saved.items():
+        rest = fit(Model(), loader(), checkpoint=path)
+        check_rest(whole, rest, trained=trained, begins="train" if trained % 5 else "epoch end")
+
+
+@pytest.mark.parametrize("trained", [3, 5])
+def test_a_resumed_run_that_fails_before_it_trains_saves_what_it_resumed_from(trained: int, tmp_path: Path) -> None:
+    class Fails(pl.Callback):
+        def on_train_start(self, *_: Any) -> None:
+            raise PlannedError
+
+    first, second = tmp_path / "first.ckpt", tmp_path / "second.ckpt"
+    whole = fit(Model(), indexed(), callbacks=[SaveOnce(first, "on_train_batch_end", after(trained))])
+    trainer = make_trainer([Fails(), ResumableCallback(), SaveOnce(second, "on_exception", always)])
+    with warnings.catch_warnings(), pytest.raises(PlannedError):
+        warnings.simplefilter("ignore")
+        trainer.fit(Model(), indexed(), ckpt_path=first)
+    rest = fit(Model(), indexed(), checkpoint=second)
+    check_rest(whole, rest, trained=trained, begins="epoch end" if trained == 5 else "train")
+
+
+def test_a_validation_that_fails_before_the_callback_hears_of_it(tmp_path: Path) -> None:
+    """Its loader has drawn from torch's generator by then."""
+
+    class Fails(pl.Callback):
+        def on_validation_start(self, *_: Any) -> None:
+            raise PlannedError
+
+    path = tmp_path / "saved.ckpt"
+    whole = fit(Model(), indexed(), validation())
+    trainer = make_trainer([Fails(), ResumableCallback(), SaveOnce(path, "on_exception", always)])
+    torch.manual_seed(11)
+    with warnings.catch_warnings(), pytest.raises(PlannedError):
+        warnings.simplefilter("ignore")
+        trainer.fit(Model(), indexed(), validation())
+    rest = fit(Model(), indexed(), validation(), checkpoint=path)
+    check_rest(whole, rest, trained=5, begins="validation")
+
+
 def test_the_epoch_goes_on_with_another_number_of_ranks_share(tmp_path: Path) -> None:
     """The order of the samples is kept and the borders of the batches move, so the lengths of the epochs do."""
 

@@ -27,6 +27,7 @@ __all__ = [
     "gives_iterator",
     "is_accumulating",
     "is_cycling",
+    "is_ending",
     "is_interrupted",
     "is_over",
     "is_sigterm",
@@ -204,6 +205,11 @@ def is_accumulating(trainer: Any) -> bool:
 def is_over(trainer: Any) -> bool:
     """Tell whether the last batch was the last one of its epoch."""
     return bool(trainer.fit_loop.epoch_loop._num_ready_batches_reached())
+
+
+def is_ending(trainer: Any) -> bool:
+    """Tell whether the run ends here, in the middle of an epoch or not."""
+    return bool(trainer.should_stop) or 0 <= trainer.max_steps <= trainer.global_step
 
 
 def is_interrupted(trainer: Any) -> bool:

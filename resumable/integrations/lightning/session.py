@@ -14,7 +14,7 @@ from resumable.integrations.lightning.loaders import TrainLoaders
 from resumable.integrations.lightning.place import Place, rewind
 from resumable.integrations.lightning.ranks import Notes, RankState, check_ranks, exchange
 from resumable.integrations.lightning.saved import Saved
-from resumable.integrations.lightning.sources import with_validation_streams
+from resumable.integrations.lightning.sources import ValidationStreams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -48,7 +48,7 @@ class Session:
         self._origin: Saved | Foreign | None = None  # to be resumed from
         self._loaded_late = False
         self._known: list[RankState] = []  # what the ranks said last
-        private.swap_sources(trainer, self._loaders.make, with_validation_streams)
+        private.swap_sources(trainer, self._loaders.make, ValidationStreams())
 
     # ------------------------------------------------------------------ loading
 
@@ -184,7 +184,8 @@ class Session:
     def end_epoch(self) -> None:
         """Let the loaders go to their next epoch, unless the run ends in the middle of this one."""
         self.follow()
-        if self._boundary is None or not private.is_over(self._trainer):
+        over = private.is_over(self._trainer) or not private.is_ending(self._trainer)
+        if self._boundary is None or not over:
             return
         if self._held:
             self._settle()
@@ -232,7 +233,7 @@ class Session:
         self.follow()
         boundary, trainer = self._boundary, self._trainer
         if boundary is None:
-            return None
+            return self._save_unchanged(checkpoint)
         alone = self._alone or private.is_interrupted(trainer)
         in_flight = self._busy or private.is_interrupted(trainer)
         place = self._place_now(boundary)
@@ -248,6 +249,13 @@ class Session:
         rewind(checkpoint, place)
         metrics, reloaded_at = private.metrics(trainer), private.reloaded_at(trainer)
         return Saved(place, torn, self._known, metrics, reloaded_at).as_dict()
+
+    def _save_unchanged(self, checkpoint: dict[str, Any]) -> dict[str, Any] | None:
+        """Save again what is resumed from, where the run fails before it trains."""
+        if not isinstance(self._origin, Saved):
+            return None
+        rewind(checkpoint, self._origin.place)
+        return self._origin.as_dict()
 
     def _tell_ranks(self) -> None:
         """Exchange where the loaders stand; all ranks have to call it."""

@@ -16,7 +16,7 @@ from resumable.loader import Loader
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["make_loader", "replace_loaders", "with_validation_streams"]
+__all__ = ["ValidationStreams", "make_loader", "replace_loaders"]
 
 
 def replace_loaders(tree: Any, replace: Callable[[Any, str], Any]) -> Any:
@@ -115,6 +115,17 @@ def _without_shuffling(source: Any) -> Any:
     return data.DataLoader(**{name: getattr(source, name) for name in names}, shuffle=False)
 
 
-def with_validation_streams(tree: Any) -> Any:
-    """Let each Loader among the validation loaders begin at the same place in every validation."""
-    return replace_loaders(tree, lambda loader, _: ValidationStream(loader) if isinstance(loader, Loader) else loader)
+class ValidationStreams:
+    """Lets each Loader among the validation loaders begin at the same place in every validation of a run."""
+
+    def __init__(self) -> None:
+        self._streams: dict[int, ValidationStream] = {}  # by the identity of their Loaders, which they keep alive
+
+    def __call__(self, tree: Any) -> Any:
+        """Replace the Loaders in the Trainer's collection of validation loaders."""
+        return replace_loaders(tree, self._replace)
+
+    def _replace(self, loader: Any, _: str) -> Any:
+        if isinstance(loader, Loader):
+            return self._streams.setdefault(id(loader), ValidationStream(loader))
+        return loader
