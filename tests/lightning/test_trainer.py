@@ -364,10 +364,11 @@ def test_a_validation_that_fails_before_the_callback_hears_of_it(tmp_path: Path)
     path = tmp_path / "saved.ckpt"
     whole = fit(Model(), indexed(), validation())
     trainer = make_trainer([Fails(), ResumableCallback(), SaveOnce(path, "on_exception", always)])
+    model = Model()
     torch.manual_seed(11)
     with warnings.catch_warnings(), pytest.raises(PlannedError):
         warnings.simplefilter("ignore")
-        trainer.fit(Model(), indexed(), validation())
+        trainer.fit(model, indexed(), validation())
     rest = fit(Model(), indexed(), validation(), checkpoint=path)
     check_rest(whole, rest, trained=5, begins="validation")
 
