@@ -27,6 +27,7 @@ from resumable.registry import register, wrap
 from resumable.world import World
 
 if TYPE_CHECKING:
+    from resumable import chaos as chaos  # known to type checkers, and not in `import *`
     from resumable.backends.torch.sampler import ResumableSampler
     from resumable.checkpoint import CheckpointStore
 
@@ -52,6 +53,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "chaos": "resumable.chaos",  # nobody needs it to train
     "CheckpointStore": "resumable.checkpoint",  # its file systems are imported with it
     "ResumableSampler": "resumable.backends.torch.sampler",  # a torch Sampler, so torch comes with it
 }
@@ -62,7 +64,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib  # noqa: PLC0415  # only on this path
 
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    module = importlib.import_module(_LAZY[name])
+    return module if _LAZY[name] == f"{__name__}.{name}" else getattr(module, name)
 
 
 faults.activate()

@@ -83,10 +83,11 @@ def from_the_newest(case: Case, _: Attempt, attempts: Sequence[Attempt]) -> str:
     newest = -1
     for attempt in attempts:
         leg = case.legs[attempt.number - 1] if 0 < attempt.number <= len(case.legs) else None
-        damaged = leg is not None and leg.fault is not None and FAULTS[leg.fault.kind].storage is not None
+        if leg is not None and leg.fault is not None and FAULTS[leg.fault.kind].storage is not None:
+            newest = -1  # for this start, and for those after it if it ends before it has saved anything
         for log in attempt.ranks.values():
             for _root, step in log.restored:
-                if not damaged and newest >= 0 and (step is None or step < newest):
+                if newest >= 0 and (step is None or step < newest):
                     return f"start {attempt.number} resumed from step {step}, but step {newest} had been saved"
         steps = [step for log in attempt.ranks.values() for _root, step in log.saved]
         newest = max([newest, *steps])

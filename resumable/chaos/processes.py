@@ -46,7 +46,7 @@ class Group:
         guardian: kills the processes where this one cannot do it any longer.
     """
 
-    def __init__(  # noqa: PLR0913  # what a process needs
+    def __init__(
         self,
         command: Sequence[str],
         directory: Path,

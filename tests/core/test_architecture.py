@@ -31,6 +31,7 @@ LAYERS = [
     {"__init__"},
     {"testing", "chaos"},
     {"demo", "cli"},
+    {"__main__"},
 ]
 RANK = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 

@@ -12,8 +12,7 @@ from pytorch_lightning.utilities import CombinedLoader
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sources import MAKERS
-
-from runs import Model, PlannedError, SaveAlways, SaveOnce, check_rest, fit
+from trainer_runs import Model, PlannedError, SaveAlways, SaveOnce, check_rest, fit
 
 MODES = ("max_size_cycle", "min_size", "max_size")
 SHORT, LONG = 3, 7

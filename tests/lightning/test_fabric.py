@@ -18,8 +18,7 @@ import resumable
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sources import MAKERS, indexed, validation
-
-from runs import ids
+from trainer_runs import ids
 
 EPOCHS, BATCHES = 2, 5
 QUICK = {"indexed", "snapshot"}

@@ -13,8 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sources import MAKERS, SIZED, validation
-
-from runs import Model, Outcome, PlannedError, SaveOnce, check_rest, fit
+from trainer_runs import Model, Outcome, PlannedError, SaveOnce, check_rest, fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

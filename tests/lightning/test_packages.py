@@ -15,7 +15,7 @@ from resumable.errors import UnsupportedError
 from resumable.integrations.lightning import ResumableCallback, private
 
 sys.path.insert(0, str(Path(__file__).parent))
-from runs import make_trainer
+from trainer_runs import make_trainer
 
 _RUN = """
 import json, sys, warnings

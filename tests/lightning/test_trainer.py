@@ -31,8 +31,7 @@ from resumable.integrations.lightning.sources import make_loader
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sources import MAKERS, Again, Samples, Stateful, indexed, replay, snapshot, validation
-
-from runs import Model, PlannedError, SaveAlways, SaveOnce, check_rest, fit, make_trainer
+from trainer_runs import Model, PlannedError, SaveAlways, SaveOnce, check_rest, fit, make_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,0 +1,184 @@
+"""The two things that one can ask for: a campaign, and one of its cases anew."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resumable.chaos.campaign import plan_cases, run_campaign, survey
+from resumable.chaos.checks import check
+from resumable.chaos.guardian import Guardian
+from resumable.chaos.options import check_amount, check_kinds, check_points, check_words, choose_ranks
+from resumable.chaos.progress import follow
+from resumable.chaos.record import UNHARMED, claim, read_record, write_record
+from resumable.chaos.report import Outcome, Report
+from resumable.chaos.runner import Command, run_case
+from resumable.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from resumable.chaos.plan import Case, Survey
+
+__all__ = ["replay", "run"]
+
+
+def run(  # noqa: PLR0913  # each is an option of the command line, too
+    command: Sequence[str],
+    *,
+    faults: str | Sequence[str] = ("kill",),
+    points: str | int | None = None,
+    pairs: int = 0,
+    random: int = 0,
+    mtbf: float | None = None,
+    failures: int = 3,
+    seed: int = 0,
+    ranks: int | None = None,
+    resize: Sequence[int] | None = None,
+    jobs: int = 1,
+    directory: str | Path = "runs/chaos",
+    patience: float = 60.0,
+    grace: float = 5.0,
+    limit: float = 3600.0,
+    tell: Callable[[str], None] | None = None,
+) -> Report:
+    """Break a training command on purpose, start it again, and compare it with two runs that nobody broke.
+
+    Args:
+        command: its words. It runs in a fresh directory, so that relative paths lead to fresh checkpoints; or, where a
+            word has `{dir}` in it, in this directory, and `{dir}` is the fresh one.
+        faults: their kinds, of `resumable.chaos.FAULTS`.
+        points: at how many moments each kind happens, evenly spread; "all" for every one, which is what None means
+            without `mtbf`.
+        pairs: number of cases of two faults, the second while the run recovers from the first.
+        random: number of cases of one to three faults at random moments.
+        mtbf: mean time between failures in seconds: one more case, in which the command is killed at random times.
+        failures: their number.
+        seed: of all that is random.
+        ranks: number of ranks; None for what the command says itself. It replaces `{ranks}` in the command, and the
+            number of `--nproc-per-node=`.
+        resize: numbers of ranks of the first start, the second one and so on.
+        jobs: cases at a time.
+        directory: for the cases that failed and the report. What the campaign before left there is removed.
+        patience: seconds without any sign of life after which a start is killed.
+        grace: seconds from SIGTERM to SIGKILL.
+        limit: seconds for one start.
+        tell: is told in words what happens; None for nothing but a bar, on a terminal.
+
+    Returns:
+        What came out.
+
+    Raises:
+        ConfigurationError: the options cannot work, or the command cannot be tested: it fails by itself, uses no
+            loader of resumable, or trains on other data each time.
+    """
+    began = time.monotonic()
+    words, kinds = check_words(command), check_kinds(faults)
+    limit_of_points = check_points(points, by_the_clock=mtbf is not None)
+    for name, number, least in (
+        ("pairs", pairs, 0),
+        ("random", random, 0),
+        ("failures", failures, 1),
+        ("jobs", jobs, 1),
+    ):
+        check_amount(name, number, least)
+    for name, seconds in (("mtbf", mtbf), ("patience", patience), ("grace", grace), ("limit", limit)):
+        if seconds is not None:
+            check_amount(name, seconds, 0, whole=False)
+    starts = choose_ranks(words, ranks, resize)
+    ours = Command(words, patience, grace, limit)
+    with ExitStack() as stack:
+        root = stack.enter_context(claim(Path(directory)))
+        guardian = stack.enter_context(Guardian())
+        write_record(root, ours, seed, starts)
+        if tell:
+            tell("Two unharmed runs come first, to see what there is to break and to compare with.")
+        unharmed, found, notes = survey(ours, root / UNHARMED, starts, guardian)
+        each = (time.monotonic() - began) / 2
+        cases = plan_cases(
+            found, kinds, limit_of_points, pairs_=pairs, random_=random, seed=seed, mtbf=mtbf, failures=failures
+        )
+        notes += _note_missing(found, kinds, limit_of_points, cases)
+        options: dict[str, Any] = {
+            "faults": kinds,
+            "points": limit_of_points,
+            "pairs": pairs,
+            "random": random,
+            "mtbf": mtbf,
+        }
+        options |= {"failures": failures, "ranks": starts, "jobs": jobs}
+        report = Report(ours, seed, unharmed, notes, directory=root, options=options)
+        show = stack.enter_context(follow(len(cases), each, jobs, tell))
+        run_campaign(report, cases, root, jobs=jobs, show=show, guardian=guardian)
+        report.notes += _note_late(report)
+        report.seconds = time.monotonic() - began
+        report.save(root)
+    return report
+
+
+def _note_missing(found: Survey, kinds: Sequence[str], points: str | int, cases: Sequence[Case]) -> list[str]:
+    """Say which kinds of faults have no case.
+
+    Raises:
+        ConfigurationError: none has.
+    """
+    missing = [kind for kind in kinds if points and not found.moments(kind)]
+    why = "the unharmed run never came by a point at which it can happen"
+    if not cases:
+        raise ConfigurationError(
+            f"there is no case to run: of {', '.join(kinds)}, {why}.\nNothing would be tested. Use other faults, a "
+            "script that saves checkpoints and has workers, or points, pairs, random or mtbf above 0."
+        )
+    return [f"no case of {kind}: {why}" for kind in missing]
+
+
+def _note_late(report: Report) -> list[str]:
+    """Say how many of the clock's failures came too late for the run.
+
+    Raises:
+        ConfigurationError: nothing else was to happen, and all of them did.
+    """
+    notes = []
+    for outcome in report.outcomes:
+        times = [leg.fault.after for leg in outcome.case.legs if leg.fault and leg.fault.after is not None]
+        if outcome.fired < len(times):
+            notes.append(f"{outcome.fired} of {len(times)} failures by the clock happened; then the run ended")
+        if times and not any(other.fired for other in report.outcomes) and report.ok:
+            raise ConfigurationError(
+                f"no failure happened: the first was due after {times[0]:.1f} s, and the run had ended by then.\n"
+                "Nothing was tested. Use a smaller mtbf, a longer run, or another seed."
+            )
+    return notes
+
+
+def replay(directory: str | Path, *, tell: Callable[[str], None] | None = None) -> Report:
+    """Run a case of a campaign anew, with the same command and the same faults.
+
+    Args:
+        directory: of the case, as the report names it. What is written goes to `replay` in it.
+        tell: is told in words what happens.
+
+    Returns:
+        What came out: a report of this case alone.
+
+    Raises:
+        ConfigurationError: there is no such case, or its command cannot be found.
+    """
+    began = time.monotonic()
+    place = Path(directory).absolute()
+    record = read_record(place)
+    again = place / "replay"
+    if again.exists():
+        shutil.rmtree(again)
+    if tell:
+        tell(f"Case {place.name} once more: {record.case}.")
+    with Guardian() as guardian:
+        attempts = run_case(record.command, record.case, again, guardian)
+    report = Report(record.command, record.seed, record.unharmed, record.notes, directory=again)
+    report.add(Outcome.of(record.case, place, attempts, check(record.case, record.unharmed, attempts)))
+    report.seconds = time.monotonic() - began
+    report.save(again)
+    return report

@@ -1,0 +1,151 @@
+"""`resumable chaos`: the options of the command line, and what it prints."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from argparse import ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resumable.chaos.api import replay, run
+from resumable.chaos.plan import FAULTS
+from resumable.chaos.report.table import make_summary
+from resumable.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Iterator, Sequence
+
+    from resumable.chaos.report import Report
+
+__all__ = ["add_chaos"]
+
+_EXAMPLES = """examples:
+  resumable chaos run -- python train.py
+  resumable chaos run --points 20 --faults kill,torn-write --jobs 4 -- python train.py --epochs 3
+  resumable chaos run --resize 2,1,2 -- torchrun --standalone --nproc-per-node=2 train.py
+  resumable chaos run --mtbf 600 --failures 5 -- python train.py
+
+The command runs in a fresh directory each time. Where a word of it has {dir} in it, it runs in this directory instead,
+and {dir} is the fresh one; {ranks} is the number of ranks.
+
+exit status: 0 if every promise was kept, 1 if one was broken, 2 if the command cannot be tested."""
+
+
+def add_chaos(commands: Any) -> None:
+    """Add `chaos` to the commands of a parser."""
+    chaos = commands.add_parser("chaos", help="break a training script on purpose, and prove that it loses nothing")
+    actions = chaos.add_subparsers(title="actions", required=True, metavar="ACTION")
+    _add_run(actions)
+    again = actions.add_parser("replay", help="run one case again, with the same command and the same faults")
+    again.add_argument("directory", type=Path, help="of the case, such as runs/chaos/0007")
+    again.set_defaults(act=_replay)
+
+
+def _add_run(actions: Any) -> None:
+    parser: ArgumentParser = actions.add_parser(
+        "run",
+        help="run a campaign",
+        usage="resumable chaos run [options] -- COMMAND ...",
+        description="Run a training command twice as it is. Then break it at one fault point after the other, start it "
+        "again, and compare what it trained on, its checkpoints and its weights.",
+        epilog=f"faults:\n{_list_faults()}\n\n{_EXAMPLES}",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--faults", default="kill", metavar="KIND,...", help="kinds of faults, see below (default: kill)")
+    add("--points", type=_points, metavar="N|all", help="moments for each kind (default: all, and 0 with --mtbf)")
+    add("--pairs", type=int, default=0, metavar="N", help="cases of two faults in a row (default: 0)")
+    add("--random", type=int, default=0, metavar="N", help="cases of one to three faults at random (default: 0)")
+    add(
+        "--mtbf",
+        type=float,
+        metavar="SECONDS",
+        help="one more case: killed at random times, this long apart on average",
+    )
+    add("--failures", type=int, default=3, metavar="N", help="how often --mtbf kills (default: 3)")
+    add("--seed", type=int, default=0, help="of all that is random (default: 0)")
+    add("--ranks", type=int, metavar="N", help="number of ranks (default: what the command says)")
+    add("--resize", type=_numbers, metavar="N,...", help="numbers of ranks of the starts, in turn")
+    add(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="cases at a time (default: 1); torchrun needs --standalone then",
+    )
+    add("--directory", type=Path, default=Path("runs/chaos"), help="for the report and the cases that failed; what the "
+        "campaign before left there is removed (default: runs/chaos)")  # fmt: skip
+    add("--patience", type=float, default=60.0, metavar="SECONDS", help="without sign of life: a hang (default: 60)")
+    add("--grace", type=float, default=5.0, metavar="SECONDS", help="from SIGTERM to SIGKILL (default: 5)")
+    add("--limit", type=float, default=3600.0, metavar="SECONDS", help="for one start (default: 3600)")
+    parser.set_defaults(act=_run)
+
+
+def _list_faults() -> str:
+    width = max(map(len, FAULTS))
+    return "\n".join(f"  {name:{width}}  {kind.meaning}" for name, kind in FAULTS.items())
+
+
+def _points(text: str) -> str | int:
+    if text == "all":
+        return text
+    if not text.isdigit():
+        raise ArgumentTypeError(f"it must be a whole number or all, but it is {text!r}")
+    return int(text)
+
+
+def _numbers(text: str) -> list[int]:
+    numbers = text.split(",")
+    if not all(number.isdigit() for number in numbers):
+        raise ArgumentTypeError(f"it must be whole numbers with commas between them, as in 2,1,2, but it is {text!r}")
+    return [int(number) for number in numbers]
+
+
+def _run(given: Namespace, words: Sequence[str]) -> int:
+    if not words:
+        raise ConfigurationError(
+            "there is no command to run.\nPut it behind two dashes: resumable chaos run -- python train.py"
+        )
+    options = {name: value for name, value in vars(given).items() if name not in {"act", "command"}}
+    with _ending_in_order():
+        report = run(words, **options, tell=_tell)
+    _print(report, f"Page: {given.directory / 'report.html'}")
+    return 0 if report.ok else 1
+
+
+def _replay(given: Namespace, words: Sequence[str]) -> int:
+    if words:
+        raise ConfigurationError(
+            f"replay takes no command, but there is {words[0]!r}.\nIt runs that of the campaign; leave out the dashes."
+        )
+    with _ending_in_order():
+        report = replay(given.directory, tell=_tell)
+    _print(report, f"Page: {given.directory / 'replay' / 'report.html'}")
+    return 0 if report.ok else 1
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _print(report: Report, *more: str) -> None:
+    parts = [str(report)] if report.ok else [report.timeline(), make_summary(report, shown=0)]
+    sys.stdout.write("\n\n".join([*parts, *more]) + "\n")
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Let SIGTERM and the end of the terminal unwind the stack, which kills what was started."""
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

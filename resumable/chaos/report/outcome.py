@@ -1,0 +1,142 @@
+"""The outcomes of cases, and the report of a campaign."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from resumable.chaos.history import retrained
+from resumable.chaos.report.data import as_data
+from resumable.chaos.report.page import make_page
+from resumable.chaos.report.table import make_summary, make_table
+from resumable.chaos.report.text import make_timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from resumable.chaos.logs import Attempt
+    from resumable.chaos.plan import Case
+    from resumable.chaos.runner import Command
+
+__all__ = ["Outcome", "Report"]
+
+_KEPT = 20  # cases of either end whose timeline is kept; ledgers of those that failed are in their directories
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One case, and what came out.
+
+    Args:
+        case: the faults.
+        directory: with everything that was written down; there only if a promise was broken.
+        attempts: what each start did; empty in most cases of a large campaign.
+        violations: what broke a promise, by the name of the check.
+        starts: their number.
+        fired: number of faults that happened.
+        retrained: steps that were trained on again, as they were behind the last checkpoint.
+    """
+
+    case: Case
+    directory: Path
+    attempts: Sequence[Attempt]
+    violations: dict[str, str]
+    starts: int = 0
+    fired: int = 0
+    retrained: int = 0
+
+    @classmethod
+    def of(cls, case: Case, directory: Path, attempts: Sequence[Attempt], violations: dict[str, str]) -> Self:
+        """Make the outcome of what each start did."""
+        fired = sum(attempt.fired for attempt in attempts)
+        return cls(case, directory, attempts, violations, len(attempts), fired, retrained(attempts))
+
+    @property
+    def ok(self) -> bool:
+        """Whether every promise was kept."""
+        return not self.violations
+
+    @property
+    def name(self) -> str:
+        """The number of the case in its campaign, as it is in paths."""
+        return self.directory.name
+
+    @property
+    def reproduction(self) -> str:
+        """The command line that runs this case anew."""
+        place = self.directory
+        with suppress(ValueError):
+            place = place.relative_to(Path.cwd())
+        return shlex.join(["resumable", "chaos", "replay", str(place)])
+
+
+@dataclass
+class Report:
+    """What came out of a campaign.
+
+    Args:
+        command: the user's.
+        seed: of the plan.
+        unharmed: the run without faults.
+        notes: what is not compared, in words.
+        outcomes: the cases, in the order of the plan.
+        directory: of the campaign.
+        options: what was asked for, by name.
+        seconds: that it took.
+    """
+
+    command: Command
+    seed: int
+    unharmed: Attempt
+    notes: list[str] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    directory: Path | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether every promise was kept in every case."""
+        return all(outcome.ok for outcome in self.outcomes)
+
+    @property
+    def failed(self) -> list[Outcome]:
+        """The cases in which one was broken."""
+        return [outcome for outcome in self.outcomes if not outcome.ok]
+
+    def add(self, outcome: Outcome) -> None:
+        """Add a case; of one more that came out as many others did, only the figures."""
+        alike = sum(other.ok == outcome.ok for other in self.outcomes)
+        self.outcomes.append(outcome if alike < _KEPT else replace(outcome, attempts=()))
+
+    def table(self) -> str:
+        """Return a row per kind of fault: cases, faults that happened, starts, steps retrained, violations."""
+        return make_table(self)
+
+    def timeline(self) -> str:
+        """Return what each start of the cases that failed did, in words; of the first cases, where none failed."""
+        return make_timeline(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return as_data(self)
+
+    def html(self) -> str:
+        """Return a page that needs no other file.
+
+        Raises:
+            MissingDependencyError: matplotlib, which draws its picture, is not installed.
+        """
+        return make_page(self)
+
+    def save(self, directory: Path) -> None:
+        """Write `report.json` and `report.html`; without matplotlib, the page has no picture."""
+        (directory / "report.json").write_text(json.dumps(self.as_dict(), indent=1) + "\n")
+        (directory / "report.html").write_text(make_page(self, needs_picture=False))
+
+    def __str__(self) -> str:
+        return make_summary(self)

@@ -1,0 +1,103 @@
+"""The table: a row per kind of fault; and what is to be said below it."""
+
+from __future__ import annotations
+
+from textwrap import indent
+from typing import TYPE_CHECKING, NamedTuple
+
+from resumable.chaos.report.text import describe_violations
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from resumable.chaos.plan import Case
+    from resumable.chaos.report.outcome import Outcome, Report
+
+__all__ = ["COLUMNS", "Row", "describe_result", "make_rows", "make_summary", "make_table"]
+
+COLUMNS = ("fault", "cases", "faults fired", "starts", "steps retrained", "violations")
+_SHOWN = 20  # cases
+
+
+class Row(NamedTuple):
+    """All cases of one kind of fault."""
+
+    fault: str
+    cases: int
+    fired: str
+    starts: int
+    retrained: int
+    violations: int
+
+
+def make_rows(report: Report) -> list[Row]:
+    """Make the rows, in the order of the plan, and that of all cases where there is more than one."""
+    kinds: dict[str, list[Outcome]] = {name: [] for name in report.options.get("faults", ()) if _is_asked(report)}
+    for outcome in report.outcomes:
+        kinds.setdefault(name_kind(outcome.case), []).append(outcome)
+    rows = [_make_row(name, outcomes) for name, outcomes in kinds.items()]
+    return [*rows, _make_row("all", report.outcomes)] if len(rows) > 1 else rows
+
+
+def _is_asked(report: Report) -> bool:
+    """Tell whether every kind of fault was to happen by itself: one without a case is to be seen then."""
+    return bool(report.options.get("points"))
+
+
+def name_kind(case: Case) -> str:
+    """Name the kind of a case's faults."""
+    faults = [leg.fault for leg in case.legs if leg.fault]
+    if any(fault.after is not None for fault in faults):
+        return "by the clock"
+    return "unharmed" if not faults else faults[0].kind + (" and more" if len(faults) > 1 else "")
+
+
+def _make_row(name: str, outcomes: Sequence[Outcome]) -> Row:
+    planned = sum(leg.fault is not None for outcome in outcomes for leg in outcome.case.legs)
+    return Row(
+        name,
+        len(outcomes),
+        f"{sum(outcome.fired for outcome in outcomes)} of {planned}",
+        sum(outcome.starts for outcome in outcomes),
+        sum(outcome.retrained for outcome in outcomes),
+        sum(len(outcome.violations) for outcome in outcomes),
+    )
+
+
+def make_table(report: Report) -> str:
+    """Make the table, as aligned text."""
+    cells = [COLUMNS, *([str(cell) for cell in row] for row in make_rows(report))]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(cell.rjust(width) if number else cell.ljust(width) for number, (cell, width) in enumerate(pairs))
+        for pairs in (list(zip(row, widths, strict=True)) for row in cells)
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def make_summary(report: Report, shown: int = _SHOWN) -> str:
+    """Make the table, what broke which promise in which case, and what was not compared.
+
+    Args:
+        report: of the campaign.
+        shown: number of the cases that failed, at most.
+    """
+    parts = [make_table(report), *(_describe(outcome) for outcome in report.failed[:shown])]
+    if len(report.failed) > shown > 0:
+        parts.append(f"... and {len(report.failed) - shown} more cases that failed; report.json has all of them.")
+    if report.notes:
+        parts.append("\n".join(f"Note: {note}" for note in report.notes))
+    return "\n\n".join([*parts, describe_result(report)])
+
+
+def _describe(outcome: Outcome) -> str:
+    violations = indent(describe_violations(outcome), "  ")
+    return f"case {outcome.name}: {outcome.case}\n{violations}\n  again: {outcome.reproduction}"
+
+
+def describe_result(report: Report) -> str:
+    """Say in one line what came out."""
+    count, failed = len(report.outcomes), len(report.failed)
+    cases = f"{count} case" + "s" * (count != 1)
+    result = f"a promise was broken in {failed} of {cases}" if failed else f"every promise was kept in {cases}"
+    return f"{result[0].upper()}{result[1:]}. Seed {report.seed}, {report.seconds:.0f} s."

@@ -1,0 +1,91 @@
+"""The timeline in words: a line per start and rank."""
+
+from __future__ import annotations
+
+from textwrap import indent
+from typing import TYPE_CHECKING
+
+from resumable.chaos.report.story import as_ranges, name_step, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from resumable.chaos.history import Key
+    from resumable.chaos.report.outcome import Outcome, Report
+    from resumable.chaos.report.story import Line
+
+__all__ = ["describe_violations", "make_timeline", "tell_lines", "told"]
+
+_SHOWN = 10  # cases
+_RANGES = 12  # of steps, or checkpoints, in one line
+_LINES = 12  # of what a process printed
+_HEADING = "Steps are epoch.step, both counted from 0; a checkpoint is named by the last step before it."
+
+
+def told(report: Report) -> list[Outcome]:
+    """Choose the cases to tell of: the first of those that failed, or of all."""
+    return [outcome for outcome in report.failed or report.outcomes if outcome.attempts][:_SHOWN]
+
+
+def make_timeline(report: Report) -> str:
+    """Tell of the cases that failed, or of the first ones."""
+    outcomes = told(report)
+    words = ["case FAILED", "cases FAILED"] if report.failed else ["case, it passed", "cases, all passed"]
+    count, of = len(outcomes), len(report.failed or report.outcomes)
+    which = f"{of} {words[of != 1]}" + (
+        f"; here are the first {count}, and report.json has all of them" if count < of else ""
+    )
+    return "\n".join([f"{which}. {_HEADING}", *(_tell_case(outcome) for outcome in outcomes)])
+
+
+def _tell_case(outcome: Outcome) -> str:
+    lines = [f"\ncase {outcome.name}: {outcome.case}"]
+    if not outcome.ok:
+        lines += [indent(describe_violations(outcome), "  "), f"  again: {outcome.reproduction}"]
+    return "\n".join([*lines, *(f"  {line}" for line in tell_lines(outcome))])
+
+
+def describe_violations(outcome: Outcome) -> str:
+    """Say what broke which promise; of what a process printed, the end."""
+    return "\n".join(f"{name}: {_shorten(text)}" for name, text in outcome.violations.items())
+
+
+def _shorten(text: str) -> str:
+    first, *lines = text.rstrip().split("\n")
+    left_out = ["  ..."] if len(lines) > _LINES else []
+    return "\n".join([first, *left_out, *(f"  {line}" for line in lines[-_LINES:])])
+
+
+def tell_lines(outcome: Outcome) -> list[str]:
+    """Tell what each rank did in each start, a line for each."""
+    lines = tell(outcome.case, outcome.attempts)
+    names = [f"start {line.start}, rank {line.rank} of {line.world}" for line in lines]
+    width = max(map(len, names), default=0)
+    return [f"{name:{width}}  {_tell(line)}" for name, line in zip(names, lines, strict=True)]
+
+
+def _tell(line: Line) -> str:
+    words = [f"resized from {line.resized}"] if line.resized else []
+    if line.again:
+        words.append(f"trained again {_name_ranges(line.again)}")
+    if line.trained:
+        words.append(f"trained {_name_ranges(line.trained)}")
+    if not line.again and not line.trained:
+        words.append("trained nothing")
+    if line.saves:
+        words.append(f"saved at {_few('the beginning' if key is None else name_step(key) for key in line.saves)}")
+    return "; ".join([*words, line.end]).rstrip("; ")
+
+
+def _name_ranges(keys: Iterable[Key]) -> str:
+    return _few(
+        name_step(first) if first == last else f"{first[1].epoch}.{first[1].step - 1}-{name_step(last)}"
+        for first, last in as_ranges(keys)
+    )
+
+
+def _few(names: Iterable[str]) -> str:
+    every = list(names)
+    middle = ["..."] if len(every) > _RANGES else []
+    half = _RANGES // 2
+    return ", ".join([*every[:half], *middle, *every[-half:]] if middle else every)

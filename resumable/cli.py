@@ -1,0 +1,52 @@
+"""The command `resumable`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from argparse import ArgumentParser
+from typing import TYPE_CHECKING
+
+from resumable import __version__
+from resumable.chaos.command import add_chaos
+from resumable.errors import ResumableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says.
+
+    Args:
+        arguments: its words; None for those of this process.
+
+    Returns:
+        The exit status: 0, 1 where a promise was broken, 2 where nothing could be done.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    own, behind = _split(words)
+    given = _make_parser().parse_args(own)
+    try:
+        return int(given.act(given, behind))
+    except ResumableError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted; nothing that was started is left.\n")
+        return 128 + signal.SIGINT
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    """Split the words at the first `--`: what is behind it belongs to somebody else."""
+    place = words.index("--") if "--" in words else len(words)
+    return words[:place], words[place + 1 :]
+
+
+def _make_parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="resumable", description="Make training resume at the exact batch.")
+    parser.add_argument("--version", action="version", version=f"resumable {__version__}")
+    add_chaos(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
+    return parser

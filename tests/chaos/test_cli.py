@@ -1,0 +1,270 @@
+"""`resumable chaos`: from the command line to the exit status, with training processes that are really killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import resumable
+from resumable.chaos.guardian import Guardian
+from resumable.chaos.options import check_kinds, check_points, check_words, choose_ranks
+from resumable.chaos.plan import Fault, Survey, by_the_clock
+from resumable.chaos.processes import Group, StoppedError, living_members
+from resumable.cli import main
+from resumable.errors import ConfigurationError
+from resumable.faults import VARIABLE
+
+SCRIPTS = Path(__file__).parent / "scripts"
+SMALL = [sys.executable, str(SCRIPTS / "small_loop.py")]
+SLEEP = shutil.which("sleep") or "sleep"
+linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found by their environment")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_correct_script_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chaos", "run", "--points", "2", "--faults", "kill,torn-write", "--", *SMALL]) == 0
+    printed = capsys.readouterr()
+    assert re.search(r"kill +2 +2 of 2 +4 ", printed.out)
+    assert "no case of torn-write" in printed.out
+    assert "Every promise was kept in 2 cases. Seed 0" in printed.out
+    assert "2 cases may take" in printed.err
+    assert {path.name for path in Path("runs/chaos").iterdir()} == {
+        "campaign.json", "campaign.lock", "report.html", "report.json", "unharmed",
+    }  # fmt: skip
+
+
+def test_a_broken_promise_exits_with_1_and_can_be_replayed(capsys: pytest.CaptureFixture[str]) -> None:
+    found = resumable.chaos.run([*SMALL, "--other-data"], points=2, directory="chaos", seed=3)
+    assert not found.ok
+    assert [outcome.name for outcome in found.failed] == ["0002"]
+    assert "same content" in found.failed[0].violations
+    assert "again: resumable chaos replay chaos/0002" in found.timeline()
+    assert {path.name for path in Path("chaos").glob("0*")} == {"0002"}
+
+    assert main(["chaos", "replay", "chaos/0002"]) == 1
+    printed = capsys.readouterr().out
+    assert "trained on other data than the unharmed run in epoch 1, step 0: the content of row 0" in printed
+    assert "Seed 3" in printed
+    assert json.loads(Path("chaos/0002/replay/report.json").read_text())["ok"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*SMALL, "--fail"], r"fails without any fault: its exit status is 1.*\n(.*\n)*it fails by itself"),
+        ([sys.executable, "-c", "pass"], "trained on no batch of a resumable loader"),
+        (["no-such-program"], "there is no program 'no-such-program'"),
+        ([], "there is no command to run"),
+    ],
+)
+def test_what_cannot_be_tested_exits_with_2_and_no_traceback(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["chaos", "run", "--", *words]) == 2
+    printed = capsys.readouterr().err
+    assert re.search("ConfigurationError: .*" + message, printed)
+    assert "Traceback" not in printed
+
+
+def test_a_directory_with_something_else_in_it_is_left_alone() -> None:
+    Path("mine").mkdir()
+    Path("mine/thesis.tex").write_text("all of it")
+    with pytest.raises(ConfigurationError, match=r"mine holds thesis\.tex, which no chaos run has written"):
+        resumable.chaos.run(SMALL, directory="mine")
+    assert Path("mine/thesis.tex").exists()
+
+
+def test_a_kind_that_cannot_happen_is_no_success() -> None:
+    with pytest.raises(ConfigurationError, match=r"no case to run: of worker-kill, .*\n.*Nothing would be tested"):
+        resumable.chaos.run(SMALL, faults=["worker-kill"])
+
+
+@pytest.mark.slow
+def test_replay_wants_a_case_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match=r"no case of a chaos run.*\n|cases that passed are removed"):
+        resumable.chaos.replay("runs/chaos/0001")
+    shutil.copy(SCRIPTS / "small_loop.py", "train.py")
+    found = resumable.chaos.run([sys.executable, "train.py", "--other-data"], points=2)
+    place = found.failed[0].directory
+    Path("train.py").write_text(Path("train.py").read_text() + "# mended\n")
+    assert any("train.py is another one than in the campaign" in note for note in resumable.chaos.replay(place).notes)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(ConfigurationError, match=r"there is no train\.py in .*\nThe campaign ran in "):
+        resumable.chaos.replay(place)
+
+
+@pytest.mark.slow
+def test_the_clock_kills_from_outside() -> None:
+    found = resumable.chaos.run([*SMALL, "--slow"], mtbf=0.7, failures=2, seed=1)
+    assert found.ok, found.timeline()
+    (case,) = found.outcomes
+    assert case.fired >= 1
+    assert case.starts == case.fired + 1
+    assert re.search(r"kill after \d\.\d s", found.timeline())
+
+
+def test_a_clock_that_comes_too_late_is_no_success() -> None:
+    with pytest.raises(ConfigurationError, match=r"no failure happened: the first was due after .* s"):
+        resumable.chaos.run(SMALL, mtbf=1e6)
+
+
+def test_the_times_of_the_clock_come_from_the_seed() -> None:
+    survey = Survey([], [], [], (2, 1))
+    one, same, other = (by_the_clock(survey, 60.0, 400, seed) for seed in (1, 1, 2))
+    assert one == same != other
+    times = [leg.fault.after for leg in one.legs if leg.fault and leg.fault.after is not None]
+    assert len(times) == 400
+    assert 50 < sum(times) / len(times) < 70
+    assert [leg.ranks for leg in one.legs[:3]] == [2, 1, 2]
+    assert str(Fault("kill", 0, after=12.34)) == "kill after 12.3 s"
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks", "resize", "starts"),
+    [
+        (["python", "train.py"], None, None, (1,)),
+        (["torchrun", "--nproc-per-node=4", "train.py"], None, None, (4,)),
+        (["torchrun", "--nproc_per_node", "4", "train.py"], None, None, (4,)),
+        (["torchrun", "--nproc-per-node=4", "train.py"], 2, None, (2,)),
+        (["torchrun", "--nproc-per-node=4", "train.py"], 2, [2, 1, 2], (2, 1, 2)),
+        (["python", "train.py", "--devices={ranks}"], None, [2, 1], (2, 1)),
+    ],
+)
+def test_the_number_of_ranks(
+    words: list[str], ranks: int | None, resize: list[int] | None, starts: tuple[int, ...], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    assert choose_ranks(check_words(words), ranks, resize) == starts
+
+
+@pytest.mark.parametrize(
+    ("ranks", "resize", "message"),
+    [
+        (2, None, r"2 ranks are asked for, but nothing in the command says .*\n.*\{ranks\}"),
+        (2, [1, 2], r"ranks is 2, and resize is \[1, 2\]"),
+        (None, [], r"resize is \[\]"),
+        (0, None, "a number of ranks is 0"),
+    ],
+)
+def test_ranks_that_cannot_work(ranks: int | None, resize: list[int] | None, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        choose_ranks(["python", "train.py"], ranks, resize)
+
+
+def test_options_that_cannot_work() -> None:
+    assert check_kinds("kill,term,kill") == ("kill", "term")
+    with pytest.raises(ConfigurationError, match=r"there is no fault flood, fire\.\nUse kill, term"):
+        check_kinds(["kill", "flood", "fire"])
+    with pytest.raises(ConfigurationError, match="no kind of fault is named"):
+        check_kinds([])
+    assert [check_points(None, by_the_clock=clock) for clock in (False, True)] == ["all", 0]
+    for points in (-1, "some", True):
+        with pytest.raises(ConfigurationError, match=f"points is {points!r}"):
+            check_points(points, by_the_clock=False)
+    for name, value in {"jobs": 0, "pairs": -1, "mtbf": 0.0, "patience": -1.0, "failures": 0, "random": 0.5}.items():
+        with pytest.raises(ConfigurationError, match=f"{name} is {value}"):
+            resumable.chaos.run(SMALL, **{name: value})  # type: ignore[arg-type]  # that is what is refused
+    with pytest.raises(ConfigurationError, match="the command has to be a list of its words, but it is 'python train"):
+        resumable.chaos.run("python train.py")
+    assert not Path("runs").exists()
+
+
+def test_a_watched_process_loads_nothing_of_the_harness() -> None:
+    code = "import sys, resumable.chaos.agent; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()
+    assert "resumable.chaos.agent" in loaded
+    assert not {"resumable.chaos.api", "resumable.chaos.report", "resumable.chaos.campaign"} & set(loaded)
+
+
+@linux
+def test_processes_in_sessions_of_their_own_are_killed_too(tmp_path: Path) -> None:
+    """As torchrun starts its ranks."""
+    code = "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True)"
+    environment = {VARIABLE: str(tmp_path / "no-plan")}
+    with Group([sys.executable, "-c", code], tmp_path, environment, tmp_path / "out") as group:
+        group.wait(lambda: "")
+        assert len(marked(tmp_path)) == 1
+    assert marked(tmp_path) == []
+
+
+def marked(directory: Path) -> list[int]:
+    """Find the living processes whose plan is in a directory."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            state = (path.parent / "stat").read_text().rpartition(")")[2].split()[0]
+            if state != "Z" and f"\0{VARIABLE}={directory}/".encode() in b"\0" + path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(condition: Any, patience: float = 15.0) -> None:
+    end = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@linux
+@pytest.mark.parametrize(
+    ("number", "status", "running"),
+    [
+        (signal.SIGKILL, -9, "unharmed/0"),
+        pytest.param(signal.SIGKILL, -9, "0001", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 143, "0001", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 130, "0001", marks=pytest.mark.slow),
+    ],
+)
+def test_nothing_outlives_a_chaos_run_that_is_killed(
+    number: signal.Signals, status: int, running: str, tmp_path: Path
+) -> None:
+    words = [sys.executable, "-m", "resumable", "chaos", "run", "--jobs", "2", "--directory", "chaos", "--", *SMALL]
+    harness = subprocess.Popen([*words, "--slow"], stderr=subprocess.DEVNULL, start_new_session=True)
+    wait_until(lambda: any(tmp_path.glob(f"chaos/{running}/attempt-*/events-*.jsonl")) and marked(tmp_path))
+    harness.send_signal(number)
+    assert harness.wait(20) == status
+    wait_until(lambda: not marked(tmp_path) and not living_members(harness.pid))
+
+
+def test_the_guardian_forgets_what_has_ended_and_stops_those_who_wait(tmp_path: Path) -> None:
+    environment = {VARIABLE: str(tmp_path / "no-plan")}
+    with Guardian() as guardian:
+        guardian.stopping.set()
+        with (
+            pytest.raises(StoppedError),
+            Group([SLEEP, "60"], tmp_path, environment, tmp_path / "out", guardian) as group,
+        ):
+            group.wait(lambda: "")
+        bystander = subprocess.Popen([SLEEP, "60"], env={**os.environ, **environment})
+    try:
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+@pytest.mark.slow
+def test_a_loop_of_torch_survives_faults_of_its_process_and_of_its_storage() -> None:
+    faults = ["kill", "torn-write", "truncate", "lost-fsync"]
+    words = [sys.executable, str(SCRIPTS / "hand_loop.py")]
+    found = resumable.chaos.run(words, faults=faults, points=1, pairs=1, jobs=2)
+    assert found.ok, found.timeline()
+    assert not found.notes
+    assert len(found.outcomes) == len(faults) + 1

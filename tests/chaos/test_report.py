@@ -1,0 +1,224 @@
+"""The report: the table, the timeline in words, JSON, and the page with its picture."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from resumable.chaos.checks import from_the_newest
+from resumable.chaos.logs import Attempt, Batch, Place, RankLog
+from resumable.chaos.plan import Case, Fault, Leg
+from resumable.chaos.report import Outcome, Report, page
+from resumable.chaos.report.story import as_ranges, tell
+from resumable.chaos.report.table import make_rows
+from resumable.chaos.runner import Command
+from resumable.errors import MissingDependencyError
+
+EPOCH = 6  # steps
+KILL = Fault("kill", 17)
+
+
+def log(first: int, last: int, *, rank: int = 0, world: int = 1, save: int | None = None) -> RankLog:
+    """Make what a rank did: it trained on the steps from `first` to before `last`."""
+    found = RankLog(rank, world)
+    for number in range(first, last):
+        place = Place(number // EPOCH, number % EPOCH + 1)
+        found.batches[0, place] = Batch((str(number),), (f"digest {number}",))
+        found.acked[0] = place
+        found.points.append("loader.handed")
+        if number == save:
+            found.points.append("store.saved")
+    return found
+
+
+def attempt(number: int, *logs: RankLog, status: int = 0, fired: bool = False, output: str = "") -> Attempt:
+    return Attempt(number, {one.rank: one for one in logs}, fired=fired, status=status, output=output)
+
+
+def outcome(number: int, *, ok: bool, fault: Fault = KILL, text: str = "2 steps are lost") -> Outcome:
+    attempts = [attempt(0, log(0, 5, save=2), status=-9, fired=True), attempt(1, log(3, 12))]
+    violations = {} if ok else {"whole history": text}
+    return Outcome.of(Case((Leg(fault), Leg())), Path("runs", "chaos", f"{number:04}").absolute(), attempts, violations)
+
+
+def report(*outcomes: Outcome, notes: tuple[str, ...] = ()) -> Report:
+    made = Report(Command(("python", "train.py", "--name", "<b>")), 7, attempt(0, log(0, 12)), list(notes))
+    made.options = {"faults": ["kill", "torn-write"], "points": 2}
+    for one in outcomes:
+        made.add(one)
+    return made
+
+
+def test_an_outcome_counts() -> None:
+    found = outcome(1, ok=True)
+    assert (found.starts, found.fired, found.retrained, found.ok) == (2, 1, 2, True)
+    assert found.reproduction == "resumable chaos replay runs/chaos/0001"
+
+
+def test_the_table_has_a_row_for_each_kind_and_one_for_all() -> None:
+    torn = Fault("torn-write", 3)
+    rows = make_rows(report(outcome(1, ok=True), outcome(2, ok=False), outcome(3, ok=True, fault=torn)))
+    assert [tuple(row) for row in rows] == [
+        ("kill", 2, "2 of 2", 4, 4, 1),
+        ("torn-write", 1, "1 of 1", 2, 2, 0),
+        ("all", 3, "3 of 3", 6, 6, 1),
+    ]
+
+
+def test_a_kind_without_a_case_is_seen_and_more_faults_than_one_have_rows_of_their_own() -> None:
+    two = Outcome.of(Case((Leg(KILL), Leg(KILL), Leg())), Path("1"), [], {})
+    clock = Outcome.of(Case((Leg(Fault("kill", 0, after=2.0)), Leg())), Path("2"), [], {})
+    rows = make_rows(report(two, clock))
+    assert [(row.fault, row.cases) for row in rows] == [
+        ("kill", 0), ("torn-write", 0), ("kill and more", 1), ("by the clock", 1), ("all", 2),
+    ]  # fmt: skip
+
+
+def test_the_summary_names_what_broke_and_how_to_see_it_again() -> None:
+    text = str(report(outcome(1, ok=True), outcome(7, ok=False), notes=("the weights are not compared",)))
+    assert "case 0007: kill at point 17\n  whole history: 2 steps are lost\n" in text
+    assert "again: resumable chaos replay runs/chaos/0007" in text
+    assert "Note: the weights are not compared" in text
+    assert text.endswith("A promise was broken in 1 of 2 cases. Seed 7, 0 s.")
+    assert str(report(outcome(1, ok=True))).endswith("Every promise was kept in 1 case. Seed 7, 0 s.")
+
+
+def test_the_columns_of_the_table_are_aligned() -> None:
+    lines = report(outcome(1, ok=False)).table().split("\n")
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_the_timeline_tells_what_each_start_did() -> None:
+    text = report(outcome(1, ok=True), outcome(7, ok=False)).timeline()
+    assert text.startswith("1 case FAILED.")
+    assert "0001" not in text
+    assert "start 0, rank 0 of 1  trained 0.0-0.4; saved at 0.2; kill at point 17" in text
+    assert "start 1, rank 0 of 1  trained again 0.3-0.4; trained 0.5, 1.0-1.5; came to its end" in text
+    assert "  whole history: 2 steps are lost" in text
+
+
+def test_without_failures_the_timeline_tells_of_the_first_cases() -> None:
+    text = report(outcome(1, ok=True)).timeline()
+    assert text.startswith("1 case, it passed.")
+    assert "case 0001: kill at point 17" in text
+
+
+def test_the_timeline_has_a_line_for_each_rank_and_says_who_was_hit_and_resized() -> None:
+    logs = [log(0, 4, rank=rank, world=2) for rank in range(2)]
+    attempts = [attempt(0, *logs, status=1, fired=True), attempt(1, log(2, 12))]
+    lines = tell(Case((Leg(Fault("kill", 9, rank=1), 2), Leg(None, 1))), attempts)
+    assert [(line.start, line.rank, line.world, line.resized, line.struck) for line in lines] == [
+        (0, 0, 2, None, False), (0, 1, 2, None, True), (1, 0, 1, 2, False),
+    ]  # fmt: skip
+    assert [line.end for line in lines] == [
+        "the fault came to another rank", "kill at point 9 of rank 1", "came to its end",
+    ]  # fmt: skip
+
+
+def test_a_start_that_trained_nothing_has_a_line() -> None:
+    attempts = [attempt(0, log(0, 4), status=-9, fired=True), attempt(1, status=3)]
+    found = Outcome.of(Case((Leg(KILL), Leg())), Path("0001"), attempts, {"comes to its end": "it failed"})
+    assert "start 1, rank 0 of 1  trained nothing; failed with status 3" in report(found).timeline()
+
+
+def test_of_what_a_process_printed_the_end_is_shown() -> None:
+    printed = "start 1 failed with status 1:\n" + "\n".join(f"line {number}" for number in range(99))
+    text = report(outcome(1, ok=False, text=printed)).timeline()
+    assert "start 1 failed" in text
+    assert "line 98" in text
+    assert "line 80" not in text
+
+
+def test_ranges_end_where_steps_or_epochs_or_loaders_do() -> None:
+    keys = [(0, Place(0, 1)), (0, Place(0, 2)), (0, Place(0, 4)), (0, Place(1, 5)), (1, Place(1, 6))]
+    assert [(first[1].step, last[1].step) for first, last in as_ranges(keys)] == [(1, 2), (4, 4), (5, 5), (6, 6)]
+    assert as_ranges([]) == []
+
+
+def test_a_checkpoint_that_was_damaged_is_expected_of_no_later_start() -> None:
+    """Not even where the start right after the damage ended before it had loaded anything."""
+    saved, last = log(0, 5), log(3, 12)
+    saved.saved, last.restored = [("store", 6), ("store", 9)], [("store", 6)]
+    attempts = [attempt(0, saved, fired=True), attempt(1, log(0, 0), fired=True), attempt(2, last)]
+    truncated = Case((Leg(Fault("truncate", 9)), Leg(KILL), Leg()))
+    assert from_the_newest(truncated, attempts[0], attempts) == ""
+    killed = Case((Leg(KILL), Leg(KILL), Leg()))
+    assert "start 2 resumed from step 6, but step 9" in from_the_newest(killed, attempts[0], attempts)
+
+
+def test_a_large_campaign_keeps_the_figures_of_all_and_the_story_of_some() -> None:
+    large = report(*(outcome(number, ok=True) for number in range(50)))
+    assert sum(bool(one.attempts) for one in large.outcomes) == 20
+    assert make_rows(large)[-1].starts == 100
+
+
+def test_the_json_is_complete_and_leads_back_to_the_case(tmp_path: Path) -> None:
+    report(outcome(1, ok=True), outcome(7, ok=False)).save(tmp_path)
+    values = json.loads((tmp_path / "report.json").read_text())
+    assert (values["format"], values["ok"], values["seed"], values["steps"]) == (1, False, 7, 12)
+    passed, failed = values["cases"]
+    assert passed["ok"]
+    assert failed["violations"] == {"whole history": "2 steps are lost"}
+    assert failed["reproduction"] == "resumable chaos replay runs/chaos/0007"
+    assert len(failed["timeline"]) == 2
+    assert Case.from_dict(failed) == outcome(7, ok=False).case
+    assert values["table"][0] == {
+        "fault": "kill", "cases": 2, "fired": "2 of 2", "starts": 4, "retrained": 4, "violations": 1,
+    }  # fmt: skip
+
+
+class Links(HTMLParser):
+    """Collects what a page would load, and sees that its elements are closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value or "" for name, value in attrs if name in {"src", "href", "xlink:href"}]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_one_file_with_a_picture() -> None:
+    pytest.importorskip("matplotlib")
+    resized = Outcome.of(
+        Case((Leg(KILL, 2), Leg(None, 1))),
+        Path("0009"),
+        [
+            attempt(0, *(log(0, 4, rank=rank, world=2) for rank in range(2)), status=1, fired=True),
+            attempt(1, log(2, 12)),
+        ],
+        {"same content": "row 1 & 2 differ"},
+    )
+    text = report(outcome(7, ok=False), resized, notes=("a <note>",)).html()
+    links = Links()
+    links.feed(text)
+    assert not links.open
+    assert all(link.startswith("#") for link in links.found)
+    assert not re.search(r"url\((?!#)|@import|<script|<link", text)
+    assert text.count("<svg") == 1
+    for part in ("case 0009: kill at point 17, ranks 2 to 1", "start 1, rank 0/1", "trained again", "Seed 7"):
+        assert part in text
+    for part in ("row 1 &amp; 2 differ", "a &lt;note&gt;", "'&lt;b&gt;'", "resumable chaos replay runs/chaos/0007"):
+        assert part in text.replace("&#x27;", "'")
+    assert text == report(outcome(7, ok=False), resized, notes=("a <note>",)).html()
+
+
+def test_without_matplotlib_the_page_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(page, "find_spec", lambda _: None)
+    with pytest.raises(MissingDependencyError, match=r"matplotlib.*\n.*pip install \"resumable\[chaos\]\""):
+        report(outcome(7, ok=False)).html()
+    report(outcome(7, ok=False)).save(tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    assert "There is no picture" in text
+    assert "start 1, rank 0 of 1" in text
+    assert "<svg" not in text
