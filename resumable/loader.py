@@ -303,6 +303,11 @@ class Loader:
         mark = self._mark_now()
         return lambda: self._state_of(mark)
 
+    @property
+    def ack_mode(self) -> Literal["auto", "manual"]:
+        """Who acknowledges: the loader itself, or `ack()`."""
+        return "auto" if self._auto else "manual"
+
     def set_ack(self, ack: Literal["auto", "manual"]) -> None:
         """Change who acknowledges, from the place at which the loader stands now; for integrations."""
         if self._auto != (ack == "auto"):

@@ -31,7 +31,7 @@ def with_callback_bases(own: type[Any]) -> type[Any]:
     if not missing:
         return own
     if (own, missing) not in _derived:
-        attributes = {"__module__": own.__module__, "__doc__": own.__doc__}
+        attributes = {"__module__": own.__module__, "__doc__": own.__doc__, "_own": own}
         _derived[own, missing] = type(own.__name__, (own, *missing), attributes)
     return _derived[own, missing]
 

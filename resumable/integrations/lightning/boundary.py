@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from torch.nn.parameter import is_lazy
+
 from resumable import rng
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ class Boundary:
         loaders: make the states of the train loaders.
         generators: makes the state of this rank's global generators.
         buffers: of the module, by name: the running means of a normalisation change in each forward pass.
+        callbacks: states of the other callbacks, where gradients are accumulated: batches are trained on again then.
     """
 
     place: Place
@@ -34,8 +37,10 @@ class Boundary:
     loaders: Sequence[Callable[[], dict[str, Any]]]
     generators: Callable[[], dict[str, Any]] = field(default_factory=rng.capture)
     buffers: Mapping[str, Any] = field(default_factory=dict)
+    callbacks: Mapping[str, Any] = field(default_factory=dict)
 
 
 def copy_buffers(module: Any) -> dict[str, Any]:
     """Copy the buffers that a checkpoint holds, by their names in it."""
-    return {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+    buffers = module.named_buffers(remove_duplicate=False)
+    return {name: buffer.detach().clone() for name, buffer in buffers if not is_lazy(buffer)}

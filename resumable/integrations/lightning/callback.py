@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Self
 
-from resumable.errors import ConfigurationError
+from resumable.errors import ConfigurationError, PromiseWarning
 from resumable.faults import point
 from resumable.integrations.lightning import private
 from resumable.integrations.lightning.bases import with_callback_bases
@@ -57,6 +58,11 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found w
         self.save_on_sigterm = save_on_sigterm
         self.strict = strict
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy the options, and nothing of a run."""
+        options = {name: value for name, value in vars(self).items() if name not in {"_session", "_requeue"}}
+        return _make, (getattr(type(self), "_own", type(self)),), options
+
     @property
     def state_key(self) -> str:
         """Where its part of a checkpoint is, under `checkpoint["callbacks"]`."""
@@ -74,6 +80,16 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found w
             )
         from resumable.integrations.lightning.session import Session  # noqa: PLC0415  # torch comes with it
 
+        # First of all, so that no other callback has drawn random numbers, or saves, before this one knows of a hook.
+        trainer.callbacks = [self, *(callback for callback in trainer.callbacks if callback is not self)]
+        if private.has_callback(trainer, "StochasticWeightAveraging"):
+            warnings.warn(
+                "StochasticWeightAveraging begins its averages at an epoch's start, and no checkpoint has a part of "
+                "them.\nA run that is resumed in the middle of its epochs trains with another learning rate and "
+                "average. Resume from checkpoints of its epochs' ends.",
+                PromiseWarning,
+                stacklevel=1,
+            )
         self._session = Session(trainer, self.wrap, strict=self.strict)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002  # Lightning's signature
@@ -100,24 +116,24 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found w
     def on_train_batch_end(self, *_: Any) -> None:
         """Count the batch as trained on, once the optimizer has stepped."""
         self._live.follow()
-        if self._requeue is not None:
-            self._requeue.end_batch()
         point("lightning.batch_end")
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
         """Note that random numbers are used up."""
-        if self._session is not None and not trainer.sanity_checking:
+        if self._session is not None and trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._session.note_validation()
+            self._release()
             point("lightning.validation")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
         """Note that the validation that was due is done."""
-        if self._session is not None and not trainer.sanity_checking:
+        if self._session is not None and trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._session.end_validation()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
         """Let the loaders go to their next epoch."""
         self._live.end_epoch()
+        self._release()
         point("lightning.epoch_end")
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
@@ -141,7 +157,16 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found w
         if stage == "fit" and self._session is not None:
             self._session.finish()
 
+    def _release(self) -> None:
+        if self._requeue is not None:
+            self._requeue.release()
+
     @property
     def _live(self) -> Session:
         assert self._session is not None
         return self._session
+
+
+def _make(own: type[ResumableCallback]) -> ResumableCallback:
+    """Make a copy without options, for pickle."""
+    return own.__new__(own)

@@ -31,6 +31,7 @@ class Foreign:
 
     metrics: Mapping[str, Any] = {}  # nobody changes it
     reloaded_at = None
+    accumulates = 1
 
     def __init__(self, loop: Mapping[str, Any], *, strict: bool) -> None:
         self.place = _place_of(loop)

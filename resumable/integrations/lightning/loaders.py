@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from resumable.cursor import Cursor
-from resumable.errors import UnsupportedError
+from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.integrations.lightning import private
 from resumable.integrations.lightning.handed import Handed
 from resumable.integrations.lightning.sources import make_loader, replace_loaders
@@ -14,6 +14,8 @@ from resumable.integrations.lightning.streams import TrainStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from resumable.loader import Loader
 
 __all__ = ["TrainLoaders"]
 
@@ -54,9 +56,19 @@ class TrainLoaders:
         trainer, number = self._trainer, len(self.streams)
         overfit = trainer.overfit_batches > 0
         loader = make_loader(source, name, self._wrap, world_size=trainer.world_size, overfit=overfit)
+        if self.has(loader):
+            raise ConfigurationError(
+                f"the train loader {name} is given to the Trainer twice.\nBoth would take batches of one stream. Make "
+                "a Loader for each place."
+            )
         stream = TrainStream(loader, name, number, self.handed, self._on_fetch, same_epoch=overfit)
+        stream.given = getattr(source, "given", source)
         self.streams.append(stream)
         return stream
+
+    def has(self, loader: Loader) -> bool:
+        """Tell whether a Loader is one of the train loaders."""
+        return any(stream.loader is loader for stream in self.streams)
 
     def _keep_counting(self, before: list[TrainStream]) -> None:
         """Let loaders that were made anew (`reload_dataloaders_every_n_epochs`) go on with the epoch's number."""
@@ -98,4 +110,4 @@ class TrainLoaders:
     def give_back(self) -> None:
         """Let the Loaders acknowledge by themselves again."""
         for stream in self.streams:
-            stream.loader.set_ack("auto")
+            stream.give_back()

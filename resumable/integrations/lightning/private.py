@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 from contextlib import suppress
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from resumable.errors import UnsupportedError
@@ -19,21 +20,24 @@ __all__ = [
     "at_epoch_end",
     "begin_epoch_anew",
     "call_at_entry",
+    "callback_states",
     "check_names",
-    "count_fetches_ahead",
     "counters",
     "finish_batch",
     "finish_epoch",
+    "give_sources_back",
     "gives_iterator",
+    "has_callback",
     "is_accumulating",
-    "is_cycling",
+    "is_beginning",
     "is_ending",
     "is_interrupted",
     "is_over",
+    "is_restoring",
     "is_sigterm",
-    "live_loader",
     "metrics",
     "note_reload",
+    "partial_metrics",
     "reloaded_at",
     "requeue_handler",
     "restart_fetching",
@@ -49,8 +53,10 @@ FIT_LOOP = "fit_loop"  # of the checkpoint's "loops"
 
 _NAMES = """
     _logger_connector._callback_metrics
+    _checkpoint_connector._loaded_checkpoint
     _signal_connector._slurm_sigusr_handler_fn
     interrupted
+    fit_loop._can_stop_early
     fit_loop._combined_loader
     fit_loop._data_fetcher
     fit_loop._data_source.instance
@@ -62,6 +68,7 @@ _NAMES = """
     fit_loop.max_batches
     fit_loop.setup_data
     fit_loop.epoch_loop._batches_that_stepped
+    fit_loop.epoch_loop._results
     fit_loop.epoch_loop._num_ready_batches_reached
     fit_loop.epoch_loop._should_accumulate
     fit_loop.epoch_loop._skip_next_val
@@ -111,6 +118,17 @@ def swap_sources(trainer: Any, train: Callable[[Any], Any], validation: Callable
     loop.epoch_loop.val_loop._data_source = _Source(loop.epoch_loop.val_loop._data_source, validation)
 
 
+def give_sources_back(trainer: Any) -> None:
+    """Let the Trainer ask its own sources again, and give a CombinedLoader of the user's its own loaders back."""
+    loop = trainer.fit_loop
+    for owner in (loop, loop.epoch_loop.val_loop):
+        if isinstance(owner._data_source, _Source):
+            owner._data_source = owner._data_source._original
+    given = loop._data_source.instance
+    if hasattr(given, "flattened"):
+        given.flattened = [getattr(stream, "given", stream) for stream in given.flattened]
+
+
 class _Source:
     """Stands before the Trainer's own source of loaders, be that `fit`, a module or a datamodule."""
 
@@ -123,20 +141,12 @@ class _Source:
         return self._change(self._original.dataloader())
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_original":  # a copy that is being made has none yet
+            raise AttributeError(name)
         return getattr(self._original, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._original, name, value)
-
-
-def live_loader(trainer: Any) -> Any:
-    """Return the CombinedLoader that is trained from, or None before there is one."""
-    return trainer.fit_loop._combined_loader
-
-
-def is_cycling(trainer: Any) -> bool:
-    """Tell whether short loaders begin again until the longest one ends."""
-    return bool(trainer.fit_loop._combined_loader._mode == "max_size_cycle")
 
 
 def restore_consumed(trainer: Any, consumed: Sequence[bool]) -> None:
@@ -207,19 +217,43 @@ def is_over(trainer: Any) -> bool:
     return bool(trainer.fit_loop.epoch_loop._num_ready_batches_reached())
 
 
+def is_beginning(trainer: Any) -> bool:
+    """Tell whether the hooks of an epoch's start are being called, all of which a resumed run calls again."""
+    progress = trainer.fit_loop.epoch_progress.current
+    return bool(progress.started < progress.ready)
+
+
 def is_ending(trainer: Any) -> bool:
     """Tell whether the run ends here, in the middle of an epoch or not."""
-    return bool(trainer.should_stop) or 0 <= trainer.max_steps <= trainer.global_step
+    stops = trainer.should_stop and trainer.fit_loop._can_stop_early
+    return bool(stops) or 0 <= trainer.max_steps <= trainer.global_step
+
+
+def is_restoring(trainer: Any) -> bool:
+    """Tell whether a checkpoint was read and not all of it is in place yet, the optimizer's state for instance."""
+    return bool(trainer._checkpoint_connector._loaded_checkpoint)
+
+
+def partial_metrics(trainer: Any) -> list[str]:
+    """Return the training metrics that are averaged over the epoch, of which Lightning saves no part."""
+    results = trainer.fit_loop.epoch_loop._results
+    return sorted({metric.meta.name for metric in results.values() if metric.meta.on_epoch})
+
+
+def callback_states(trainer: Any) -> dict[str, Any]:
+    """Copy the states of the other callbacks, as a checkpoint holds them."""
+    states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
+    return {key: deepcopy(state) for key, state in states.items() if state}
+
+
+def has_callback(trainer: Any, name: str) -> bool:
+    """Tell whether the Trainer has one of Lightning's callbacks."""
+    return any(base.__name__ == name for callback in trainer.callbacks for base in type(callback).__mro__)
 
 
 def is_interrupted(trainer: Any) -> bool:
     """Tell whether an exception is ending the run, so that other ranks may never answer."""
     return bool(trainer.interrupted)
-
-
-def count_fetches_ahead(trainer: Any) -> int:
-    """Count the batches that were fetched and not given to `training_step` yet."""
-    return len(getattr(trainer.fit_loop._data_fetcher, "batches", ()))
 
 
 def at_epoch_end(trainer: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Holds SLURM's requeue signal back until the batch is trained on.
+"""Holds SLURM's requeue signal back until all is done behind the batch.
 
 Lightning saves inside the signal's handler, wherever the signal finds it: also in the middle of an optimizer step, with
 half of the weights changed.
@@ -45,11 +45,12 @@ class RequeueSignal:
             self._handle(save)
 
     def begin_batch(self) -> None:
-        """Hold the signal back from now on."""
+        """Hold the signal back from now on, and handle one that came in the batch before."""
+        self.release()
         self._training = True
 
-    def end_batch(self) -> None:
-        """Handle the signal if it came."""
+    def release(self) -> None:
+        """Handle the signal if it came: all callbacks have done what they do behind a batch."""
         self._training = False
         waiting, self._waiting = self._waiting, None
         if waiting is not None:

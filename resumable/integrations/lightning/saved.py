@@ -6,6 +6,8 @@ torn         an optimizer step was being taken, so that weights and data do not 
 ranks        per rank: states of the train loaders, generators, and whether they are of that place
 metrics      logged metrics that schedulers and other callbacks look at
 reloaded_at  epoch in which the loaders were made
+partial      names of training metrics that are averaged over the epoch, of which no part is saved
+accumulates  batches per optimizer step
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ class Saved:
     ranks: Sequence[RankState]
     metrics: Mapping[str, Any]
     reloaded_at: int | None
+    partial: Sequence[str] = ()
+    accumulates: int = 1
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values and tensors, such as `torch.load(weights_only=True)` takes."""
@@ -48,6 +52,8 @@ class Saved:
             "ranks": [rank.as_dict() for rank in self.ranks],
             "metrics": dict(self.metrics),
             "reloaded_at": self.reloaded_at,
+            "partial": list(self.partial),
+            "accumulates": self.accumulates,
         }
 
     @classmethod
@@ -67,7 +73,10 @@ class Saved:
         try:
             ranks = [RankState(one["loaders"], one["generators"], exact=one["exact"]) for one in values["ranks"]]
             saved = cls(
-                Place.from_dict(values["place"]), values["torn"], ranks, values["metrics"], values["reloaded_at"]
+                Place.from_dict(values["place"]),
+                values["torn"],
+                ranks,
+                *(values[name] for name in ("metrics", "reloaded_at", "partial", "accumulates")),
             )
         except (KeyError, TypeError) as error:
             raise StateFormatError(
@@ -121,11 +130,19 @@ class Saved:
 
     def warn(self, rank: int) -> None:
         """Say which promise does not hold for this checkpoint."""
+        if self.partial and self.place.stage != "epoch":
+            warnings.warn(
+                f"the epoch's means of {', '.join(self.partial)}, logged in training with on_epoch=True, begin at the "
+                "resume: Lightning saves no part of them.\nWhat looks at them at the end of this epoch sees another "
+                "value than in the uninterrupted run. Validation metrics are not concerned.",
+                PromiseWarning,
+                stacklevel=1,
+            )
         if not self.ranks[rank % len(self.ranks)].exact:
             warnings.warn(
                 f"the checkpoint was saved when the run was interrupted, without asking rank {rank} for its random "
                 "generators.\nIts data goes on exactly, but dropout and the like go on from an earlier state on this "
                 "rank. A checkpoint of a regular save has the generators of all ranks.",
                 PromiseWarning,
-                stacklevel=2,
+                stacklevel=1,
             )

@@ -13,7 +13,7 @@ from resumable.integrations.lightning.foreign import Foreign
 from resumable.integrations.lightning.loaders import TrainLoaders
 from resumable.integrations.lightning.place import Place, rewind
 from resumable.integrations.lightning.ranks import Notes, RankState, check_ranks, exchange
-from resumable.integrations.lightning.saved import Saved
+from resumable.integrations.lightning.saved import FORMAT, Saved
 from resumable.integrations.lightning.sources import ValidationStreams
 
 if TYPE_CHECKING:
@@ -47,8 +47,9 @@ class Session:
         self._boundary: Boundary | None = None
         self._origin: Saved | Foreign | None = None  # to be resumed from
         self._loaded_late = False
+        self._placed = False
         self._known: list[RankState] = []  # what the ranks said last
-        private.swap_sources(trainer, self._loaders.make, ValidationStreams())
+        private.swap_sources(trainer, self._loaders.make, ValidationStreams(self._loaders.has))
 
     # ------------------------------------------------------------------ loading
 
@@ -60,6 +61,8 @@ class Session:
         """
         loop = checkpoint["loops"][private.FIT_LOOP]
         loop["state_dict"].pop("combined_loader", None)  # Lightning would load it a second time, and in fewer cases
+        if values is not None and values.get("unstarted"):
+            return
         self._origin = Foreign(loop, strict=self._strict) if values is None else Saved.from_dict(values)
         if values is None:
             rewind(checkpoint, self._origin.place)
@@ -67,7 +70,7 @@ class Session:
             self._loaded_late = self._go_to_checkpoint(self._loaders.streams)
 
     def _go_to_checkpoint(self, streams: list[TrainStream]) -> bool:
-        if self._origin is None:
+        if self._origin is None or self._placed:
             return False
         trainer = self._trainer
         self._origin.restore_loaders(streams, trainer.global_rank, trainer.world_size, strict=self._strict)
@@ -96,6 +99,7 @@ class Session:
         self._set_boundary(saved.place)
         self._tell_ranks()
         if saved.place.stage == "epoch":
+            self._placed = True  # loaders that are due to be made anew in this epoch begin as they are
             private.begin_epoch_anew(trainer)
             if saved.place.schedulers_due:
                 private.finish_epoch(trainer)
@@ -110,6 +114,8 @@ class Session:
         saved, self._origin, trainer = self._origin, None, self._trainer
         place = saved.place
         saved.restore_generators(trainer.global_rank)
+        if private.has_callback(trainer, "GradientAccumulationScheduler"):
+            trainer.accumulate_grad_batches = saved.accumulates
         self._set_boundary(place)
         private.finish_batch(
             trainer,
@@ -184,14 +190,14 @@ class Session:
     def end_epoch(self) -> None:
         """Let the loaders go to their next epoch, unless the run ends in the middle of this one."""
         self.follow()
-        over = private.is_over(self._trainer) or not private.is_ending(self._trainer)
-        if self._boundary is None or not over:
+        due = private.is_over(self._trainer)
+        if self._boundary is None or not (due or not private.is_ending(self._trainer)):
             return
         if self._held:
             self._settle()
         self._loaders.end_epoch()
         self._tell_ranks()  # before the place changes, which has to be that of an epoch that all have heard of
-        self._place_at_epoch(private.counters(self._trainer)[0].current.processed, schedulers_due=True)
+        self._place_at_epoch(private.counters(self._trainer)[0].current.processed, schedulers_due=due)
 
     def _place_at_epoch(self, epoch: int, *, schedulers_due: bool = False) -> None:
         self._set_boundary(Place("epoch", epoch, 0, self._seen, schedulers_due=schedulers_due))
@@ -204,12 +210,18 @@ class Session:
             private.steps_logged(trainer),
             self._loaders.bookmarks(),
             buffers=copy_buffers(trainer.lightning_module),
+            callbacks=private.callback_states(trainer) if self._may_hold() else {},
         )
         self._busy = False
+
+    def _may_hold(self) -> bool:
+        """Tell whether batches can be trained on without being in the weights at the batch's end."""
+        return self._trainer.accumulate_grad_batches > 1 or not self._trainer.lightning_module.automatic_optimization
 
     def finish(self) -> None:
         """Give the loaders back as they were."""
         self._loaders.give_back()
+        private.give_sources_back(self._trainer)
 
     # ------------------------------------------------------------------ saving
 
@@ -235,7 +247,7 @@ class Session:
         if boundary is None:
             return self._save_unchanged(checkpoint)
         alone = self._alone or private.is_interrupted(trainer)
-        in_flight = self._busy or private.is_interrupted(trainer)
+        in_flight = self._busy or private.is_interrupted(trainer) or private.is_beginning(trainer)
         place = self._place_now(boundary)
         own, rank = self._rank_state(in_flight=in_flight), trainer.global_rank
         if alone:
@@ -245,14 +257,20 @@ class Session:
         if in_flight:
             weights = checkpoint["state_dict"]
             weights.update({name: value for name, value in boundary.buffers.items() if name in weights})
+        if self._held:
+            checkpoint["callbacks"].update(boundary.callbacks)
         torn = trainer.global_step != boundary.steps
         rewind(checkpoint, place)
         metrics, reloaded_at = private.metrics(trainer), private.reloaded_at(trainer)
-        return Saved(place, torn, self._known, metrics, reloaded_at).as_dict()
+        partial = private.partial_metrics(trainer) if place.batch else []
+        accumulates = trainer.accumulate_grad_batches
+        return Saved(place, torn, self._known, metrics, reloaded_at, partial, accumulates).as_dict()
 
     def _save_unchanged(self, checkpoint: dict[str, Any]) -> dict[str, Any] | None:
-        """Save again what is resumed from, where the run fails before it trains."""
-        if not isinstance(self._origin, Saved):
+        """Save again what is resumed from, where the run fails before it trains; or that nothing was begun."""
+        if self._origin is None:
+            return {"format": FORMAT, "unstarted": True}
+        if isinstance(self._origin, Foreign) or private.is_restoring(self._trainer):
             return None
         rewind(checkpoint, self._origin.place)
         return self._origin.as_dict()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils import _pytree as pytree
 
 import resumable
-from resumable.errors import UnsupportedError
+from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.integrations.lightning.streams import TrainStream, ValidationStream
 from resumable.loader import Loader
 
@@ -116,9 +116,14 @@ def _without_shuffling(source: Any) -> Any:
 
 
 class ValidationStreams:
-    """Lets each Loader among the validation loaders begin at the same place in every validation of a run."""
+    """Lets each Loader among the validation loaders begin at the same place in every validation of a run.
 
-    def __init__(self) -> None:
+    Args:
+        is_trained_on: tells whether a Loader is a train loader, too.
+    """
+
+    def __init__(self, is_trained_on: Callable[[Loader], bool]) -> None:
+        self._is_trained_on = is_trained_on
         self._streams: dict[int, ValidationStream] = {}  # by the identity of their Loaders, which they keep alive
 
     def __call__(self, tree: Any) -> Any:
@@ -126,6 +131,13 @@ class ValidationStreams:
         return replace_loaders(tree, self._replace)
 
     def _replace(self, loader: Any, _: str) -> Any:
+        if isinstance(loader, ValidationStream):
+            loader = loader.loader
         if isinstance(loader, Loader):
+            if self._is_trained_on(loader):
+                raise ConfigurationError(
+                    f"the Loader {loader!r} is given for training and for validation.\nEach validation would move the "
+                    "place of the training. Make a Loader for each."
+                )
             return self._streams.setdefault(id(loader), ValidationStream(loader))
         return loader

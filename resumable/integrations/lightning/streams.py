@@ -46,7 +46,10 @@ class TrainStream:
     ) -> None:
         self.loader, self.name = loader, name
         self._number, self._handed, self._on_fetch = number, handed, on_fetch
+        self.given: Any = loader  # what the stream stands in for
+        self._acks = loader.ack_mode
         loader.set_ack("manual")
+        loader.begin()  # an interrupted run may have left batches without an answer
         if loader.epoch > loader.acknowledged.epoch:
             loader.end_epoch()  # nothing is left of it
         self._home = loader.state_dict() if same_epoch else None
@@ -125,6 +128,10 @@ class TrainStream:
             self.loader.end_epoch()
         self.exhausted, self._reading = False, None
         self._set_base()
+
+    def give_back(self) -> None:
+        """Let the Loader acknowledge as it did before."""
+        self.loader.set_ack(self._acks)
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
         """Return a function that makes what `restore` takes, of where training stands now."""

@@ -1,0 +1,187 @@
+"""What a hostile review of the callback found, and what has to stay as it is now."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import (
+    Callback,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    StochasticWeightAveraging,
+)
+from pytorch_lightning.utilities import CombinedLoader
+
+from resumable.errors import ConfigurationError, PromiseWarning, StateMismatchError
+from resumable.integrations.lightning import ResumableCallback
+
+sys.path.insert(0, str(Path(__file__).parent))
+from sources import indexed, replay, snapshot, validation
+from trainer_runs import Model, PlannedError, SaveAlways, SaveOnce, check_rest, fit, make_trainer
+
+
+def always(*_: Any) -> bool:
+    return True
+
+
+def run(trainer: Any, model: Model, *data: Any, **options: Any) -> None:
+    """Fit with callbacks in an order of one's own."""
+    torch.manual_seed(11)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer.fit(model, *data, **options)
+
+
+def test_a_run_that_fails_before_its_optimizer_is_restored_saves_nothing_to_go_on_from(tmp_path: Path) -> None:
+    class Fails(Callback):
+        def on_fit_start(self, *_: Any) -> None:
+            raise PlannedError
+
+    first, second = tmp_path / "first.ckpt", tmp_path / "second.ckpt"
+    fit(Model(), indexed(), callbacks=[SaveOnce(first, "on_train_batch_end", lambda _, model: model.trained == 3)])
+    trainer = make_trainer([Fails(), ResumableCallback(), SaveOnce(second, "on_exception", always)])
+    with pytest.raises(PlannedError):
+        run(trainer, Model(), indexed(), ckpt_path=first)
+    with pytest.raises(StateMismatchError, match="saved without ResumableCallback"):
+        fit(Model(), indexed(), checkpoint=second)
+
+
+def test_a_run_that_fails_before_it_begins_can_be_begun_from_its_checkpoint(tmp_path: Path) -> None:
+    class Fails(Callback):
+        def on_fit_start(self, *_: Any) -> None:
+            raise PlannedError
+
+    path, whole = tmp_path / "saved.ckpt", fit(Model(), indexed())
+    with pytest.raises(PlannedError):
+        run(make_trainer([ResumableCallback(), Fails(), SaveOnce(path, "on_exception", always)]), Model(), indexed())
+    rest = fit(Model(), indexed(), checkpoint=path)
+    assert [event[:5] for event in rest.events] == [event[:5] for event in whole.events]
+
+
+@pytest.mark.parametrize("hook", ["on_validation_end", "on_validation_start", "on_train_batch_end"])
+def test_callbacks_do_not_count_a_validation_in_a_window_twice(hook: str, tmp_path: Path) -> None:
+    def stopping() -> Any:
+        return EarlyStopping("score", patience=3, min_delta=10.0)
+
+    options: dict[str, Any] = {"accumulate_grad_batches": 3, "val_check_interval": 4, "max_epochs": 9}
+    path = tmp_path / "saved.ckpt"
+    whole = fit(Model(), indexed(), validation(), callbacks=[stopping()], **options)
+    saver = SaveOnce(path, hook, lambda _, model: model.trained == 9)
+    fit(Model(), indexed(), validation(), callbacks=[stopping(), saver], **options)
+    rest = fit(Model(), indexed(), validation(), callbacks=[stopping()], checkpoint=path, **options)
+    check_rest(whole, rest, trained=8, begins="train")
+
+
+def test_means_over_an_epoch_that_are_not_whole_are_named(tmp_path: Path) -> None:
+    class Logs(Model):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)
+            self.log("loss of training", loss, on_epoch=True)
+            return loss
+
+    saver = SaveAlways(tmp_path)
+    fit(Logs(), indexed(), callbacks=[saver], max_epochs=1)
+    with pytest.warns(PromiseWarning, match="the epoch's means of loss of training"):
+        fit(Logs(), indexed(), checkpoint=saver.saved[3], max_epochs=1)
+
+
+class Draws(Callback):
+    """Uses up random numbers at an epoch's start."""
+
+    def on_train_epoch_start(self, *_: Any) -> None:
+        torch.rand(3)
+
+
+@pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_train_epoch_start", "on_validation_start"])
+def test_callbacks_that_stand_before_this_one(hook: str, tmp_path: Path) -> None:
+    def callbacks(*more: Any) -> list[Any]:
+        return [Draws(), *more, ResumableCallback()]
+
+    def outcome(*more: Any, **options: Any) -> Any:
+        trainer, model = make_trainer(callbacks(*more)), Model()
+        run(trainer, model, indexed(), validation(), **options)
+        return model.events, model.state_dict(), torch.rand(()).item()
+
+    path = tmp_path / "saved.ckpt"
+    whole = outcome()
+    outcome(SaveOnce(path, hook, lambda _, model: model.trained == 5))
+    events, weights, draw = outcome(ckpt_path=path)
+    assert events == whole[0][-len(events) :]
+    assert all(torch.equal(weights[name], tensor) for name, tensor in whole[1].items())
+    assert draw == whole[2]
+
+
+def test_a_schedule_of_accumulation(tmp_path: Path) -> None:
+    def schedule() -> Any:
+        return GradientAccumulationScheduler({0: 1, 1: 2})
+
+    saver = SaveAlways(tmp_path)
+    whole = fit(Model(), indexed(), callbacks=[schedule(), saver])
+    for trained in (3, 7, 9, 12):
+        rest = fit(Model(), indexed(), callbacks=[schedule()], checkpoint=saver.saved[trained])
+        check_rest(whole, rest, trained=trained, begins="train")
+
+
+def test_averages_that_cannot_be_resumed_are_named() -> None:
+    trainer = make_trainer([ResumableCallback(), StochasticWeightAveraging(0.1)], max_epochs=1)
+    with pytest.warns(PromiseWarning, match="StochasticWeightAveraging"), suppress(Warning, RuntimeError):
+        trainer.fit(Model(), indexed())
+
+
+def test_one_loader_cannot_stand_in_two_places() -> None:
+    loader = indexed()
+    with pytest.raises(ConfigurationError, match=r"\['b'\] is given to the Trainer twice"):
+        fit(Model(), {"a": loader, "b": loader})
+    with pytest.raises(ConfigurationError, match="for training and for validation"):
+        fit(Model(), loader, loader)
+
+
+def test_what_was_given_is_given_back() -> None:
+    loaders = {"a": indexed(), "b": replay()}
+    combined = CombinedLoader(loaders, "min_size")
+    fit(Model(), combined, max_epochs=1)
+    assert combined.flattened == list(loaders.values())
+    assert loaders["a"].ack_mode == "auto"
+    assert len(list(loaders["a"])) == 5
+
+
+@pytest.mark.parametrize("make", [indexed, snapshot])
+def test_a_fit_after_one_that_failed_in_the_last_batch_of_an_epoch(make: Any) -> None:
+    loader = make()
+    with suppress(PlannedError):
+        fit(Model(fail_at=4), loader)
+    outcome = fit(Model(), loader, max_epochs=1)
+    assert [event[0] for event in outcome.events] == ["epoch start", "train", "epoch end"]
+
+
+def test_copies_have_the_options_and_nothing_of_a_run() -> None:
+    callback = ResumableCallback(wrap={"seed": 3}, save_on_sigterm=True)
+    fit(Model(), indexed(), resume=callback, max_epochs=1)
+    made: Any
+    for made in (copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))):  # noqa: S301  # made here
+        assert (made.wrap, made.save_on_sigterm, made.strict) == ({"seed": 3}, True, True)
+        assert made._session is None
+        assert isinstance(made, pl.Callback)
+
+
+def test_a_validation_of_its_own_does_not_move_the_place(tmp_path: Path) -> None:
+    whole, model = fit(Model(), indexed()), Model()
+    trainer = make_trainer([ResumableCallback()], max_steps=7)
+    run(trainer, model, indexed())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        state = torch.get_rng_state()
+        trainer.validate(model, validation(), verbose=False)
+        torch.set_rng_state(state)
+    trainer.save_checkpoint(tmp_path / "saved.ckpt")
+    rest = fit(Model(), indexed(), checkpoint=tmp_path / "saved.ckpt")
+    check_rest(whole, rest, trained=7, begins="train")
