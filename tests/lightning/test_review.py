@@ -132,9 +132,8 @@ def test_a_schedule_of_accumulation(tmp_path: Path) -> None:
 
 
 def test_averages_that_cannot_be_resumed_are_named() -> None:
-    trainer = make_trainer([ResumableCallback(), StochasticWeightAveraging(0.1)], max_epochs=1)
-    with pytest.warns(PromiseWarning, match="StochasticWeightAveraging"), suppress(Warning, RuntimeError):
-        trainer.fit(Model(), indexed())
+    with pytest.warns(PromiseWarning, match="StochasticWeightAveraging"):
+        fit(Model(), indexed(), callbacks=[StochasticWeightAveraging(0.1)], max_epochs=2)
 
 
 def test_one_loader_cannot_stand_in_two_places() -> None:
