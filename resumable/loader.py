@@ -44,6 +44,9 @@ class Loader:
         self._unacked: deque[Mark] = deque()
         self._stream: Iterator[tuple[Any, Cursor]] | None = None
         self._opened_at: Mark | None = None
+        self._ended: tuple[Mark, Mark] | None = (
+            None  # the last batch of an epoch, not acknowledged at its end; behind it
+        )
         self._untouched = True  # nothing was opened or loaded yet
         self._moves = 0  # how often the place was set from outside, by loading or seeking
         self._auto = options.ack == "auto"
@@ -222,6 +225,10 @@ class Loader:
                 "and not acknowledged.\nThe next epoch would count them as trained on. Call ack() after each optimizer "
                 "step, or seek() to where the weights are."
             )
+        if self._ended is not None and self._ended[0] is self._acked:  # the source has come to its end since
+            self._set(self._ended[1])
+            point("loader.epoch_end", self)
+            return
         cursor = self._acked.cursor
         asked_now = self._stream is not None or self._untouched
         native = self._feed.native() if asked_now else self._acked.native
@@ -372,6 +379,7 @@ class Loader:
 
     def _rewind(self) -> None:
         self._close()
+        self._ended = None
         self._unacked.clear()
         self._handed = self._acked
 
@@ -384,10 +392,14 @@ class Loader:
 
     def _finish(self, epoch: int) -> None:
         """Count the epoch as done, unless a batch of it was not acknowledged yet."""
-        if self._unacked or self._handed.cursor.epoch != epoch:
+        if self._handed.cursor.epoch != epoch:
             return
         following = self._feed.following(self._handed.cursor, self._current_global_batch())
-        self._handed = self._acked = Mark(following, self._feed.native())
+        mark = Mark(following, self._feed.native())
+        if self._unacked:
+            self._ended = self._handed, mark
+            return
+        self._handed = self._acked = mark
         point("loader.epoch_end", self)
 
     def _current_global_batch(self) -> int:
