@@ -189,7 +189,6 @@ class Links(HTMLParser):
 
 
 def test_the_page_is_one_file_with_a_picture() -> None:
-    pytest.importorskip("matplotlib")
     resized = Outcome.of(
         Case((Leg(KILL, 2), Leg(None, 1))),
         Path("0009"),
