@@ -222,6 +222,13 @@ def wait_until(condition: Any, patience: float = 15.0) -> None:
         time.sleep(0.02)
 
 
+HEARS_CTRL_C = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and pass that on
+runpy.run_module("resumable", run_name="__main__")
+"""
+
+
 @linux
 @pytest.mark.parametrize(
     ("number", "status", "running"),
@@ -235,7 +242,7 @@ def wait_until(condition: Any, patience: float = 15.0) -> None:
 def test_nothing_outlives_a_chaos_run_that_is_killed(
     number: signal.Signals, status: int, running: str, tmp_path: Path
 ) -> None:
-    words = [sys.executable, "-m", "resumable", "chaos", "run", "--jobs", "2", "--directory", "chaos", "--", *SMALL]
+    words = [sys.executable, "-c", HEARS_CTRL_C, "chaos", "run", "--jobs", "2", "--directory", "chaos", "--", *SMALL]
     harness = subprocess.Popen([*words, "--slow"], stderr=subprocess.DEVNULL, start_new_session=True)
     wait_until(lambda: any(tmp_path.glob(f"chaos/{running}/attempt-*/events-*.jsonl")) and marked(tmp_path))
     harness.send_signal(number)
