@@ -76,11 +76,7 @@ class Loader:
         return BatchIterator(self)
 
     def __len__(self) -> int:
-        """Count the batches of the whole epoch, of which some may be behind; the same on every rank.
-
-        Raises:
-            TypeError: nobody knows the length of this source before its end.
-        """
+        """Count the batches of the whole epoch, of which some may be behind; the same on every rank, or a TypeError."""
         return self.total_steps(self.epoch)
 
     @property
@@ -303,10 +299,7 @@ class Loader:
     # ------------------------------------------------------------------ for integrations
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that makes the state of the place at which the loader stands now; for integrations.
-
-        Taking it costs next to nothing, and it can be made a state of much later, or never.
-        """
+        """Return a function that makes the state of the place at which the loader stands now; for integrations."""
         mark = self._mark_now()
         return lambda: self._state_of(mark)
 
@@ -334,10 +327,7 @@ class Loader:
     # ------------------------------------------------------------------ inside
 
     def begin(self) -> int:
-        """Get ready to hand over batches to a new iterator, and return the number of the epoch; for iterators.
-
-        Batches that were handed over and never acknowledged are handed over again.
-        """
+        """Go back to behind the last acknowledged batch, and return the number of the epoch; for iterators."""
         if self._unacked:
             self._rewind()
         return self._acked.cursor.epoch
