@@ -9,17 +9,17 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Self
 
+from resumable.chaos.processes import living_members, remove_shared_memory
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-__all__ = ["Nursery", "ProcessError", "ProcessGroup", "living_members"]
+__all__ = ["Nursery", "ProcessError", "ProcessGroup"]
 
-_PROC = Path("/proc")
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where torch's workers put batches, under their number
 _PATIENCE = 10.0  # seconds
 _POLL = 0.002  # seconds
 _NO_NURSERY = "the process that forks the training processes ended; it said above why"
@@ -115,7 +115,7 @@ class ProcessGroup:
             self._nursery.check()
             time.sleep(_POLL)
         self.wait_for_members()
-        _remove_shared_memory(members)
+        remove_shared_memory(members)
 
     def wait_for_members(self) -> None:
         """Wait until what the leader started is gone, too.
@@ -130,28 +130,3 @@ class ProcessGroup:
                     f"the processes {members} live on after the end of {self._leader}, which started them"
                 )
             time.sleep(_POLL)
-
-
-def living_members(group: int) -> list[int]:
-    """Find the living processes of a group, without zombies where the system has `/proc`."""
-    if (_PROC / "self" / "stat").exists():
-        return [int(stat.parent.name) for stat in _PROC.glob("[0-9]*/stat") if _lives_in(stat, group)]
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, 0)
-        return [group]
-    return []
-
-
-def _remove_shared_memory(members: Sequence[int]) -> None:
-    """Remove batches that killed workers had written, and nobody had taken yet."""
-    for member in members:
-        for file in _SHARED_MEMORY.glob(f"torch_{member}_*"):
-            file.unlink(missing_ok=True)
-
-
-def _lives_in(stat: Path, group: int) -> bool:
-    try:
-        state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
-    except (OSError, ValueError):  # it ended in the meantime
-        return False
-    return int(its_group) == group and state not in {"Z", "X"}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from resumable.chaos.processes import living_members
 from resumable.demo import processes
 from resumable.demo.attempt import Attempt, Place, Trained
 from resumable.demo.ledger import Ledger, read_events
@@ -90,13 +91,13 @@ def test_finds_the_living_processes_of_a_group_and_no_others() -> None:
     script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
     with subprocess.Popen([sys.executable, "-c", script], start_new_session=True) as leader:
         try:
-            while len(members := processes.living_members(leader.pid)) < 2:
+            while len(members := living_members(leader.pid)) < 2:
                 time.sleep(0.01)
             assert leader.pid in members
             assert os.getpid() not in members
         finally:
             os.killpg(leader.pid, signal.SIGKILL)
-    while processes.living_members(leader.pid):  # the grandchild dies a moment later
+    while living_members(leader.pid):  # the grandchild dies a moment later
         time.sleep(0.01)
 
 

@@ -144,6 +144,54 @@ def test_one_loader_cannot_stand_in_two_places() -> None:
         fit(Model(), loader, loader)
 
 
+class Shared(Model):
+    """Its normalisation goes by a second name, too."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.again = self.net[1]
+
+
+@pytest.mark.parametrize("fails", [3, 4])
+def test_a_buffer_under_two_names(fails: int, tmp_path: Path) -> None:
+    path, whole = tmp_path / "saved.ckpt", fit(Shared(), indexed())
+    with suppress(PlannedError):
+        fit(Shared(fail_at=fails), indexed(), callbacks=[SaveOnce(path, "on_exception", always)])
+    check_rest(whole, fit(Shared(), indexed(), checkpoint=path), trained=fails, begins="train")
+
+
+def test_a_normalisation_that_is_not_initialised_yet(tmp_path: Path) -> None:
+    class Lazy(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lazy = torch.nn.LazyBatchNorm1d()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.lazy(batch)
+            return super().training_step(batch, batch_idx)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+
+    assert len(fit(Lazy(), indexed(), max_epochs=1).events) == 7
+
+
+@pytest.mark.parametrize("make", [indexed, snapshot])
+def test_loaders_that_are_due_to_be_made_anew_behind_a_checkpoint(make: Any, tmp_path: Path) -> None:
+    """The uninterrupted run makes them anew in the next epoch, whatever stands in the checkpoint of the old ones."""
+
+    class Reloads(Model):
+        def train_dataloader(self) -> Any:
+            return make(5, 1000.0 * self.trainer.current_epoch)
+
+    options: dict[str, Any] = {"reload_dataloaders_every_n_epochs": 1, "max_epochs": 3}
+    path = tmp_path / "saved.ckpt"
+    saver = SaveOnce(path, "on_train_epoch_end", lambda _, model: model.trained == 5)
+    whole = fit(Reloads(), None, callbacks=[saver], **options)
+    rest = fit(Reloads(), None, checkpoint=path, **options)
+    check_rest(whole, rest, trained=5, begins="epoch start")
+
+
 def test_what_was_given_is_given_back() -> None:
     loaders = {"a": indexed(), "b": replay()}
     combined = CombinedLoader(loaders, "min_size")

@@ -66,7 +66,6 @@ _NAMES = """
     fit_loop.epoch_progress.current.processed
     fit_loop.epoch_progress.total.completed
     fit_loop.max_batches
-    fit_loop.setup_data
     fit_loop.epoch_loop._batches_that_stepped
     fit_loop.epoch_loop._results
     fit_loop.epoch_loop._num_ready_batches_reached
@@ -77,7 +76,6 @@ _NAMES = """
     fit_loop.epoch_loop.batch_progress.total.processed
     fit_loop.epoch_loop.on_advance_end
     fit_loop.epoch_loop.reset
-    fit_loop.epoch_loop.restarting
     fit_loop.epoch_loop.update_lr_schedulers
     fit_loop.epoch_loop.val_loop._data_source.dataloader
     fit_loop.epoch_loop.val_loop._restarting

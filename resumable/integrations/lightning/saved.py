@@ -8,6 +8,7 @@ metrics      logged metrics that schedulers and other callbacks look at
 reloaded_at  epoch in which the loaders were made
 partial      names of training metrics that are averaged over the epoch, of which no part is saved
 accumulates  batches per optimizer step
+unstarted    in place of all of these but the format: training had not begun
 """
 
 from __future__ import annotations
