@@ -15,9 +15,16 @@ help:  ## list the targets
 
 setup: $(READY)  ## make the virtual environment
 
+# FFCV is compiled when it is installed, against OpenCV and libturbojpeg; whoever may install Debian's packages gets them.
+SYSTEM := libopencv-dev libturbojpeg0-dev pkg-config
+ASROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
+
 # torch goes first and by itself, so that its build is chosen once and every later package takes it as it is.
 # Where the default index has only the build with CUDA:  make TORCH='torch --index-url https://download.pytorch.org/whl/cpu'
 $(READY): pyproject.toml
+	@pkg-config --exists opencv4 libturbojpeg || \
+	  { $(ASROOT) apt-get update -qq && DEBIAN_FRONTEND=noninteractive $(ASROOT) apt-get install -y -qq $(SYSTEM); } >/dev/null || \
+	  { echo "FFCV needs OpenCV and libturbojpeg to be compiled. Install $(SYSTEM) or what your system calls them."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install $(TORCH)
 	$(PIP) install --editable '.[dev]'

@@ -28,7 +28,8 @@ class Loader:
     """Iterates over batches, and can be stopped and resumed at any of them. `resumable.wrap` makes one.
 
     Iterating goes on where the loader stands: after `break`, or after a state was loaded, the next `for` goes through
-    the rest of the epoch; after an epoch's last batch, through the next epoch. It never gives an empty epoch.
+    the rest of the epoch; after an epoch's last batch, through the next epoch. An epoch is empty only where it was left
+    behind its last batch, and nobody but the source can tell that.
 
     Args:
         feed: gets the batches from a backend.
@@ -44,9 +45,7 @@ class Loader:
         self._unacked: deque[Mark] = deque()
         self._stream: Iterator[tuple[Any, Cursor]] | None = None
         self._opened_at: Mark | None = None
-        self._ended: tuple[Mark, Mark] | None = (
-            None  # the last batch of an epoch, not acknowledged at its end; behind it
-        )
+        self._ended: tuple[Mark, Mark] | None = None  # an epoch's last batch, not acknowledged at its end; behind it
         self._untouched = True  # nothing was opened or loaded yet
         self._moves = 0  # how often the place was set from outside, by loading or seeking
         self._auto = options.ack == "auto"
@@ -93,7 +92,7 @@ class Loader:
         schedule = self._feed.schedule(self._current_global_batch())
         if schedule is None:
             raise TypeError("this source has no length: nobody knows before its end how many batches an epoch has")
-        return schedule.total(self.cursor if self.cursor.epoch == epoch else schedule.at(epoch, 0))
+        return schedule.total(schedule.beginning(epoch, self.cursor))
 
     def epochs(self, total: int) -> Iterator[Epoch]:
         """Iterate over the epochs up to the number `total`, from the one in which the loader stands.

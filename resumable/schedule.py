@@ -89,6 +89,17 @@ class Schedule:
         whole = left // self.global_batch
         return cursor.step + (whole if self.tail == "drop" else -(-left // self.global_batch))
 
+    def beginning(self, epoch: int, here: Cursor) -> Cursor:
+        """Return where an epoch begins in the run that stands at `here`; the cursor itself where that is its epoch.
+
+        With `carry`, an epoch begins behind the samples that filled up the epochs before, so that a later one depends
+        on where the run stands. For an earlier one, `G` is taken to have never changed.
+        """
+        if epoch <= here.epoch or self.tail != "carry":
+            return here if epoch == here.epoch else self.at(epoch, 0)
+        left = (epoch - here.epoch) * self.length - here.position
+        return Cursor(epoch, -left % self.global_batch, 0)
+
     def at(self, epoch: int, step: int) -> Cursor:
         """Return the cursor before the global batch number `step` of an epoch, in a run that never changed `G`."""
         begin = -(epoch * self.length) % self.global_batch if self.tail == "carry" else 0

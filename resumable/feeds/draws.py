@@ -145,5 +145,6 @@ def _too_few(before: int, now: int) -> StateMismatchError:
     return StateMismatchError(
         "the source gave fewer elements than the run that saved the state had read of it.\n"
         f"  in the checkpoint: {before}\n  in this run:       {now}\n"
-        "The data changed. Give the data that the run was started with, or start a new run."
+        "The data changed, or seek() went past the epoch's last whole batch. Give the data that the run was started "
+        "with, or start a new run."
     )

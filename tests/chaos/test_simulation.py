@@ -307,7 +307,6 @@ def test_an_epoch_that_was_read_to_its_end_is_over() -> None:
     assert counts == [2, 2, 3]  # of 12, 16 and 20 elements
 
 
-@pytest.mark.xfail(reason="total_steps() takes the coming epoch to begin where it would if no epoch had been left")
 def test_the_length_of_the_coming_epoch_is_the_one_that_it_will_have() -> None:
     loader = Case(tail="carry").wrap(Switch(), 5, World())
     loader.end_epoch()

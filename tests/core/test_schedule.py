@@ -75,6 +75,24 @@ def test_total_at_and_following_agree_with_going_step_by_step(length: int, size:
         schedule.at(epoch, total + 1)
 
 
+@given(LENGTHS, SIZES, TAILS, st.integers(0, 200), st.integers(1, 4))
+def test_a_later_epoch_begins_where_the_run_will_come_to(
+    length: int, size: int, tail: Any, start: int, epochs: int
+) -> None:
+    """Also in a run that left an epoch in its middle, or had another global batch before."""
+    if tail in {"drop", "carry"} and size > length:
+        return
+    schedule = Schedule(length, size, tail)
+    here = cursor = Cursor(2, start % length, 0)
+    for _ in range(epochs):
+        while not schedule.finished(cursor):
+            cursor = schedule.advance(cursor)
+        cursor = schedule.following(cursor)
+    assert schedule.beginning(2 + epochs, here) == cursor
+    assert schedule.beginning(2, here) == here
+    assert schedule.beginning(1, here) == schedule.at(1, 0)
+
+
 @given(st.integers(0, 1000), st.integers(1, 100), st.integers(1, 9))
 def test_the_shares_of_the_ranks_are_the_batch_in_its_order(start: int, count: int, size: int) -> None:
     shares = [share(start, start + count, World(rank, size)) for rank in range(size)]
