@@ -376,7 +376,7 @@ class Loader:
         if self._auto:
             self._handed = self._acked = Mark(cursor)
         else:
-            self._handed = Mark(cursor, self._feed.native())
+            self._handed = Mark(cursor, self._feed.native(asked=False))
             self._unacked.append(self._handed)
 
     def _finish(self, epoch: int) -> None:

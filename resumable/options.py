@@ -41,7 +41,7 @@ class Options:
     ack: Literal["auto", "manual"] = "auto"
     on_batch_change: Literal["error", "continue"] = "error"
     uneven: bool = False
-    snapshot_every: int = 1
+    snapshot_every: int | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):

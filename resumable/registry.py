@@ -78,7 +78,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
     ack: Literal["auto", "manual"] = "auto",
     on_batch_change: Literal["error", "continue"] = "error",
     uneven: bool = False,
-    snapshot_every: int = 1,
+    snapshot_every: int | None = None,
 ) -> Loader:
     """Make a data loader resumable.
 
@@ -106,7 +106,8 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
             and move the borders of the batches.
         uneven: let the shares of the ranks differ by one sample.
         snapshot_every: least number of steps between two snapshots of a source with a state of its own, where they are
-            costly; what lies between is replayed.
+            costly; what lies between is replayed. By default every state has its own, and with `ack="manual"` so has
+            every batch, unless the backend knows that to be costly.
 
     Returns:
         The loader, at the beginning of epoch 0.

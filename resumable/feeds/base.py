@@ -42,6 +42,10 @@ class Feed(Protocol):
         """Return the ranks that share a global batch."""
         ...
 
-    def native(self) -> dict[str, Any] | None:
-        """Return the source's own snapshot behind the batch that was yielded last, where it has one."""
+    def native(self, *, asked: bool = True) -> dict[str, Any] | None:
+        """Return the source's own snapshot behind the batch that was yielded last, where it has one.
+
+        Args:
+            asked: it becomes part of a state; otherwise it is only kept for the case that it will.
+        """
         ...

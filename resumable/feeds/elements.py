@@ -56,7 +56,8 @@ class ElementFeed:
 
     Args:
         backend: gives the elements, and snapshots where it can. A backend with a true attribute `keyed` seeds the
-            randomness of its elements itself; one with a true `needs_shard` wants to be told `shard` for several ranks.
+            randomness of its elements itself; one with a true `needs_shard` wants to be told `shard` for several ranks;
+            one with `snapshot_every` says at how many steps it is worth its cost to take a snapshot in advance.
         tail: "drop" or "partial".
         randomness: how often the global generators are seeded.
         options: seed, world, batch size, transform, collate, shard, and how often to take a snapshot.
@@ -105,7 +106,7 @@ class ElementFeed:
         """Return the world that shares a stream: all ranks, or only this one where each draws its own."""
         return World() if self._options.shard is False else self._options.find_world()
 
-    def native(self) -> dict[str, Any] | None:
+    def native(self, *, asked: bool = True) -> dict[str, Any] | None:
         """Return a snapshot and the elements to skip after it; None where the source is replayed.
 
         It looks one element ahead, as the state of a source behind its last element may already be that of its next
@@ -118,7 +119,7 @@ class ElementFeed:
         if not isinstance(self._backend, SnapshotBackend):
             return None
         place = self._place
-        if place.reached and (place.base is None or self._is_stale(place) or place.ended):
+        if place.reached and (place.base is None or self._is_stale(place, asked=asked) or place.ended):
             self._take_snapshot(place)
         if place.reached and not place.ended and self._live is not None and place.base is not None:
             place.ended = not self._live.has_next(place.position)
@@ -204,8 +205,10 @@ class ElementFeed:
         restore: Callable[[int, Any], Iterator[Any]] = getattr(self._backend, how, self._backend.restore)
         return restore(epoch, copy.deepcopy(native["snapshot"]))
 
-    def _is_stale(self, place: _Place) -> bool:
-        return place.position - place.taken >= self._options.snapshot_every * self._global_batch
+    def _is_stale(self, place: _Place, *, asked: bool) -> bool:
+        by_itself = 1 if asked else getattr(self._backend, "snapshot_every", 1)
+        every: int = self._options.snapshot_every or by_itself
+        return place.position - place.taken >= every * self._global_batch
 
     def _take_snapshot(self, place: _Place) -> None:
         assert isinstance(self._backend, SnapshotBackend)

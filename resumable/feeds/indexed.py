@@ -75,7 +75,7 @@ class IndexedFeed:
         """Return the world that was given, or the one that is there now."""
         return self._options.find_world()
 
-    def native(self) -> None:
+    def native(self, *, asked: bool = True) -> None:
         """Return None: the position says it all."""
 
     def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:

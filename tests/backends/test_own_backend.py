@@ -109,6 +109,47 @@ class TestSnapshot(BackendTests):
         return resumable.wrap(Recorder(), **options)
 
 
+class Costly(Recorder):
+    """Wants no snapshot for every batch."""
+
+    snapshot_every = 3
+    taken = 0
+
+    def snapshot(self) -> Any:
+        type(self).taken += 1
+        return super().snapshot()
+
+
+class TestCostlySnapshots(BackendTests):
+    native = True
+
+    @staticmethod
+    def make(**options: Any) -> resumable.Loader:
+        return resumable.wrap(Costly(), **options)
+
+
+@pytest.mark.parametrize(("options", "taken"), [({}, 3), ({"snapshot_every": 1}, 7), ({"snapshot_every": 6}, 2)])
+def test_costly_snapshots_are_not_taken_for_every_batch(
+    options: dict[str, Any], taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Costly, "taken", 0)
+    loader = resumable.wrap(Costly(), ack="manual", **options)
+    rest = list(zip(range(6), loader, strict=False))
+    assert Costly.taken == taken  # one of them at the beginning
+    for done in range(len(rest)):
+        fresh = resumable.wrap(Costly())
+        fresh.load_state_dict(loader.state_dict())
+        assert next(iter(fresh)) == rest[done][1]
+        loader.ack()
+
+
+def test_a_state_that_is_asked_for_has_a_snapshot_of_its_own() -> None:
+    loader = resumable.wrap(Costly())
+    for _ in zip(range(2), loader, strict=False):
+        pass
+    assert loader.state_dict()["native"] == {"snapshot": {"place": 2}, "skip": 0}
+
+
 def test_a_backend_that_breaks_its_protocol_is_told() -> None:
     class Greedy(Squares):
         def read(self, requests: Iterable[resumable.Request]) -> Iterator[Any]:
