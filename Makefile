@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types docs test test-fast demo bench format clean
+.PHONY: help setup lint types docs test test-fast demo chaos bench format clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,6 +48,14 @@ test: lint types docs  ## everything that continuous integration runs
 
 demo: $(READY)  ## kill real training runs with SIGKILL, resume them, compare
 	$(BIN)/python -m resumable.demo
+
+# A part of it:  make chaos SOURCES=list,lightning POINTS=1 ; the page is written by a run of all sources.
+SOURCES ?=
+POINTS ?= 2
+JOBS ?= 2
+chaos: $(READY)  ## every kind of fault against every source; writes docs/reference/chaos.md
+	$(BIN)/python -m resumable.demo.chaos --points $(POINTS) --jobs $(JOBS) \
+	  $(if $(SOURCES),--sources $(SOURCES),--page docs/reference/chaos.md)
 
 bench: $(READY)  ## the figures of docs/reference/benchmarks.md, measured anew
 	$(BIN)/python -m benchmarks

@@ -21,7 +21,7 @@ __all__ = ["Table", "show", "write"]
 BEGIN = "<!-- begin: written by python -m benchmarks --markdown -->"
 END = "<!-- end: written by python -m benchmarks --markdown -->"
 _WIDTH = 140  # where the output is no terminal
-_LIBRARIES = ("numpy", "torch", "torchdata", "grain")
+_LIBRARIES = ("numpy", "torch", "torchdata", "grain", "nvidia-dali-cuda120")
 
 
 @dataclass(slots=True)

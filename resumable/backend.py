@@ -33,6 +33,7 @@ class Request(NamedTuple):
         keys: one 64-bit key per sample, shape `(samples,)`, to seed its augmentation with; none where the randomness is
             not per sample.
         batch_key: a 64-bit key of the batch, for what is drawn per batch.
+        padding: how many samples at the end only fill up the last batch (`tail="pad"`).
     """
 
     epoch: int
@@ -41,6 +42,7 @@ class Request(NamedTuple):
     indices: IntArray | list[Any]
     keys: Words
     batch_key: int
+    padding: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle arrays as bytes: each batch sends a request to a worker, and NumPy's own way takes thrice as long."""

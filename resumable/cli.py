@@ -28,7 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     own, behind = _split(words)
-    given = _make_parser().parse_args(own)
+    parser = _make_parser()
+    given, unknown = parser.parse_known_args(own)
+    if unknown:
+        parser.error(f"nobody knows {' '.join(unknown)!r}; a command to run goes behind two dashes: -- python train.py")
     try:
         return int(given.act(given, behind))
     except ResumableError as error:

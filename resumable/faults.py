@@ -43,6 +43,7 @@ POINTS = {
     "lightning.end": "the Trainer has come to its end",
     "worker.start": "a worker process has started",
     "worker.read": "the samples of a batch are about to be read, in a worker or in the training process",
+    "chaos.weights": "the script showed its weights by resumable.chaos.record_weights",
 }
 
 _observer: Callable[[str, tuple[Any, ...]], None] | None = None

@@ -265,7 +265,7 @@ class Loader:
         Save it with the model. `load_state_dict` in another process makes the pair go on as if nothing had happened.
         """
         state = self.bookmark()()
-        point("loader.state", self)
+        point("loader.state", self, state)
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
@@ -283,7 +283,7 @@ class Loader:
 
         In case of an error nothing was changed.
         """
-        point("loader.load", self)
+        point("loader.load", self, state_dict)
         state = parse(state_dict)
         check_same(state.facts, self._feed.facts(), strict=strict)
         world, options = self._feed.world(), self._options

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from resumable.errors import SampleError
 from resumable.faults import point
 from resumable.randomness import Randomness, isolated, reseed
+from resumable.schedule import Padding
 from resumable.seeding import Seeding
 
 if TYPE_CHECKING:
@@ -16,7 +17,14 @@ if TYPE_CHECKING:
 
     from resumable.backend import Request
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "indices_of"]
+
+
+def indices_of(request: Request) -> list[Any]:
+    """Return the sample indices of a request; those that only fill up the batch are of the type `Padding`."""
+    indices: list[Any] = request.indices if isinstance(request.indices, list) else request.indices.tolist()
+    first = len(indices) - request.padding
+    return [*indices[:first], *map(Padding, indices[first:])] if request.padding else indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,7 @@ class Reader:
             SampleError: the source raised; the message names the sample, the cause is the original error.
         """
         point("worker.read", request)
-        indices = request.indices if isinstance(request.indices, list) else request.indices.tolist()
+        indices = indices_of(request)
         if self.randomness == "batch" or (self.together and self.randomness == "sample"):
             reseed(request.batch_key)
         samples = self._together(request, indices) if self.together else self._one_by_one(request, indices)

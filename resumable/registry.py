@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from resumable.backend import IndexedBackend, ReplayBackend
@@ -33,16 +34,45 @@ class Entry(NamedTuple):
     install: str
 
 
+_FFCV = Entry("resumable.backends.ffcv:adapt", 'pip install "resumable[ffcv]"')
 _SEQUENCE = Entry("resumable.backends.sequence:adapt", "")
 _ITERABLE = Entry("resumable.backends.iterable:adapt", "")
 
+_DALI = Entry("resumable.backends.dali.adapter:adapt", 'pip install "resumable[dali]"')
+
+_TFDS = Entry("resumable.backends.tfds:adapt", 'pip install "resumable[tfds]"')
+_TFDATA = Entry("resumable.backends.tfdata:adapt", 'pip install "resumable[tf]"')
+_OF_TFDATA = _TFDATA._replace(path="resumable.backends.tfdata:refuse_iterators")
+
 _adapters: dict[str, Entry] = {
     "torch.utils.data.dataloader.DataLoader": Entry("resumable.backends.torch:adapt", 'pip install "resumable[torch]"'),
+    "nvidia.dali.plugin.base_iterator._DaliBaseIterator": _DALI,
+    "resumable.backends.dali.turns.InTurn": _DALI,
+    "resumable.backends.dali.source.Source": Entry(
+        "resumable.backends.dali.elastic_backend:adapt", 'pip install "resumable[dali,torch]"'
+    ),
+    "resumable.backends.tfds.source.TfdsSource": _TFDS,
+    "tensorflow_datasets.core.data_sources.base.BaseDataSource": _TFDS,
+    "tensorflow_datasets.core.dataset_builder.DatasetBuilder": _TFDS,
+    "tensorflow.python.data.ops.dataset_ops.DatasetV2": _TFDATA,
+    "resumable.backends.tfdata.source.Source": _TFDATA,
+    "tensorflow.python.data.ops.iterator_ops.OwnedIterator": _OF_TFDATA,
+    "tensorflow.python.data.ops.dataset_ops.NumpyIterator": _OF_TFDATA,
+    "tensorflow.python.distribute.input_lib.DistributedDataset": _OF_TFDATA,
+    "tensorflow_datasets.core.dataset_utils._IterableDataset": _OF_TFDATA,
+    "ffcv.loader.loader.Loader": _FFCV,
+    "resumable.backends.ffcv.source.Source": _FFCV,
     "builtins.list": _SEQUENCE,
     "builtins.tuple": _SEQUENCE,
     "builtins.range": _SEQUENCE,
     "numpy.ndarray": _SEQUENCE,
     "torch.Tensor": _SEQUENCE,
+}
+
+
+# Datasets of other packages that are guarded by code of ours where a DataLoader reads them.
+_datasets: dict[str, Entry] = {
+    "tensorflow_datasets.core.data_sources.base.BaseDataSource": _TFDS._replace(path="resumable.backends.tfds:guard"),
 }
 
 
@@ -146,6 +176,7 @@ def _adapt(source: Any, options: Options) -> tuple[Backend, Options]:
         if isinstance(source, IndexedBackend):
             options.refuse("an indexed backend", transform=_BACKENDS_OWN, collate=_BACKENDS_OWN, shard=_BACKENDS_OWN)
         return source, options
+    _refuse_list_of_iterators(source)
     for entry in _entries(source):
         found: tuple[Backend, Options] | None = _load(entry)(source, options)
         if found is not None:
@@ -161,6 +192,9 @@ def _entries(source: Any) -> Iterator[Entry]:
     """Yield the adapters to ask, lazily: those of other packages are looked for only where ours are not enough."""
     if isinstance(source, type):
         yield _ITERABLE
+        return
+    if _wants_checkpoints(source):
+        yield _DALI
         return
     others: dict[str, Entry] | None = None
     for base in type(source).__mro__:
@@ -179,6 +213,27 @@ def _entries(source: Any) -> Iterator[Entry]:
         yield _ITERABLE
 
 
+def _refuse_list_of_iterators(source: Any) -> None:
+    """Refuse a list of DALI iterators, which would be taken for a list of batches."""
+    first = source[0] if isinstance(source, (list, tuple)) and source else None
+    if any(_adapters.get(f"{base.__module__}.{base.__qualname__}") is _DALI for base in type(first).__mro__):
+        raise UnsupportedError(
+            "this is a list of DALI iterators.\nEach of them would be taken for a batch. Make one source of them, in "
+            "the order that you want: wrap(resumable.backends.dali.in_turn(iterators))."
+        )
+
+
+def _wants_checkpoints(source: Any) -> bool:
+    """Tell whether this is a function that makes a DALI iterator at checkpoints, which it has to be called with."""
+    if not callable(source) or hasattr(source, "__iter__"):
+        return False
+    try:
+        parameter = inspect.signature(source).parameters.get("checkpoints")
+    except (TypeError, ValueError):  # some functions made in C do not tell
+        return False
+    return parameter is not None and parameter.default is parameter.empty
+
+
 def _installed() -> dict[str, Entry]:
     """Find the adapters of other packages: a file of every installed package is read for it."""
     from importlib.metadata import entry_points  # noqa: PLC0415  # slow to import, and needed here only
@@ -186,12 +241,19 @@ def _installed() -> dict[str, Entry]:
     return {point.name: Entry(point.value, "") for point in entry_points(group="resumable.backends")}
 
 
-def _load(entry: Entry) -> Callable[[Any, Options], tuple[Backend, Options] | None]:
+def find_dataset(dataset: Any) -> Any:
+    """Return what reads a map-style dataset: itself, or code of ours around a dataset that needs care; for adapters."""
+    for base in type(dataset).__mro__:
+        entry = _datasets.get(f"{base.__module__}.{base.__qualname__}")
+        if entry is not None:
+            return _load(entry)(dataset)
+    return dataset
+
+
+def _load(entry: Entry) -> Callable[..., Any]:
     module, _, name = entry.path.partition(":")
     try:
-        adapter: Callable[[Any, Options], tuple[Backend, Options] | None] = getattr(
-            importlib.import_module(module), name
-        )
+        adapter: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except ImportError as error:
         install = f"\nInstall it: {entry.install}" if entry.install else ""
         raise MissingDependencyError(

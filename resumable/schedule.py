@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 
     from resumable.world import World
 
-__all__ = ["Schedule", "Segment", "Tail", "check_share", "share"]
+__all__ = ["Padding", "Schedule", "Segment", "Tail", "check_share", "share"]
 
 Tail = Literal["drop", "pad", "partial", "carry"]
+
+
+class Padding(int):
+    """Index of a sample that only fills up the last batch (`tail="pad"`); datasets can ask for it by `isinstance`."""
 
 
 class Segment(NamedTuple):

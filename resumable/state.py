@@ -32,12 +32,21 @@ __all__ = ["FORMAT", "Mark", "State", "agree_on_batch", "check_position", "check
 
 FORMAT = 1
 
+_OF_DALI = (
+    "batch_size", "graph", "initial_fill", "iterators", "last_batch_policy", "num_shards", "outputs",
+    "pad_last_batch", "pipelines", "random_shuffle", "reader_name", "seed", "seeds", "shard_id", "shuffle_after_epoch",
+    "shuffle_after_epoch_seed", "size", "stick_to_shard",
+)  # fmt: skip
 _REMEDIES = {
     "backend.kind": "Wrap the same sort of source as the run that saved it.",
     **dict.fromkeys(
         ("backend.batch", "backend.drop_last", "backend.workers", "backend.order"),
         "Make the DataLoader with the options that the run was started with.",
     ),
+    **dict.fromkeys((f"backend.{name}" for name in _OF_DALI), "Make the DALI pipelines and their iterator as before."),
+    "backend.decode": "Other decoders give other pixels. Give the source the decoder of the run that saved it.",
+    "backend.fields": "Give the source the fields of the run that saved it.",
+    "backend.layout": "The data set was written into other shards. Give the files that the run was started with.",
     "backend": "Give the data that the run was started with, or start a new run. If only its name changed, give both "
     "runs the same wrap(..., identity=...).",
     "backend.length": "The data grew or shrank since. Give the data that the run was started with, or start a new run.",

@@ -73,6 +73,8 @@ def rest_of_run(loader: Loader, epochs: int) -> Run:
 
 def samples_of(batch: Any) -> list[Any]:
     """Take a batch apart: along the first axis, where it is made of arrays or tensors."""
+    if isinstance(batch, dict):
+        return list(zip(*batch.values(), strict=True))
     if isinstance(batch, (list, tuple)) and all(hasattr(part, "shape") for part in batch):
         return list(zip(*batch, strict=True))
     return list(batch)

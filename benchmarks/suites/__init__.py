@@ -1,6 +1,6 @@
 """What is compared with what. A suite is a function of the plan that returns tables."""
 
-from benchmarks.suites import lightning, memory, peers, resume, startup, state, throughput
+from benchmarks.suites import dali, lightning, memory, peers, resume, startup, state, tfdata, tfds, throughput
 
 __all__ = ["SUITES"]
 
@@ -10,6 +10,9 @@ SUITES = {
     "state": state.run,
     "resume": resume.run,
     "memory": memory.run,
+    "dali": dali.run,
+    "tfdata": tfdata.run,
     "lightning": lightning.run,
     "peers": peers.run,
+    "tfds": tfds.run,
 }

@@ -23,6 +23,7 @@ __all__ = ["FunctionBackend", "ObjectBackend", "adapt"]
 
 StateMethods: TypeAlias = "tuple[Callable[[], Any], Callable[[Any], Any]]"
 
+_TF_DATA = "tensorflow.python.data.ops.dataset_ops.DatasetV2"
 _METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 
 
@@ -198,6 +199,11 @@ def _call(name: str, function: Callable[..., Any], arguments: dict[str, Any]) ->
 
 
 def _iterate(name: str, produced: Any) -> Iterator[Any]:
+    if any(f"{base.__module__}.{base.__qualname__}" == _TF_DATA for base in type(produced).__mro__):
+        raise UnsupportedError(
+            f"{name} returned a tf.data.Dataset, which would be read anew on resume, without a look at what is random "
+            "in it.\nGive the function by resumable.backends.tfdata: wrap(tfdata.source(function))."
+        )
     try:
         return iter(produced)
     except TypeError as error:

@@ -3,7 +3,8 @@
     report = resumable.chaos.run(["python", "train.py"], faults=["kill", "torn-write"])
     assert report.ok, report.timeline()
 
-On the command line it is `resumable chaos run -- python train.py`.
+On the command line it is `resumable chaos run -- python train.py`. A script that saves its weights neither by
+`CheckpointStore` nor by Lightning shows them at its end: `resumable.chaos.record_weights(model)`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from resumable.faults import point
+
 if TYPE_CHECKING:
     from resumable.chaos.api import replay, run
     from resumable.chaos.plan import FAULTS, Case, Fault, Leg
     from resumable.chaos.report import Outcome, Report
 
-__all__ = ["FAULTS", "Case", "Fault", "Leg", "Outcome", "Report", "replay", "run"]
+__all__ = ["FAULTS", "Case", "Fault", "Leg", "Outcome", "Report", "record_weights", "replay", "run"]
 
 # Every watched process imports this package for its agent, and needs nothing of this.
 _LAZY = {
@@ -29,6 +32,18 @@ _LAZY = {
     "replay": "resumable.chaos.api",
     "run": "resumable.chaos.api",
 }
+
+
+def record_weights(weights: Any) -> None:
+    """Show the weights to a chaos run, which compares them with those of the unharmed run, bit for bit.
+
+    What is shown last counts. Nothing happens where no chaos run watches, so that a script may leave it in.
+
+    Args:
+        weights: anything with `state_dict`, such as a model; or nested dictionaries, lists and tuples of tensors,
+            arrays and plain values.
+    """
+    point("chaos.weights", weights)
 
 
 def __getattr__(name: str) -> Any:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from resumable import faults
-from resumable.chaos.digest import digest_content, digest_samples
 from resumable.chaos.events import Writer
 from resumable.chaos.fire import FIRING
+from resumable.chaos.notes import NOTES, note_point
 from resumable.world import World
 
 __all__ = ["start"]
@@ -53,7 +53,7 @@ class _Agent:
         """Be told of a fault point."""
         self._counts[None] += 1
         self._counts[name] += 1
-        self._write(**_NOTES.get(name, _note_point)(self, name, *about), point=name)
+        self._write(**NOTES.get(name, note_point)(self, name, *about), point=name)
         for number, fault in enumerate(self._plan["faults"]):
             if self._is_due(fault, name):
                 self._write("fire", fault=number)
@@ -79,95 +79,3 @@ class _Agent:
                 return number
         self._loaders.append(loader)
         return len(self._loaders) - 1
-
-
-def _note_point(*_: Any) -> dict[str, Any]:
-    return {"kind": "point"}
-
-
-def _note_batch(agent: _Agent, _: str, loader: Any, batch: Any) -> dict[str, Any]:
-    return {
-        "kind": "batch",
-        "loader": agent.number_of(loader),
-        **loader.cursor.as_dict(),
-        "acked": loader.cursor == loader.acknowledged,
-        "indices": _indices(loader),
-        "digests": digest_samples(batch),
-    }
-
-
-def _indices(loader: Any) -> list[Any] | None:
-    try:
-        cursor = loader.cursor
-        indices = loader.sample_indices(epoch=cursor.epoch, step=cursor.step - 1, rank=World.detect().rank)
-        return [str(index) for index in indices]
-    except Exception:  # noqa: BLE001  # sources without indices, and those resized in the middle of an epoch
-        return None
-
-
-def _note_ack(agent: _Agent, _: str, loader: Any) -> dict[str, Any]:
-    return {"kind": "ack", "loader": agent.number_of(loader), **loader.acknowledged.as_dict()}
-
-
-def _note_loaded(agent: _Agent, _: str, loader: Any) -> dict[str, Any]:
-    return {"kind": "loaded", "loader": agent.number_of(loader), **loader.acknowledged.as_dict()}
-
-
-def _root(store: Any) -> str:
-    return str(store.root) if "://" in store.root else str(Path(store.root).absolute())
-
-
-def _note_saved(_: _Agent, __: str, store: Any, step: int, content: Any) -> dict[str, Any]:
-    parts = content.items() if isinstance(content, dict) else [("content", content)]
-    digests = {str(name): digest_content(part) for name, part in parts if not list(_places(part))}
-    return {"kind": "saving", "root": _root(store), "step": step, "places": list(_places(content)), "digests": digests}
-
-
-def _note_committed(_: _Agent, __: str, store: Any, step: int) -> dict[str, Any]:
-    return {"kind": "saved", "root": _root(store), "step": step}
-
-
-def _note_restored(_: _Agent, __: str, store: Any, step: int | None, ___: Any) -> dict[str, Any]:
-    return {"kind": "restored", "root": _root(store), "step": step}
-
-
-def _note_file(_: _Agent, __: str, path: str) -> dict[str, Any]:
-    return {"kind": "file", "path": str(Path(path).absolute())}
-
-
-def _note_trainer_save(_: _Agent, __: str, trainer: Any, part: Any) -> dict[str, Any]:
-    return {"kind": "save", "step": trainer.global_step, "places": list(_places(part))}
-
-
-def _note_weights(_: _Agent, __: str, trainer: Any) -> dict[str, Any]:
-    return {"kind": "weights", "digest": digest_content(trainer.lightning_module.state_dict())}
-
-
-def _places(content: Any) -> Any:
-    """Find the states of Loaders in a checkpoint."""
-    if isinstance(content, dict):
-        if {"format", "cursor", "global_batch"} <= content.keys():
-            yield content["cursor"]
-            return
-        content = content.values()
-    elif not isinstance(content, (list, tuple)):
-        return
-    for value in content:
-        yield from _places(value)
-
-
-_NOTES: dict[str, Any] = {
-    "loader.handed": _note_batch,
-    "loader.acked": _note_ack,
-    "loader.epoch_end": _note_ack,
-    "loader.loaded": _note_loaded,
-    "store.save": _note_saved,
-    "store.saved": _note_committed,
-    "store.loaded": _note_restored,
-    "store.written": _note_file,
-    "store.synced": _note_file,
-    "store.rename": _note_file,
-    "store.renamed": _note_file,
-    "lightning.save": _note_trainer_save,
-    "lightning.end": _note_weights,
-}

@@ -12,6 +12,7 @@ from resumable.chaos.campaign import plan_cases, run_campaign, survey
 from resumable.chaos.checks import check
 from resumable.chaos.guardian import Guardian
 from resumable.chaos.options import check_amount, check_kinds, check_points, check_words, choose_ranks
+from resumable.chaos.preload import Preload, check_preload
 from resumable.chaos.progress import follow
 from resumable.chaos.record import UNHARMED, claim, read_record, write_record
 from resumable.chaos.report import Outcome, Report
@@ -43,6 +44,7 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
     patience: float = 60.0,
     grace: float = 5.0,
     limit: float = 3600.0,
+    preload: str | Sequence[str] = (),
     tell: Callable[[str], None] | None = None,
 ) -> Report:
     """Break a training command on purpose, start it again, and compare it with two runs that nobody broke.
@@ -66,6 +68,9 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
         patience: seconds without any sign of life after which a start is killed.
         grace: seconds from SIGTERM to SIGKILL.
         limit: seconds for one start.
+        preload: modules, such as torch, that are imported once for all starts of a Python program: each is forked
+            from a process that has imported them, which saves seconds. It runs in every other way as if it had been
+            started by itself; but processes that it starts in sessions of their own and forks are not seen.
         tell: is told in words what happens; None for nothing but a bar, on a terminal.
 
     Returns:
@@ -89,8 +94,10 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
         if seconds is not None:
             check_amount(name, seconds, 0, whole=False)
     starts = choose_ranks(words, ranks, resize)
-    ours = Command(words, patience, grace, limit)
+    modules = tuple(name for name in (preload.split(",") if isinstance(preload, str) else preload) if name)
+    check_preload(words, modules)
     with ExitStack() as stack:
+        ours = Command(words, patience, grace, limit, stack.enter_context(Preload(modules)) if modules else None)
         root = stack.enter_context(claim(Path(directory)))
         guardian = stack.enter_context(Guardian())
         write_record(root, ours, seed, starts)
@@ -101,7 +108,8 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
         cases = plan_cases(
             found, kinds, limit_of_points, pairs_=pairs, random_=random, seed=seed, mtbf=mtbf, failures=failures
         )
-        notes += _note_missing(found, kinds, limit_of_points, cases)
+        impossible = _find_impossible(found, kinds, limit_of_points, cases)
+        notes += [f"no case of {kind}: {why}" for kind, why in impossible.items()]
         options: dict[str, Any] = {
             "faults": kinds,
             "points": limit_of_points,
@@ -110,29 +118,30 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
             "mtbf": mtbf,
         }
         options |= {"failures": failures, "ranks": starts, "jobs": jobs}
-        report = Report(ours, seed, unharmed, notes, directory=root, options=options)
+        report = Report(ours, seed, unharmed, notes, directory=root, options=options, impossible=impossible)
         show = stack.enter_context(follow(len(cases), each, jobs, tell))
         run_campaign(report, cases, root, jobs=jobs, show=show, guardian=guardian)
         report.notes += _note_late(report)
+        _check_resumed(report)
         report.seconds = time.monotonic() - began
         report.save(root)
     return report
 
 
-def _note_missing(found: Survey, kinds: Sequence[str], points: str | int, cases: Sequence[Case]) -> list[str]:
-    """Say which kinds of faults have no case.
+def _find_impossible(found: Survey, kinds: Sequence[str], points: str | int, cases: Sequence[Case]) -> dict[str, str]:
+    """Find the kinds of faults that cannot happen in this run, and say why.
 
     Raises:
-        ConfigurationError: none has.
+        ConfigurationError: there is no case at all.
     """
-    missing = [kind for kind in kinds if points and not found.moments(kind)]
-    why = "the unharmed run never came by a point at which it can happen"
+    impossible = {kind: why for kind in kinds if (why := found.reason(kind))} if points else {}
     if not cases:
+        told = "; ".join(f"{kind}: {why}" for kind, why in impossible.items()) or "none was asked for"
         raise ConfigurationError(
-            f"there is no case to run: of {', '.join(kinds)}, {why}.\nNothing would be tested. Use other faults, a "
-            "script that saves checkpoints and has workers, or points, pairs, random or mtbf above 0."
+            f"there is no case to run: {told}.\nNothing would be tested. Use other faults, a script that saves "
+            "checkpoints and has workers, or points, pairs, random or mtbf above 0."
         )
-    return [f"no case of {kind}: {why}" for kind in missing]
+    return impossible
 
 
 def _note_late(report: Report) -> list[str]:
@@ -152,6 +161,21 @@ def _note_late(report: Report) -> list[str]:
                 "Nothing was tested. Use a smaller mtbf, a longer run, or another seed."
             )
     return notes
+
+
+def _check_resumed(report: Report) -> None:
+    """Refuse to call it a success that no start went on from a state.
+
+    Raises:
+        ConfigurationError: the command was started again, and none did.
+    """
+    again = sum(outcome.starts - 1 for outcome in report.outcomes)
+    if report.ok and again and not any(outcome.resumed for outcome in report.outcomes):
+        raise ConfigurationError(
+            f"the command was started again {again} times, and never loaded the state of a loader.\nThat it resumes "
+            "was not tested. If it saves loader.state_dict(), it has to load it; if every fault came before its first "
+            "checkpoint, use more points."
+        )
 
 
 def replay(directory: str | Path, *, tell: Callable[[str], None] | None = None) -> Report:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resumable.chaos.guardian import Guardian
-    from resumable.chaos.logs import Attempt
+    from resumable.chaos.logs import Attempt, RankLog
     from resumable.chaos.runner import Command
 
 __all__ = ["Outcome", "Report", "plan_cases", "run_campaign", "survey"]
@@ -44,8 +44,48 @@ def survey(
     attempt, again = (_run_unharmed(command, directory / str(number), ranks[0], guardian) for number in range(2))
     notes = drop_what_differs(attempt, again)
     leader = attempt.ranks[min(attempt.ranks)]
+    notes += _note_unseen(leader, ranks)
     workers = max(attempt.workers, key=len, default=[])
     return attempt, Survey(leader.points, workers, leader.saved_at, ranks), notes
+
+
+def _note_unseen(leader: RankLog, ranks: tuple[int, ...]) -> list[str]:
+    """Say what of a crash's damage these runs cannot show.
+
+    Raises:
+        ConfigurationError: they can show none.
+    """
+    passed, notes = set(leader.points), []
+    takes, shows = (
+        passed & {"loader.state", "lightning.save"},
+        passed & {"store.save", "lightning.end", "chaos.weights"},
+    )
+    if not takes and not shows:
+        raise ConfigurationError(
+            "the command never takes the state of its loader.\nEvery start would begin with the first batch, and what "
+            "earlier starts left in the weights would be trained on twice, which nothing here could see. Save "
+            "loader.state_dict() with the model, and load it with the model."
+        )
+    if not takes:
+        notes.append(
+            "the state of no loader was ever taken, so that every start begins with the first batch: a script that "
+            "saves its weights has to save loader.state_dict() with them"
+        )
+    if not shows:
+        notes.append(
+            "the weights are not compared: save with CheckpointStore, or call resumable.chaos.record_weights(model) at "
+            "the end of the script"
+        )
+    if not leader.finite:
+        notes.append(
+            "the weights are not finite numbers in the unharmed run, and then they are the same whatever was lost: let "
+            "the script train with a smaller learning rate"
+        )
+    if len(set(ranks)) > 1:
+        notes.append(
+            "behind a change of the number of ranks the weights are not compared, as sums are rounded in another order"
+        )
+    return notes
 
 
 def _run_unharmed(command: Command, directory: Path, ranks: int, guardian: Guardian | None) -> Attempt:

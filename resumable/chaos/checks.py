@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resumable.chaos.history import effective_history, steps_of
-from resumable.chaos.plan import FAULTS
+from resumable.chaos.checkpoint_checks import (
+    checkpoints_load,
+    from_the_newest,
+    same_checkpoints,
+    same_place,
+    true_states,
+)
+from resumable.chaos.history import effective_history, is_resized, steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,42 +80,18 @@ def each_sample_once(_: Case, unharmed: Attempt, attempts: Sequence[Attempt]) ->
     allowed, counted = _count_samples(steps_of(unharmed)), _count_samples(effective_history(attempts))
     for (loader, epoch, index), count in sorted(counted.items()):
         if count > allowed.get((loader, epoch, index), 0):
-            return f"sample {index} was trained on {count} times in epoch {epoch} of loader {loader}"
-    return ""
-
-
-def from_the_newest(case: Case, _: Attempt, attempts: Sequence[Attempt]) -> str:
-    """A start resumes from the newest checkpoint that was committed before it, unless that was damaged on purpose."""
-    newest = -1
-    for attempt in attempts:
-        leg = case.legs[attempt.number - 1] if 0 < attempt.number <= len(case.legs) else None
-        if leg is not None and leg.fault is not None and FAULTS[leg.fault.kind].storage is not None:
-            newest = -1  # for this start, and for those after it if it ends before it has saved anything
-        for log in attempt.ranks.values():
-            for _root, step in log.restored:
-                if newest >= 0 and (step is None or step < newest):
-                    return f"start {attempt.number} resumed from step {step}, but step {newest} had been saved"
-        steps = [step for log in attempt.ranks.values() for _root, step in log.saved]
-        newest = max([newest, *steps])
-    return ""
-
-
-def same_checkpoints(_: Case, unharmed: Attempt, attempts: Sequence[Attempt]) -> str:
-    """A checkpoint of a step holds what it holds in the unharmed run: weights, optimizer, generators."""
-    expected = {step: parts for log in unharmed.ranks.values() for step, parts in log.digests.items()}
-    for attempt in attempts:
-        for log in attempt.ranks.values():
-            for step, parts in log.digests.items():
-                for name, digest in parts.items():
-                    if expected.get(step, {}).get(name, digest) != digest:
-                        return f"'{name}' in the checkpoint of step {step} of start {attempt.number} differs"
+            times = f"{count} times, and {allowed.get((loader, epoch, index), 0)} times in the unharmed run"
+            return f"sample {index} was trained on {times}, in epoch {epoch} of loader {loader}"
     return ""
 
 
 def same_weights(_: Case, unharmed: Attempt, attempts: Sequence[Attempt]) -> str:
     """The final weights are those of the unharmed run, bit for bit."""
+    if any(is_resized(attempt, unharmed) for attempt in attempts):
+        return ""
     expected = {log.weights for log in unharmed.ranks.values()}
-    found = {log.weights for attempt in attempts for log in attempt.ranks.values() if log.weights}
+    shown = [{log.weights for log in attempt.ranks.values() if log.weights} for attempt in attempts]
+    found = next((weights for weights in reversed(shown) if weights), set())
     return "" if expected in ({None}, found) else f"final weights {found}, and {expected} in the unharmed run"
 
 
@@ -127,6 +109,9 @@ CHECKS: dict[str, Callable[[Case, Attempt, Sequence[Attempt]], str]] = {
     "same content": same_content,
     "whole history": whole_history,
     "each sample once": each_sample_once,
+    "true states": true_states,
+    "same place": same_place,
+    "checkpoints load": checkpoints_load,
     "newest checkpoint": from_the_newest,
     "same checkpoints": same_checkpoints,
     "same weights": same_weights,
@@ -157,8 +142,9 @@ def _name(key: Key) -> str:
 
 
 def _count_samples(steps: dict[Key, Step]) -> dict[tuple[int, int, str], int]:
+    """Count the samples of each loader and epoch, by their index; by their content where a source has no indices."""
     counts: dict[tuple[int, int, str], int] = {}
     for (loader, place), step in steps.items():
-        for index in step.indices or ():
+        for index in step.digests if step.indices is None else step.indices:
             counts[loader, place.epoch, index] = counts.get((loader, place.epoch, index), 0) + 1
     return counts

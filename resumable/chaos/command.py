@@ -81,6 +81,8 @@ def _add_run(actions: Any) -> None:
     add("--patience", type=float, default=60.0, metavar="SECONDS", help="without sign of life: a hang (default: 60)")
     add("--grace", type=float, default=5.0, metavar="SECONDS", help="from SIGTERM to SIGKILL (default: 5)")
     add("--limit", type=float, default=3600.0, metavar="SECONDS", help="for one start (default: 3600)")
+    add("--preload", default="", metavar="MODULE,...", help="import these once, such as torch, and fork each start of "
+        "a Python program from there: seconds faster (default: start the command as it stands)")  # fmt: skip
     parser.set_defaults(act=_run)
 
 

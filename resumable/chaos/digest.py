@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["digest_content", "digest_samples"]
+__all__ = ["digest_content", "digest_samples", "is_finite"]
 
 _BYTES = 8
 
@@ -33,6 +33,21 @@ def digest_samples(batch: Any) -> list[str]:
 def digest_content(content: Any) -> str:
     """Digest nested plain values and tensors."""
     return _digest(_as_array(leaf) for leaf in _leaves(content, names=True))
+
+
+def is_finite(content: Any) -> bool:
+    """Tell whether all numbers in nested plain values and tensors are finite."""
+    return all(_all_finite(leaf) for leaf in _leaves(content))
+
+
+def _all_finite(leaf: Any) -> bool:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(leaf, torch.Tensor):
+        return bool(torch.isfinite(leaf).all())
+    numbers = isinstance(leaf, (float, complex)) or (
+        isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "fc"
+    )
+    return not numbers or bool(np.isfinite(leaf).all())
 
 
 def _leaves(node: Any, *, names: bool = False) -> Iterator[Any]:

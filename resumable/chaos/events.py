@@ -5,7 +5,9 @@ start      attempt
 point                                                 a fault point of which nothing else is said
 batch      loader, epoch, position, step, acked, indices (or null), digests
 ack        loader, epoch, position, step              how far is acknowledged
-loaded     loader, epoch, position, step              where a loaded state stands
+state      loader, epoch, position, step, says        where a state was taken, and the place that it names
+load       loader, says                               the place that a state names which is about to be loaded
+loaded     loader, epoch, position, step              where the loader stands behind that
 saving     root, step, places, digests                a checkpoint of a store begins; places of the loaders in it
 saved      root, step                                 it is committed
 restored   root, step                                 a checkpoint that a store gave; step is null for none

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from resumable.chaos.logs import Attempt, Batch, Place
 
-__all__ = ["Key", "Step", "effective_history", "retrained", "steps_of"]
+__all__ = ["Key", "Step", "effective_history", "is_resized", "retrained", "steps_of"]
 
 Key: TypeAlias = "tuple[int, Place]"
 
@@ -53,6 +53,12 @@ def effective_history(attempts: Sequence[Attempt]) -> dict[Key, Step]:
             history = {key: step for key, step in history.items() if key[1] <= starts.get(key[0], key[1])}
         history |= steps_of(attempt)
     return history
+
+
+def is_resized(attempt: Attempt, unharmed: Attempt) -> bool:
+    """Tell whether it had another number of ranks, which round the sums of their gradients in another order."""
+    worlds = {log.world for log in attempt.ranks.values()}
+    return bool(worlds) and worlds != {log.world for log in unharmed.ranks.values()}
 
 
 def retrained(attempts: Sequence[Attempt]) -> int:

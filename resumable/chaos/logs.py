@@ -39,11 +39,15 @@ class RankLog:
         acked: how far each loader is acknowledged, in the end.
         begun: where each loader stood when it first handed over or after its state was loaded.
         saved: root and step of the checkpoints that were committed to a store.
-        saved_at: how many fault points were behind at each of them.
-        digests: of the parts of each checkpoint, by step.
+        saved_at: how many fault points were behind at each of them, and at each checkpoint of the Trainer.
+        digests: of the parts of each checkpoint, by step; one for each time that it was saved.
         restored: what a store gave: root and step.
+        saved_places: places of the loaders in each checkpoint of a store, by root and step.
+        loaded: what each loader was told, by a state, and where it stood behind that.
+        untrue: what a state or a loader said that was not so, in words.
         files: fault points of checkpoint files: point and path.
-        weights: digest of the final weights, where the Trainer says it.
+        weights: digest of the final weights, where the Trainer or the script shows them.
+        finite: whether all numbers in the weights and in the checkpoints of a store are finite.
         points: names of the fault points, in order.
         fired: numbers of the faults.
         times: of the first and the last event.
@@ -56,13 +60,18 @@ class RankLog:
     begun: dict[int, Place] = field(default_factory=dict)
     saved: list[tuple[str, int]] = field(default_factory=list)
     saved_at: list[int] = field(default_factory=list)
-    digests: dict[int, dict[str, str]] = field(default_factory=dict)
+    digests: dict[int, dict[str, list[str]]] = field(default_factory=dict)
     restored: list[tuple[str, int | None]] = field(default_factory=list)
+    saved_places: dict[tuple[str, int], list[Place]] = field(default_factory=dict)
+    loaded: dict[int, Place] = field(default_factory=dict)
+    untrue: list[str] = field(default_factory=list)
     files: list[tuple[str, str]] = field(default_factory=list)
     weights: str | None = None
+    finite: bool = True
     points: list[str] = field(default_factory=list)
     fired: list[int] = field(default_factory=list)
     times: tuple[float, float] = (0.0, 0.0)
+    _asked: dict[int, Any] = field(default_factory=dict)
 
     def trained(self) -> dict[tuple[int, Place], Batch]:
         """Return the batches that were acknowledged."""
@@ -90,23 +99,46 @@ class RankLog:
         self.acked[event["loader"]] = _place(event)
 
     def _add_loaded(self, event: dict[str, Any]) -> None:
-        self.begun[event["loader"]] = self.acked[event["loader"]] = _place(event)
+        loader, place = event["loader"], _place(event)
+        self.begun[loader] = self.acked[loader] = self.loaded[loader] = place
+        self._compare(event, self._asked.pop(loader, None), "was told to go to {says}, and stands at {stands}")
+
+    def _add_load(self, event: dict[str, Any]) -> None:
+        self._asked[event["loader"]] = event["says"]
+
+    def _add_state(self, event: dict[str, Any]) -> None:
+        self._compare(event, event["says"], "stood at {stands}, and its state says {says}")
+
+    def _compare(self, event: dict[str, Any], says: Any, words: str) -> None:
+        if says is not None and any(says[name] != event[name] for name in ("epoch", "position")):
+            told = words.format(says=_name(says), stands=_name(event))
+            self.untrue.append(f"loader {event['loader']} {told}")
 
     def _add_saving(self, event: dict[str, Any]) -> None:
-        self.digests[event["step"]] = event["digests"]
+        self.finite &= event.get("finite", True)
+        for name, digest in event["digests"].items():
+            self.digests.setdefault(event["step"], {}).setdefault(name, []).append(digest)
+        places = self.saved_places.setdefault((event["root"], event["step"]), [])
+        places += [_place(place) for place in event["places"]]  # of every save of this step, as it may be saved again
 
     def _add_saved(self, event: dict[str, Any]) -> None:
         self.saved.append((event["root"], event["step"]))
         self.saved_at.append(event["number"])
+
+    def _add_save(self, event: dict[str, Any]) -> None:
+        self.saved_at.append(event["number"])  # the Trainer writes it before it comes by a point of its own
 
     def _add_restored(self, event: dict[str, Any]) -> None:
         self.restored.append((event["root"], event["step"]))
 
     def _add_file(self, event: dict[str, Any]) -> None:
         self.files.append((event["point"], event["path"]))
+        if event["point"] == "store.renamed" and event["path"].endswith(".ckpt") and self.saved_at:
+            self.saved_at[-1] = event["number"]  # of the Trainer's checkpoint that was begun last
 
     def _add_weights(self, event: dict[str, Any]) -> None:
         self.weights = event["digest"]
+        self.finite &= event.get("finite", True)
 
     def _add_fire(self, event: dict[str, Any]) -> None:
         self.fired.append(event["fault"])
@@ -124,6 +156,7 @@ class Attempt:
         status: exit status of the command, negative for a signal.
         killed: why the harness killed it, where it did.
         orphans: processes that it left behind.
+        unloadable: committed checkpoints that cannot be loaded behind it, in words.
         output: what it printed, its end.
     """
 
@@ -134,6 +167,7 @@ class Attempt:
     status: int | None = None
     killed: str = ""
     orphans: list[int] = field(default_factory=list)
+    unloadable: list[str] = field(default_factory=list)
     output: str = ""
 
     @property
@@ -169,3 +203,7 @@ def read_attempt(directory: Path, number: int) -> Attempt:
 
 def _place(values: dict[str, Any]) -> Place:
     return Place(values["epoch"], values["step"])
+
+
+def _name(values: dict[str, Any]) -> str:
+    return f"{_place(values)} (sample {values['position']})"

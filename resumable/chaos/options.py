@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resumable.chaos.plan import FAULTS
@@ -29,11 +31,14 @@ def check_words(command: Sequence[str]) -> tuple[str, ...]:
             'run(["python", "train.py"]), or behind -- on the command line.'
         )
     words = [str(word) for word in command]
-    if shutil.which(words[0]) is None:
+    program = shutil.which(words[0])
+    if program is None:
         raise ConfigurationError(
             f"there is no program {words[0]!r}.\nThe command is started as it stands, without a shell. Check its "
             "spelling and PATH."
         )
+    if os.sep in words[0]:  # a path from here, and the command may be started elsewhere
+        words[0] = str(Path(program).absolute())
     for place in range(len(words) - 2, 0, -1):
         known = _PROCESSES.fullmatch(words[place])
         if known and known["ranks"] is None:

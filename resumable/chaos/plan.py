@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from resumable.errors import ConfigurationError
@@ -35,6 +36,7 @@ class Kind:
     saves: int = 0
 
 
+_GOLDEN = (5**0.5 - 1) / 2
 _STORE = ("store.half", "store.written", "store.rename")
 
 FAULTS = {
@@ -147,6 +149,19 @@ class Survey:
             if number > first and any(name.startswith(start) for start in known.points)
         ]
 
+    def reason(self, kind: str) -> str:
+        """Say why a kind of fault cannot happen; an empty text where it can."""
+        if self.moments(kind):
+            return ""
+        known = FAULTS[kind]
+        if known.in_worker:
+            return "its workers read nothing that is watched" if self.worker_points else "it has no worker processes"
+        if len(self.saved) < known.saves:
+            return f"it saves {len(self.saved)} checkpoints that are watched, and {known.saves} have to be there"
+        if known.points[0].startswith("store."):
+            return "it writes no checkpoint by CheckpointStore or CheckedCheckpointIO"
+        return "it never comes by a point at which that can happen"
+
     def legs(self, *faults: Fault) -> Case:
         """Make a case of faults, one per leg."""
         return Case(
@@ -157,11 +172,23 @@ class Survey:
 def exhaustive(survey: Survey, kinds: Sequence[str], limit: int | None = None) -> Iterator[Case]:
     """Yield a case for every kind of fault at every moment; with a limit, that many of each kind, evenly spread."""
     for kind in kinds:
-        moments = survey.moments(kind)
-        if limit is not None and len(moments) > limit:
-            moments = [moments[len(moments) * number // limit] for number in range(limit)]
-        for moment in moments:
+        for moment in _spread(survey.moments(kind), limit):
             yield survey.legs(Fault(kind, moment))
+
+
+def _spread(moments: Sequence[int], limit: int | None) -> Sequence[int]:
+    """Choose one moment in each of so many stretches, not in step with what a training loop does every few moments.
+
+    Where in its stretch: multiples of the golden ratio, modulo 1, have no period.
+    """
+    if limit is None or len(moments) <= limit:
+        return moments
+    borders = [len(moments) * number // limit for number in range(limit + 1)]
+    places = [number * _GOLDEN % 1.0 for number in range(1, limit + 1)]
+    return [
+        moments[begin + int(place * (end - begin))]
+        for (begin, end), place in zip(pairwise(borders), places, strict=True)
+    ]
 
 
 def pairs(survey: Survey, kinds: Sequence[str], seed: int, number: int) -> Iterator[Case]:

@@ -15,12 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from resumable.errors import ConfigurationError
 from resumable.faults import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resumable.chaos.guardian import Guardian
+    from resumable.chaos.preload import Forked, Preload
 
 __all__ = ["Group", "StoppedError", "kill_all", "living_members", "remove_shared_memory"]
 
@@ -28,7 +30,7 @@ _PROC = Path("/proc")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where torch's workers put batches, under their number
 _POLL = 0.01  # seconds
 _LOOK = 0.25  # seconds between two looks at all processes of the system
-_PATIENCE = 5.0  # seconds for processes to go after the one that started them
+_PATIENCE = 30.0  # seconds for processes to go after the one that started them, on a machine that is busy
 
 
 class StoppedError(Exception):
@@ -44,29 +46,24 @@ class Group:
         environment: added to this process's; it names the plan.
         output: file that gets what it prints.
         guardian: kills the processes where this one cannot do it any longer.
+        preload: forks the command; None to start it as it stands.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what a process needs
         self,
         command: Sequence[str],
         directory: Path,
         environment: Mapping[str, str],
         output: Path,
         guardian: Guardian | None = None,
+        *,
+        preload: Preload | None = None,
     ) -> None:
         self._mark, self._guardian = f"{VARIABLE}={environment[VARIABLE]}", guardian
         if guardian:
             guardian.guard(self._mark)
-        with output.open("wb") as file:
-            self._process = subprocess.Popen(  # noqa: S603  # the user's own command
-                command,
-                cwd=directory,
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        start = preload.start if preload else _start
+        self._process: subprocess.Popen[bytes] | Forked = start(command, directory, environment, output)
         if guardian:
             guardian.guard(self._mark, self._process.pid)
         self._looked = time.monotonic()
@@ -124,6 +121,27 @@ class Group:
             return False
         self._looked = now
         return any(_state(member) in {"T", "t"} for member in self._members())
+
+
+def _start(
+    command: Sequence[str], directory: Path, environment: Mapping[str, str], output: Path
+) -> subprocess.Popen[bytes]:
+    try:
+        with output.open("wb") as file:
+            return subprocess.Popen(  # noqa: S603  # the user's own command
+                command,
+                cwd=directory,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise ConfigurationError(
+            f"{command[0]} cannot be started: {error.strerror}.\nThe command is started as it stands, without a shell. "
+            "Name the program that runs it, as in: bash train.sh"
+        ) from error
 
 
 def kill_all(mark: str, group: int) -> None:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resumable.chaos.logs import Attempt, read_attempt
 from resumable.chaos.plan import FAULTS
 from resumable.chaos.processes import Group
-from resumable.chaos.storage import DAMAGES
+from resumable.chaos.storage import DAMAGES, MARRING
+from resumable.chaos.stores import find_unloadable
 from resumable.faults import VARIABLE
 
 if TYPE_CHECKING:
     from resumable.chaos.guardian import Guardian
     from resumable.chaos.plan import Case, Leg
+    from resumable.chaos.preload import Preload
 
 __all__ = ["Command", "run_case"]
 
@@ -34,12 +36,14 @@ class Command:
         patience: seconds without any sign of life after which a process hangs.
         grace: seconds from SIGTERM to SIGKILL.
         limit: seconds for one start.
+        preload: forks each start; None to start it as it stands.
     """
 
     words: tuple[str, ...]
     patience: float = 60.0
     grace: float = 5.0
     limit: float = 3600.0
+    preload: Preload | None = field(default=None, compare=False)
 
     def start(self, directory: Path, ranks: int) -> tuple[list[str], Path]:
         """Return the words of one start, and the directory to start them in.
@@ -74,12 +78,16 @@ def run_case(command: Command, case: Case, directory: Path, guardian: Guardian |
     work.mkdir(parents=True)
     (directory / "case.json").write_text(json.dumps({"command": command.words, **case.as_dict()}, indent=1))
     attempts: list[Attempt] = []
+    damaged = False
     legs = [*case.legs, *[case.legs[-1]] * _MORE]
     for number, leg in enumerate(legs):
         attempt = _run_leg(command, leg, directory, number, guardian)
         attempts.append(attempt)
+        attempt.unloadable = find_unloadable(attempts, damaged=damaged)
         if leg.fault and (damage := FAULTS[leg.fault.kind].storage):
-            attempt.fired &= DAMAGES[damage](attempts)
+            attempt.fired &= DAMAGES[damage](attempts, directory / "work")
+            damaged |= damage in MARRING
+            attempt.unloadable += find_unloadable(attempts, damaged=damaged)
         if attempt.status == 0 and not attempt.killed and not _may_be_unfinished(leg):
             break
         if leg.fault is None or not attempt.fired:
@@ -101,7 +109,7 @@ def _run_leg(command: Command, leg: Leg, directory: Path, number: int, guardian:
     words, place = command.start(directory / "work", leg.ranks)
     output = ledgers / "output.txt"
     watch = _Watch(command, leg, ledgers)
-    with Group(words, place, {VARIABLE: str(plan)}, output, guardian) as group:
+    with Group(words, place, {VARIABLE: str(plan)}, output, guardian, preload=command.preload) as group:
         status, killed = group.wait(watch.is_overdue)
         orphans = group.orphans()
     attempt = read_attempt(ledgers, number)

@@ -1,59 +1,74 @@
-"""What can go wrong with checkpoints between two starts of a command, done to the files of a store."""
+"""What can go wrong with checkpoints between two starts of a command, done to the files of its stores and Trainers."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from resumable.chaos.stores import committed, local_roots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from resumable.chaos.logs import Attempt
 
-__all__ = ["DAMAGES"]
+__all__ = ["DAMAGES", "MARRING"]
 
 
-def _newest(attempts: list[Attempt]) -> Path | None:
-    """Find the directory of the newest checkpoint that is there, of the stores that the attempts wrote to."""
-    roots = {root for attempt in attempts for log in attempt.ranks.values() for root, _ in log.saved if root}
-    found = [path.parent for root in roots for path in Path(root).glob("*/*.pt")]
-    return max(found, key=lambda path: (path.name, path), default=None)
+class _Checkpoint(NamedTuple):
+    """A checkpoint on the disk.
+
+    Args:
+        order: what is greater for a newer one.
+        data: its data file.
+        whole: what is to be removed to remove it: the directory of a step, or the file.
+    """
+
+    order: tuple[int, int]
+    data: Path
+    whole: Path
 
 
-def _data_file(attempts: list[Attempt]) -> Path | None:
-    newest = _newest(attempts)
-    return None if newest is None else max(newest.glob("*.pt"), key=lambda path: path.stat().st_mtime, default=None)
+def _newest(attempts: Sequence[Attempt], work: Path) -> _Checkpoint | None:
+    """Find the newest committed checkpoint of a store; without any, that of the Lightning Trainer."""
+    stored = [
+        _Checkpoint((step, data.stat().st_mtime_ns), data, data.parent)
+        for root in local_roots(attempts)
+        for step, data in committed(root)
+    ]
+    files = [_Checkpoint((0, path.stat().st_mtime_ns), path, path) for path in work.rglob("*.ckpt") if path.is_file()]
+    return max(stored or files, default=None)
 
 
-def _truncate(attempts: list[Attempt]) -> bool:
-    data = _data_file(attempts)
-    if data is None:
-        return False
-    with data.open("r+b") as file:
-        file.truncate(data.stat().st_size // 2)
-    return True
-
-
-def _flip(attempts: list[Attempt]) -> bool:
-    data = _data_file(attempts)
-    if data is None:
-        return False
-    content = bytearray(data.read_bytes())
-    content[len(content) // 2] ^= 1
-    data.write_bytes(content)
-    return True
-
-
-def _remove(attempts: list[Attempt]) -> bool:
-    newest = _newest(attempts)
+def _truncate(attempts: Sequence[Attempt], work: Path) -> bool:
+    newest = _newest(attempts, work)
     if newest is None:
         return False
-    shutil.rmtree(newest)
+    with newest.data.open("r+b") as file:
+        file.truncate(newest.data.stat().st_size // 2)
     return True
 
 
-def _lose(attempts: list[Attempt]) -> bool:
+def _flip(attempts: Sequence[Attempt], work: Path) -> bool:
+    newest = _newest(attempts, work)
+    if newest is None:
+        return False
+    content = bytearray(newest.data.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.data.write_bytes(content)
+    return True
+
+
+def _remove(attempts: Sequence[Attempt], work: Path) -> bool:
+    newest = _newest(attempts, work)
+    if newest is None:
+        return False
+    (shutil.rmtree if newest.whole.is_dir() else Path.unlink)(newest.whole)
+    return True
+
+
+def _lose(attempts: Sequence[Attempt], _: Path) -> bool:
     """Lose the content of files that were written and not made durable, as a power cut may."""
     for log in attempts[-1].ranks.values():
         durable = {path for point, path in log.files if point == "store.synced"}
@@ -64,9 +79,10 @@ def _lose(attempts: list[Attempt]) -> bool:
     return True
 
 
-DAMAGES: dict[str, Callable[[list[Attempt]], bool]] = {
+DAMAGES: dict[str, Callable[[Sequence[Attempt], Path], bool]] = {
     "truncate": _truncate,
     "flip": _flip,
     "stale": _remove,
     "lost-fsync": _lose,
 }
+MARRING = {"truncate", "flip"}  # behind these, one checkpoint is there that cannot be loaded

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from resumable.errors import ConfigurationError
 
-__all__ = ["SOURCES", "Source", "find_source"]
+__all__ = ["SOURCES", "Source", "find_source", "installed"]
 
 _MODULE = "resumable.demo.sources"
 _LOOP = "resumable.demo.training"
 _LIGHTNING = "resumable.demo.lightning_training"
+_DALI = "resumable.demo.dali:make_dali"
+_TFDS = "resumable.demo.tfds"
+_TRAINER = ("torch", "torch._dynamo", "pytorch_lightning")
 
 
 class Source(NamedTuple):
@@ -20,11 +24,13 @@ class Source(NamedTuple):
         label: for people.
         make: path of the function that makes the loader, `module:function`; it is given the digits to train on.
         program: module of the training program.
+        slow: modules that take seconds to import and may be imported before a process is forked.
     """
 
     label: str
     make: str
     program: str = _LOOP
+    slow: tuple[str, ...] = ("torch", "torch._dynamo")
 
 
 SOURCES = {
@@ -36,11 +42,33 @@ SOURCES = {
     "own-sampler": Source("DataLoader, own sampler", f"{_MODULE}:make_own_sampler"),
     "stateful-stream": Source("IterableDataset with state, 2 workers", f"{_MODULE}:make_stateful_stream"),
     "stream": Source("IterableDataset, 2 workers", f"{_MODULE}:make_stream"),
-    "lightning": Source("Lightning, DataLoader", f"{_MODULE}:make_plain", _LIGHTNING),
+    "dali": Source("DALI, JPEG files", _DALI, slow=("torch", "torch._dynamo", "nvidia.dali.plugin.pytorch")),
+    "tfdata": Source(
+        "tf.data, shuffle buffer", "resumable.demo.tfdata:make_tfdata", slow=("torch", "torch._dynamo", "tensorflow")
+    ),
+    "tfds": Source("TensorFlow Datasets", f"{_TFDS}:make_tfds", slow=("torch", "torch._dynamo", "tensorflow_datasets")),
+    "lightning": Source("Lightning, DataLoader", f"{_MODULE}:make_plain", _LIGHTNING, _TRAINER),
     "lightning-stream": Source(
-        "Lightning, IterableDataset with state, 2 workers", f"{_MODULE}:make_stateful_stream", _LIGHTNING
+        "Lightning, IterableDataset with state, 2 workers", f"{_MODULE}:make_stateful_stream", _LIGHTNING, _TRAINER
+    ),
+    "lightning-dali": Source(
+        "Lightning, DALI, JPEG files", _DALI, _LIGHTNING, (*_TRAINER, "nvidia.dali.plugin.pytorch")
     ),
 }
+
+
+def installed() -> list[Source]:
+    """Return the sources whose frameworks are there."""
+    return [source for source in SOURCES.values() if all(map(_is_there, source.slow))]
+
+
+def _is_there(module: str) -> bool:
+    # A module inside of a package is found by importing the package; that of nvidia is empty, and shared by others.
+    name = "nvidia.dali" if module.startswith("nvidia.") else module.partition(".")[0]
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def find_source(name: str) -> Source:

@@ -33,13 +33,19 @@ def load_digits() -> Digits:
     return Digits(scaled[order], labels.astype(np.int64)[order])
 
 
-def write_digits(digits: Digits, path: Path) -> None:
-    """Write the data to a file, from which the training processes read it."""
-    np.savez(path, images=digits.images, labels=digits.labels)
+def write_digits(digits: Digits, path: Path, training: int = _TRAINING) -> None:
+    """Write the data to a file, from which the training processes read it.
+
+    Args:
+        digits: all of them.
+        path: of the file.
+        training: how many of them, from the first on, are trained on; the others are held out.
+    """
+    np.savez(path, images=digits.images, labels=digits.labels, training=training)
 
 
 def read_digits(path: Path) -> tuple[Digits, Digits]:
     """Read the data, divided into what is trained on and what is held out for the evaluation."""
     with np.load(path) as file:
-        images, labels = file["images"], file["labels"]
-    return Digits(images[:_TRAINING], labels[:_TRAINING]), Digits(images[_TRAINING:], labels[_TRAINING:])
+        images, labels, training = file["images"], file["labels"], int(file["training"])
+    return Digits(images[:training], labels[:training]), Digits(images[training:], labels[training:])

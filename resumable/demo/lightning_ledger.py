@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from pytorch_lightning.callbacks import Callback
-from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from resumable.demo.model import digest
+from resumable.integrations.lightning import CheckedCheckpointIO
 
 if TYPE_CHECKING:
+    import torch
     from pytorch_lightning import LightningModule, Trainer
 
     from resumable.demo.ledger import Ledger
@@ -78,11 +78,8 @@ class LedgerCallback(Callback):
         self.ledger.write("evaluation", trainer.global_step, score=self.scores[-1])
 
 
-class LedgerCheckpointIO(TorchCheckpointIO):
+class LedgerCheckpointIO(CheckedCheckpointIO):
     """Writes the Trainer's checkpoints, and notes when the one to resume from is on the disk.
-
-    Lightning itself writes to the system's temporary directory and moves the file from there. Where that is on another
-    disk, a kill leaves half a checkpoint; and anywhere, it may leave a file that nobody removes.
 
     Args:
         ledger: for the demo to compare.
@@ -91,14 +88,10 @@ class LedgerCheckpointIO(TorchCheckpointIO):
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:  # noqa: ARG002  # Lightning's signature
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         """Write a checkpoint: all of it is there under its name, or nothing."""
-        final = Path(path)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        part = final.with_suffix(".part")
-        torch.save(checkpoint, part)
-        part.replace(final)
-        if final.stem == "last":
+        super().save_checkpoint(checkpoint, path, storage_options)
+        if Path(path).stem == "last":
             (rank,) = checkpoint["callbacks"]["ResumableCallback"]["ranks"]
-            size = len(json.dumps(rank["loaders"]))
+            size = len(json.dumps(rank["loaders"], default=bytes.hex))
             self.ledger.write("save", checkpoint["global_step"], state_bytes=size)

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from resumable.demo.catalogue import SOURCES, Source, find_source
+from resumable.demo.catalogue import SOURCES, Source, find_source, installed
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         "--backends",
         nargs="+",
         type=_source,
-        default=list(SOURCES.values()),
+        default=installed(),
         metavar="NAME",
         help=f"some of {', '.join(SOURCES)}; or module:function, which takes the digits and returns what "
-        "resumable.wrap gave (default: all)",
+        "resumable.wrap gave (default: all that are installed)",
     )
     parser.add_argument("--kills", type=_positive, default=3, help="per source (default: 3)")
     parser.add_argument("--seed", type=int, default=0, help="chooses the moments of the kills (default: 0)")

@@ -71,7 +71,7 @@ class Training:
             "scores": self.scores,
         }
         self.store.save(self.steps, content)
-        self.ledger.write("save", self.steps, state_bytes=len(json.dumps(state)))
+        self.ledger.write("save", self.steps, state_bytes=len(json.dumps(state, default=bytes.hex)))
 
     def resume(self) -> None:
         """Load the last checkpoint, where there is one."""

@@ -57,7 +57,9 @@ class ElementFeed:
     Args:
         backend: gives the elements, and snapshots where it can. A backend with a true attribute `keyed` seeds the
             randomness of its elements itself; one with a true `needs_shard` wants to be told `shard` for several ranks;
-            one with `snapshot_every` says at how many steps it is worth its cost to take a snapshot in advance.
+            one with `snapshot_every` says at how many steps it is worth its cost to take a snapshot in advance. One
+            with a true `eager` gives snapshots so cheaply that one is taken before each draw, so that a draw that fails
+            loses nothing; one with a method `ended()` tells whether no element is left, so that none is drawn ahead.
         tail: "drop" or "partial".
         randomness: how often the global generators are seeded.
         options: seed, world, batch size, transform, collate, shard, and how often to take a snapshot.
@@ -67,6 +69,7 @@ class ElementFeed:
         self._backend, self._tail, self._options = backend, tail, options
         self._randomness = randomness
         self._seeds = randomness != "off" and not getattr(backend, "keyed", False)
+        self._has_state = isinstance(backend, SnapshotBackend)  # asked once, as that takes time
         self._global_batch = 1
         self._place = _Place(reached=True, between=True)
         self._standing: dict[str, Any] | None = (
@@ -116,13 +119,13 @@ class ElementFeed:
         `snapshot` is the source's own state. Where an epoch was left in its middle, and no snapshot was taken since,
         there are `before` and `position` instead: the native of that epoch, and how far it was read.
         """
-        if not isinstance(self._backend, SnapshotBackend):
+        if not self._has_state:
             return None
         place = self._place
         if place.reached and (place.base is None or self._is_stale(place, asked=asked) or place.ended):
             self._take_snapshot(place)
         if place.reached and not place.ended and self._live is not None and place.base is not None:
-            place.ended = not self._live.has_next(place.position)
+            place.ended = self._has_ended(self._live, place)
             if place.ended:
                 self._take_snapshot(place)
         if place.base is None:
@@ -152,6 +155,8 @@ class ElementFeed:
     def _rounds(self, draws: Draws, cursor: Cursor, world: World) -> Iterator[tuple[Any, Cursor]]:
         place, size = self._place, self._global_batch
         while not place.ended:
+            if place.reached and getattr(self._backend, "eager", False) and self._is_stale(place, asked=True):
+                self._take_snapshot(place)
             place.reached = False
             drawn = draws.take(cursor.position, size)
             if not drawn or (len(drawn) < size and self._tail == "drop"):
@@ -205,15 +210,22 @@ class ElementFeed:
         restore: Callable[[int, Any], Iterator[Any]] = getattr(self._backend, how, self._backend.restore)
         return restore(epoch, copy.deepcopy(native["snapshot"]))
 
+    def _has_ended(self, draws: Draws, place: _Place) -> bool:
+        tells: Callable[[], bool] | None = getattr(self._backend, "ended", None)
+        if tells is None:
+            return not draws.has_next(place.position)
+        with draws.guard():
+            return tells()
+
     def _is_stale(self, place: _Place, *, asked: bool) -> bool:
         by_itself = 1 if asked else getattr(self._backend, "snapshot_every", 1)
         every: int = self._options.snapshot_every or by_itself
         return place.position - place.taken >= every * self._global_batch
 
     def _take_snapshot(self, place: _Place) -> None:
-        assert isinstance(self._backend, SnapshotBackend)
-        with self._draws(0).guard():
-            snapshot = copy.deepcopy(self._backend.snapshot())
+        backend: Any = self._backend  # a SnapshotBackend, as its caller knows
+        with (self._live or self._draws(0)).guard():
+            snapshot = copy.deepcopy(backend.snapshot())
         place.base, place.taken = None if snapshot is None else {"snapshot": snapshot}, place.position
 
     def _draws(self, epoch: int) -> Draws:

@@ -58,7 +58,8 @@ class Requests:
             start, stop = share(cursor.position, after.position, world)
             indices, keys = self.select(schedule, epoch, start, stop)
             asked.append(after)
-            yield Request(epoch, cursor.step, world.rank, indices, keys, batch_key(start))
+            padding = max(stop - max(start, schedule.length), 0) if schedule.tail == "pad" else 0
+            yield Request(epoch, cursor.step, world.rank, indices, keys, batch_key(start), padding)
             cursor = after
 
     def select(self, schedule: Schedule, epoch: int, start: int, stop: int) -> tuple[Any, Any]:

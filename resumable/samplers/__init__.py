@@ -10,6 +10,7 @@ Any object with the members of `Sampler` will do; there is no base class.
 """
 
 from resumable.samplers.base import Sampler
+from resumable.samplers.paged import PagedShuffle
 from resumable.samplers.permutation import Permutation
 from resumable.samplers.sequential import Sequential
 from resumable.samplers.shuffle import Shuffle
@@ -17,4 +18,4 @@ from resumable.samplers.subset import Subset
 from resumable.samplers.uniform import Uniform
 from resumable.samplers.weighted import Weighted
 
-__all__ = ["Permutation", "Sampler", "Sequential", "Shuffle", "Subset", "Uniform", "Weighted"]
+__all__ = ["PagedShuffle", "Permutation", "Sampler", "Sequential", "Shuffle", "Subset", "Uniform", "Weighted"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from resumable.chaos.checks import from_the_newest
+from resumable.chaos.checkpoint_checks import from_the_newest
 from resumable.chaos.logs import Attempt, Batch, Place, RankLog
 from resumable.chaos.plan import Case, Fault, Leg
 from resumable.chaos.report import Outcome, Report, page

@@ -176,7 +176,9 @@ def test_an_iterable_need_not_know_its_length(error: Exception) -> None:
         resumable.wrap(LongSequence(error))
 
 
-@pytest.mark.parametrize("make", [lambda: None, lambda: 5, lambda: np.array(5), Exception], ids=repr)
+@pytest.mark.parametrize(
+    "make", [lambda: None, lambda: 5, lambda: np.array(5), Exception], ids=["none", "number", "array", "class"]
+)
 def test_a_function_that_returns_nothing_to_iterate_over_is_named(make: Callable[[], Any]) -> None:
     loader = resumable.wrap(make, identity="make")
     with pytest.raises(UnsupportedError, match="make gives nothing to iterate over, but an object of the type"):

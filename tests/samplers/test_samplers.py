@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resumable.errors import ConfigurationError
-from resumable.samplers import Sampler, Sequential, Shuffle, Subset, Weighted
+from resumable.samplers import PagedShuffle, Sampler, Sequential, Shuffle, Subset, Weighted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,8 @@ SAMPLERS: dict[str, Callable[[int], Sampler]] = {
     "shuffle-part": lambda seed: Shuffle(10**15, seed=seed, num_samples=6000),
     "shuffle-laps": lambda seed: Shuffle(70, seed=seed, num_samples=6000),
     "subset": lambda seed: Subset(np.arange(0, 12_000, 2), Shuffle(6000, seed=seed)),
+    "paged": lambda seed: PagedShuffle(np.arange(6000) // 7, window=40, seed=seed),
+    "paged-scattered": lambda seed: PagedShuffle(np.arange(6000) % 90, window=100, seed=seed),
     "weighted": lambda seed: Weighted(np.arange(300), seed=seed, num_samples=6000),
 }
 every = pytest.mark.parametrize("name", SAMPLERS)

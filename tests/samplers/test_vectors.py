@@ -7,7 +7,7 @@ import pytest
 
 from resumable.keyed import derive, random_u64
 from resumable.randomness import SampleKeys
-from resumable.samplers import Permutation, Sequential, Shuffle, Subset, Weighted
+from resumable.samplers import PagedShuffle, Permutation, Sequential, Shuffle, Subset, Weighted
 
 FEISTEL8_V1 = [
     (10, (0, 0), [3, 4, 7, 8, 0, 2], 5),
@@ -53,6 +53,15 @@ def test_weighted_v1() -> None:
     large = Weighted(np.arange(100_000), seed=123, num_samples=10**12)
     assert large.indices(7, 0, 6).tolist() == [84341, 75731, 73784, 45037, 40292, 55592]
     assert large.indices(7, 10**12 - 1, 10**12).tolist() == [56329]
+
+
+def test_paged_v1() -> None:
+    small = PagedShuffle(np.arange(1000) // 7, window=10, seed=3)
+    assert small.indices(0, 0, 12).tolist() == [646, 664, 650, 789, 401, 662, 532, 859, 377, 302, 788, 372]
+    assert small.indices(5, 994, 1000).tolist() == [723, 727, 722, 726, 506, 508]
+    large = PagedShuffle(np.arange(10**5) % 999, window=64, seed=123)
+    assert large.indices(7, 0, 6).tolist() == [1614, 69157, 43572, 28317, 86638, 83479]
+    assert large.indices(7, 10**5 - 6, 10**5).tolist() == [13273, 14782, 37083, 17306, 3703, 19725]
 
 
 def test_keys_of_samples_and_batches() -> None:

@@ -14,6 +14,7 @@ from resumable.backends.torch.order import find_order, is_plain_batch_sampler, i
 from resumable.backends.torch.stream import TorchStreamBackend
 from resumable.errors import PromiseWarning, UnsupportedError
 from resumable.reading import Reader
+from resumable.registry import find_dataset
 from resumable.samplers.base import check_length
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ def _batching(loader: DataLoader[Any]) -> tuple[Any, int | None, bool]:
 def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]:
     """Make the reader that runs where the samples are read: in the workers, or in this process."""
     collates = loader.batch_sampler is not None
-    together = collates and options.randomness != "sample" and _reads_together(loader.dataset)
+    dataset = find_dataset(loader.dataset)
+    together = collates and options.randomness != "sample" and _reads_together(dataset)
     if together and options.randomness is None:
         warnings.warn(
             f"the dataset {type(loader.dataset).__qualname__} reads whole batches by __getitems__, so its randomness "
@@ -123,7 +125,7 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
         )
     randomness = options.randomness or ("batch" if together else "sample")
     collate = loader.collate_fn
-    reader = Reader(loader.dataset, collate if collates else _First(collate), randomness, together)
+    reader = Reader(dataset, collate if collates else _First(collate), randomness, together)
     return reader, replace(options, randomness=randomness)
 
 

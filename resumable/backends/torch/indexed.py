@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import get_worker_info
 
 from resumable.backends.torch.engine import Engine, WorkerSetup
-from resumable.naming import name_of
+from resumable.naming import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,7 +39,7 @@ class TorchBackend:
         self._reader, self._seed = reader, options.seed
         self._here = loader.num_workers == 0 and not loader.pin_memory
         self.length = length
-        self.identity = {"source": name_of(loader.dataset, options.identity)}
+        self.identity = identity_of(reader.source, options.identity)
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request; without workers, past the `DataLoader` and what it costs."""
@@ -60,8 +60,8 @@ class RequestDataset:
 
     @property
     def user_dataset(self) -> Any:
-        """The user's dataset."""
-        return self._reader.source
+        """The user's dataset, without what was put around it for its care."""
+        return getattr(self._reader.source, "user_dataset", self._reader.source)
 
     def __getitem__(self, request: Request) -> Any:
         """Read a request; in the training process without touching its generators."""

@@ -14,7 +14,7 @@ from resumable.backend import Request
 from resumable.backends.torch.engine import Engine, WorkerSetup
 from resumable.backends.torch.indexed import RequestDataset
 from resumable.backends.torch.user_order import Drawn, UserOrder
-from resumable.naming import name_of
+from resumable.naming import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ class KeptOrderBackend:
         self._batches: _Batches | None = None
         self.length = self._order.length
         self.identity = {
-            "source": name_of(loader.dataset, options.identity),
+            **identity_of(reader.source, options.identity),
             "samples": len(loader.dataset),  # type: ignore[arg-type]  # map-style has a length
             **self._order.identity,
         }

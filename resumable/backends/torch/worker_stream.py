@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from resumable.backends.torch.parts import Part
 from resumable.errors import SampleError, StateMismatchError
+from resumable.faults import point
 from resumable.keyed import BlockCache
 from resumable.randomness import SampleKeys, isolated, reseed
 
@@ -97,6 +98,7 @@ class _WorkerEpoch:
             samples = self._start()
         batches = self._part.batches
         while True:
+            point("worker.read")
             with self._guard():
                 batch = self._next_batch(samples)
                 state = copy.deepcopy(self._dataset.state_dict()) if self._stateful else None

@@ -24,6 +24,7 @@ def as_data(report: Report) -> dict[str, Any]:
         "seconds": round(report.seconds, 3),
         "steps": len(report.unharmed.trained()),
         "notes": report.notes,
+        "impossible": report.impossible,
         "table": [row._asdict() for row in make_rows(report)],
         "cases": [_as_data(outcome) for outcome in report.outcomes],
     }

@@ -39,6 +39,7 @@ class Outcome:
         starts: their number.
         fired: number of faults that happened.
         retrained: steps that were trained on again, as they were behind the last checkpoint.
+        resumed: number of starts that went on from a state.
     """
 
     case: Case
@@ -48,12 +49,14 @@ class Outcome:
     starts: int = 0
     fired: int = 0
     retrained: int = 0
+    resumed: int = 0
 
     @classmethod
     def of(cls, case: Case, directory: Path, attempts: Sequence[Attempt], violations: dict[str, str]) -> Self:
         """Make the outcome of what each start did."""
         fired = sum(attempt.fired for attempt in attempts)
-        return cls(case, directory, attempts, violations, len(attempts), fired, retrained(attempts))
+        resumed = sum(any(log.loaded for log in attempt.ranks.values()) for attempt in attempts)
+        return cls(case, directory, attempts, violations, len(attempts), fired, retrained(attempts), resumed)
 
     @property
     def ok(self) -> bool:
@@ -87,6 +90,7 @@ class Report:
         directory: of the campaign.
         options: what was asked for, by name.
         seconds: that it took.
+        impossible: kinds of faults that cannot happen in this run, and why.
     """
 
     command: Command
@@ -97,6 +101,7 @@ class Report:
     directory: Path | None = None
     options: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    impossible: dict[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:

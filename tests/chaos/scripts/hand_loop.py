@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import numpy as np
 import torch
@@ -37,6 +38,9 @@ step = 0
 if (saved := store.latest()) is not None:
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
+    if "--ahead" in sys.argv:  # a step further than the weights: a bug
+        saved["loader"]["cursor"]["position"] += BATCH
+        saved["loader"]["cursor"]["step"] += 1
     loader.load_state_dict(saved["loader"])
     resumable.rng.load_state_dict(saved["rng"])
     step = saved["step"]

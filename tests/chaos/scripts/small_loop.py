@@ -20,7 +20,7 @@ weights, step = 0.0, 0
 if CHECKPOINT.exists():
     saved = json.loads(CHECKPOINT.read_text())
     loader.load_state_dict(saved["loader"])
-    weights, step = saved["weights"], saved["step"]
+    weights, step = 0.0 if "--lose-weights" in OPTIONS else saved["weights"], saved["step"]
 if "--fail" in OPTIONS:
     sys.exit("it fails by itself")
 for epoch in loader.epochs(2):
@@ -33,3 +33,5 @@ for epoch in loader.epochs(2):
             content = {"loader": loader.state_dict(), "weights": weights, "step": step}
             CHECKPOINT.with_suffix(".tmp").write_text(json.dumps(content))
             CHECKPOINT.with_suffix(".tmp").replace(CHECKPOINT)
+if "--show-weights" in OPTIONS:
+    resumable.chaos.record_weights({"weights": weights})

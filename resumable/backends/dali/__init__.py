@@ -1,0 +1,24 @@
+"""NVIDIA DALI: its own iterators, resumed by its own checkpoints; and pipelines that are fed by our sampler.
+
+`resumable.wrap` takes a DALI iterator as it is. `in_turn` makes one source of several, and `source` lets our sampler
+say what DALI reads, for runs that change their number of ranks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from resumable.backends.dali.source import source
+from resumable.backends.dali.turns import in_turn
+
+if TYPE_CHECKING:
+    from resumable.options import Options
+
+__all__ = ["adapt", "in_turn", "source"]
+
+
+def adapt(thing: Any, options: Options) -> Any:
+    """Adapt a DALI iterator, a function of `checkpoints` that makes one, or what `in_turn` returned."""
+    from resumable.backends.dali import adapter  # noqa: PLC0415  # DALI itself is imported on first use only
+
+    return adapter.adapt(thing, options)

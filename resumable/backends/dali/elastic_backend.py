@@ -1,0 +1,111 @@
+"""The indexed backend: our requests through the user's DALI graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from resumable.backends.dali.elastic_engine import Engine
+from resumable.backends.dali.elastic_failures import worker_death
+from resumable.backends.dali.elastic_inputs import read_here, read_paths
+from resumable.backends.dali.sources_samples import Files
+from resumable.errors import ConfigurationError, UnsupportedError
+from resumable.reading import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from resumable.backend import Request
+    from resumable.backends.dali.elastic_inputs import Fed
+    from resumable.backends.dali.elastic_workers import Workers
+    from resumable.backends.dali.source import Source
+    from resumable.options import Options
+
+__all__ = ["DaliBackend", "adapt"]
+
+
+def adapt(source: Source, options: Options) -> tuple[DaliBackend, Options]:
+    """Adapt what `resumable.backends.dali.source` described."""
+    in_graph = "Do it in the graph that source() got."
+    options.refuse("a DALI source", transform=in_graph, collate=in_graph, shard="The ranks share every global batch.")
+    if options.batch_size is None:
+        raise ConfigurationError("a DALI source needs a batch size.\nUse for instance wrap(source, batch_size=32).")
+    options = replace(options, randomness=options.randomness or "sample")
+    if source.uniforms and options.randomness != "sample":
+        raise UnsupportedError(
+            f'randomness="{options.randomness}" does not fit a DALI source with uniforms={source.uniforms}.\n'
+            'The uniforms are made from the keys of the samples, which are there with randomness="sample" only. Leave '
+            "randomness out, or use uniforms=0."
+        )
+    return DaliBackend(source, options), options
+
+
+class DaliBackend:
+    """Reads requests through DALI.
+
+    Args:
+        source: samples, graph and options.
+        options: batch size, randomness and identity.
+    """
+
+    kind = "dali-indexed"
+
+    def __init__(self, source: Source, options: Options) -> None:
+        assert options.batch_size is not None
+        self._source = source
+        self._batch_size = options.batch_size
+        self._by_path = isinstance(source.samples, Files) and not source.workers
+        drawn = "off" if isinstance(source.samples, Files) else options.randomness or "sample"
+        self._reader = Reader(source.samples, list, drawn)
+        self._workers: Workers | None = None
+        self.length = source.samples.length
+        self.identity = {**source.samples.identity, **({"source": options.identity} if options.identity else {})}
+        self._idle = [self._engine(self._batch_size)]
+        self._idle[0].check()
+
+    def read(self, requests: Iterable[Request]) -> Iterator[Any]:
+        """Yield one batch per request: a dict of tensors."""
+        left = iter(requests)
+        first = next(left, None)
+        if first is None:
+            return
+        engine = self._take(len(first.indices))
+        try:
+            yield from engine.run(self._feed(chain([first], left)))
+        except Exception as error:
+            told = worker_death(error) if self._source.workers else None
+            if told is None:
+                raise
+            self._workers = None
+            raise told from error
+        finally:
+            if not engine.broken:
+                self._idle.append(engine)
+
+    def _take(self, samples: int) -> Engine:
+        """Return a pipeline that nobody uses, large enough for batches that may have grown with fewer ranks."""
+        self._batch_size = max(self._batch_size, samples)
+        while self._idle:
+            engine = self._idle.pop()
+            if engine.batch_size >= samples:
+                return engine
+        return self._engine(self._batch_size)
+
+    def _engine(self, batch_size: int) -> Engine:
+        return Engine(self._source, batch_size, files=self._by_path)
+
+    def _feed(self, requests: Iterable[Request]) -> Iterator[Fed]:
+        samples = self._source.samples
+        if self._source.workers:
+            return self._started().read(requests)
+        if isinstance(samples, Files):
+            return read_paths(samples, requests)
+        return read_here(self._reader, requests)
+
+    def _started(self) -> Workers:
+        if self._workers is None:
+            from resumable.backends.dali.elastic_workers import Workers  # noqa: PLC0415  # torch, where it is needed
+
+            self._workers = Workers(self._reader, self._source.workers, self._source.start_method)
+        return self._workers

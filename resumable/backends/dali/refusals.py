@@ -1,0 +1,156 @@
+"""What cannot be resumed, said when it is wrapped and by name."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from resumable.backends.dali.private import (
+    BaseIterator,
+    callbacks,
+    checkpoints_itself,
+    is_consumed,
+    is_fed,
+    operators,
+    pipelines_of,
+)
+from resumable.errors import StateFormatError, StateMismatchError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["check_fresh", "check_holds_checkpoints", "check_pipelines", "refuse_errors"]
+
+_FACTORY = (
+    "Give a function that makes the iterator instead: wrap(make), where make(checkpoints) builds its pipelines with "
+    "enable_checkpointing=True and, unless checkpoints is None, checkpoint=checkpoints[i]."
+)
+
+
+def check_fresh(iterator: Any) -> None:
+    """Refuse an iterator from which batches were drawn.
+
+    Raises:
+        UnsupportedError: they were.
+    """
+    if is_consumed(iterator):
+        raise UnsupportedError(
+            "batches were drawn from this DALI iterator before it was wrapped.\n"
+            "They would not be counted, and a resumed run would repeat them. Wrap the iterator right after making it."
+        )
+
+
+def check_holds_checkpoints(iterator: Any, *, at_checkpoint: bool) -> None:
+    """Refuse what a function made, if it is no DALI iterator with checkpointing on.
+
+    Raises:
+        UnsupportedError: it is something else.
+    """
+    if not isinstance(iterator, BaseIterator):
+        raise UnsupportedError(
+            f"the function with the parameter checkpoints returned a {type(iterator).__qualname__}.\n"
+            "There would be nothing to resume. It has to return a DALI iterator, such as DALIGenericIterator."
+        )
+    if not at_checkpoint:
+        check_fresh(iterator)
+    if not checkpoints_itself(iterator):
+        raise UnsupportedError(
+            "the function made pipelines without enable_checkpointing=True.\n"
+            "There would be no state to resume from. Make them with Pipeline(..., enable_checkpointing=True), or "
+            "@pipeline_def(enable_checkpointing=True)."
+        )
+    ignored = [one for one in pipelines_of(iterator) if at_checkpoint and not one.is_restored_from_checkpoint]
+    if ignored:
+        raise UnsupportedError(
+            f"the function made {len(ignored)} of {len(pipelines_of(iterator))} pipelines without their checkpoint.\n"
+            "They would begin anew. Give each Pipeline(..., checkpoint=checkpoints[i]); Pipeline.deserialize ignores "
+            "the argument, use deserialize_and_build."
+        )
+
+
+def check_pipelines(iterator: Any, *, made: bool) -> None:
+    """Refuse pipelines with operators that cannot be brought back to a place, or not without their Python functions.
+
+    Args:
+        iterator: holds the pipelines.
+        made: a function can make it again.
+
+    Raises:
+        UnsupportedError: there is such an operator; the message names it.
+    """
+    for pipeline in pipelines_of(iterator):
+        known = operators(pipeline)
+        if not known:
+            raise UnsupportedError(
+                "the pipeline was deserialized, so that nobody can tell its operators or serialize it again.\n"
+                "A state of another pipeline could not be told from its own. Build it from its Python definition."
+            )
+        _check_sources(pipeline)
+        functions = [one.name for one in known if one.schema.endswith("PythonFunction")]
+        functions += ["external_source"] * bool(callbacks(pipeline))
+        if functions and not made:
+            raise UnsupportedError(
+                f"the pipeline calls Python functions ({', '.join(functions)}), which DALI cannot serialize.\n"
+                f"The iterator could not be brought back to its place. {_FACTORY}"
+            )
+
+
+def _check_sources(pipeline: Any) -> None:
+    for kind, resumes in callbacks(pipeline):
+        if not resumes:
+            raise UnsupportedError(
+                f"the pipeline has an fn.external_source whose source is a {kind}, of which DALI saves no state.\n"
+                "A resumed run would read it from its beginning, without a word. Give it a function of one argument "
+                "(SampleInfo, BatchInfo or the batch's number) whose result depends on nothing else."
+            )
+    if fed := is_fed(pipeline):
+        raise UnsupportedError(
+            f"the pipeline is fed from outside, by feed_input or iter_setup: {', '.join(fed)}.\n"
+            "DALI saves nothing of what feeds it, so a resumed run would get other data. Give fn.external_source a "
+            "source: a function of one argument whose result depends on nothing else."
+        )
+
+
+@contextmanager
+def refuse_errors(checkpoints: Sequence[bytes | None]) -> Iterator[None]:
+    """Tell what DALI's errors while a pipeline is built mean.
+
+    Raises:
+        UnsupportedError: an operator has no checkpoints.
+        StateMismatchError: the checkpoint is of another pipeline.
+        StateFormatError: the checkpoint is damaged.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        if "Checkpointing is not implemented" in text:
+            raise UnsupportedError(
+                f"the pipeline has an operator without checkpoints: {_line_with('Checkpointing is not', text)}\n"
+                "DALI cannot bring it back to a place, and would give other data. Leave it out, or do its work in "
+                "wrap(..., transform=...)."
+            ) from error
+        if "Could not serialize" in text:
+            raise UnsupportedError(
+                f"the pipeline has an operator that DALI cannot serialize: {_line_with('Could not serialize', text)}\n"
+                f"The iterator could not be brought back to its place. {_FACTORY}"
+            ) from error
+        if "doesn't recognize" in text or "no checkpoint for" in text:
+            raise StateMismatchError(
+                "the checkpoint is of another DALI pipeline.\n"
+                f"  in the checkpoint: {_line_with('recogni', text)}\n"
+                "  in this run:       a pipeline without that operator\n"
+                "Build the pipeline that the run was started with."
+            ) from error
+        if "deserialize checkpoint" in text:
+            sizes = [len(one) for one in checkpoints if one is not None]
+            raise StateFormatError(
+                f"DALI's own checkpoint inside of the state is damaged (of {sizes} bytes): "
+                f"{_line_with('deserialize', text)}\nNothing can be read from it. Load another checkpoint."
+            ) from error
+        raise
+
+
+def _line_with(words: str, text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if words in line), lines[0] if lines else text)

@@ -1,0 +1,207 @@
+"""The checks, on ledgers that are made here and on scripts with a bug."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import resumable
+from resumable.chaos.checkpoint_checks import same_checkpoints, same_place, true_states
+from resumable.chaos.checks import each_sample_once, same_weights, whole_history
+from resumable.chaos.digest import is_finite
+from resumable.chaos.logs import Attempt, Batch, Place, RankLog
+from resumable.chaos.plan import Case, Leg, Survey, exhaustive
+from resumable.errors import ConfigurationError
+
+SCRIPTS = Path(__file__).parent / "scripts"
+SMALL, HAND = ([sys.executable, str(SCRIPTS / name)] for name in ("small_loop.py", "hand_loop.py"))
+PEACE = Case((Leg(),))
+
+
+@pytest.fixture(autouse=True)
+def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def place(step: int, epoch: int = 0) -> dict[str, int]:
+    return {"epoch": epoch, "position": 4 * step, "step": step}
+
+
+def log(*events: dict[str, Any]) -> RankLog:
+    """Read the events of a process."""
+    made = RankLog(0, 1)
+    for number, event in enumerate(events, start=1):
+        made.add({"time": 1.0, "number": number, "loader": 0, **event})
+    return made
+
+
+def batch(step: int, *digests: str, indices: list[str] | None = None) -> dict[str, Any]:
+    return {"kind": "batch", **place(step), "acked": True, "indices": indices, "digests": list(digests)}
+
+
+def attempt(number: int, *events: dict[str, Any]) -> Attempt:
+    return Attempt(number, {0: log(*events)}, status=0)
+
+
+# ---------------------------------------------------------------------- states
+
+
+def test_a_state_that_names_another_place_is_found() -> None:
+    true = attempt(0, {"kind": "state", **place(2), "says": place(2)})
+    ahead = attempt(0, {"kind": "state", **place(2), "says": place(3)})
+    assert true_states(PEACE, true, [true]) == ""
+    assert true_states(PEACE, true, [true, ahead]) == (
+        "in start 0, loader 0 stood at epoch 0, step 2 (sample 8), and its state says epoch 0, step 3 (sample 12)"
+    )
+
+
+def test_a_loader_that_goes_elsewhere_than_its_state_says_is_found() -> None:
+    """Nothing else shows it where the step between was trained on before, and is lost with the weights."""
+    first = [batch(1, "a"), batch(2, "b"), batch(3, "c")]
+    loads: list[dict[str, Any]] = [{"kind": "load", "says": place(1)}, {"kind": "loaded", **place(2)}]
+    unharmed, attempts = attempt(0, *first), [attempt(0, *first[:2]), attempt(1, *loads, first[2])]
+    assert whole_history(PEACE, unharmed, attempts) == ""
+    assert "was told to go to epoch 0, step 1 (sample 4), and stands at" in true_states(PEACE, unharmed, attempts)
+    honest: list[dict[str, Any]] = [{"kind": "load", "says": place(1)}, {"kind": "loaded", **place(1)}, first[2]]
+    skipping = [attempt(0, *first[:2]), attempt(1, *honest)]
+    assert true_states(PEACE, unharmed, skipping) == ""
+    assert "1 steps of the unharmed run are not in the weights, the first in epoch 0, step 1" in whole_history(
+        PEACE, unharmed, skipping
+    )
+
+
+def test_what_is_no_state_is_left_to_the_loader() -> None:
+    refused = attempt(0, {"kind": "load", "says": None}, {"kind": "load", "says": place(1)})
+    assert true_states(PEACE, refused, [refused]) == ""
+
+
+def saving(step: int, at: int) -> dict[str, Any]:
+    return {"kind": "saving", "root": "store", "step": step, "places": [place(at)], "digests": {"model": f"m{at}"}}
+
+
+def test_a_loader_goes_on_where_the_weights_do() -> None:
+    restored = {"kind": "restored", "root": "store", "step": 6}
+    first = attempt(0, saving(3, at=3), saving(6, at=6), saving(6, at=7))
+    for at, right in ((6, True), (7, True), (3, False), (8, False)):
+        attempts = [first, attempt(1, restored, {"kind": "loaded", **place(at)})]
+        assert (same_place(PEACE, first, attempts) == "") is right
+    assert "loader 0 of start 1 went to epoch 0, step 8, but the checkpoint" in same_place(PEACE, first, attempts)
+    other = {"kind": "restored", "root": "another", "step": 6}
+    assert same_place(PEACE, first, [first, attempt(1, other, {"kind": "loaded", **place(3)})]) == ""
+
+
+def test_a_step_that_is_saved_twice_may_hold_either() -> None:
+    unharmed = attempt(0, saving(6, at=6), saving(6, at=7))
+    assert same_checkpoints(PEACE, unharmed, [attempt(0, saving(6, at=6))]) == ""
+    assert same_checkpoints(PEACE, unharmed, [attempt(0, saving(6, at=6), saving(6, at=8))]) == (
+        "'model' in the checkpoint of step 6 of start 0 differs"
+    )
+
+
+@pytest.mark.slow
+def test_a_script_whose_loader_runs_ahead_of_its_weights_is_found() -> None:
+    found = resumable.chaos.run([*HAND, "--ahead"], points=3, preload=["torch", "torch._dynamo"], jobs=2)
+    assert [outcome.name for outcome in found.failed] == ["0002", "0003"]  # the first is killed before any checkpoint
+    assert all("same place" in outcome.violations for outcome in found.failed)
+    assert "same checkpoints" in found.failed[0].violations  # behind an epoch's last step, a step further is the same
+
+
+# ---------------------------------------------------------------------- samples
+
+
+@pytest.mark.parametrize("indices", [True, False])
+def test_a_sample_that_comes_twice_is_found_by_its_index_or_by_its_content(indices: bool) -> None:
+    """Over ranks: rank 0 gets in step 2 what rank 1 had in step 1."""
+
+    def made(*rows: tuple[str, str]) -> Attempt:
+        ranks = {}
+        for rank in range(2):
+            steps = [(step, row[rank]) for step, row in enumerate(rows, 1)]
+            ranks[rank] = log(*(batch(step, name, indices=[name] if indices else None) for step, name in steps))
+        for one in ranks.values():
+            one.world = 2
+        return Attempt(0, ranks, status=0)
+
+    unharmed, twice = made(("a", "b"), ("c", "d")), made(("a", "b"), ("b", "d"))
+    assert each_sample_once(PEACE, unharmed, [unharmed]) == ""
+    assert each_sample_once(PEACE, unharmed, [twice]) == (
+        "sample b was trained on 2 times, and 1 times in the unharmed run, in epoch 0 of loader 0"
+    )
+    assert unharmed.ranks[0].batches[0, Place(0, 1)] == Batch(("a",) if indices else None, ("a",))
+
+
+# ---------------------------------------------------------------------- weights
+
+
+def test_the_weights_that_were_shown_last_count() -> None:
+    def showing(*digests: str) -> Attempt:
+        return attempt(0, *({"kind": "weights", "digest": digest} for digest in digests))
+
+    unharmed, finished = showing("epoch 0", "epoch 1"), attempt(2)
+    for attempts in ([showing("epoch 0"), showing("epoch 1")], [unharmed, finished]):
+        assert same_weights(PEACE, unharmed, attempts) == ""
+    assert "final weights" in same_weights(PEACE, unharmed, [unharmed, showing("epoch 0")])
+    assert "final weights" in same_weights(PEACE, unharmed, [finished])
+    assert same_weights(PEACE, finished, [unharmed]) == ""  # they were not the same in two unharmed runs
+
+
+@pytest.mark.slow
+def test_weights_are_compared_where_the_script_shows_them() -> None:
+    silent = resumable.chaos.run([*SMALL, "--lose-weights"], points=2)
+    assert silent.ok
+    assert any("record_weights(model)" in note for note in silent.notes)
+    shown = resumable.chaos.run([*SMALL, "--lose-weights", "--show-weights"], points=2)
+    assert [list(outcome.violations) for outcome in shown.failed] == [["same weights"]]
+    assert not any("record_weights" in note for note in shown.notes)
+    assert resumable.chaos.run([*SMALL, "--show-weights"], points=2).ok
+
+
+def test_showing_weights_costs_nothing_where_nobody_watches() -> None:
+    resumable.chaos.record_weights(object())  # it is not even looked at
+
+
+def test_the_moments_are_even_and_in_step_with_nothing() -> None:
+    survey = Survey(["point"] * 1000, [], [])
+    for limit in (1, 2, 7, 100, 1000, 2000):
+        moments = [case.legs[0].fault.number for case in exhaustive(survey, ["kill"], limit) if case.legs[0].fault]
+        assert len(moments) == min(limit, 1000)
+        assert moments == sorted(set(moments))
+        gaps = np.diff([0, *moments, 1000])
+        assert max(gaps) < 3 * 1000 / min(limit, 1000) + 1
+    picked = [case.legs[0].fault.number for case in exhaustive(survey, ["kill"], 12) if case.legs[0].fault]
+    for period in (2, 3, 4, 5):
+        assert {number % period for number in picked} == set(range(period))
+
+
+def test_a_script_that_never_resumes_proves_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    loop = (
+        "import resumable\nloader = resumable.wrap(list(range(6)))\n"
+        "for epoch in loader.epochs(2):\n    for batch in epoch:\n        {}\n"
+    )
+    script.write_text(loop.format("pass"))
+    with pytest.raises(ConfigurationError, match="never takes the state of its loader"):
+        resumable.chaos.run([sys.executable, str(script)], points=2, directory=tmp_path / "chaos")
+    script.write_text(loop.format("loader.state_dict()"))
+    with pytest.raises(ConfigurationError, match="started again 2 times, and never loaded the state of a loader"):
+        resumable.chaos.run([sys.executable, str(script)], points=2, directory=tmp_path / "chaos")
+
+
+def test_weights_that_are_no_numbers_prove_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    text = (
+        (SCRIPTS / "small_loop.py")
+        .read_text()
+        .replace('record_weights({"weights": weights})', 'record_weights([float("nan")])')
+    )
+    script.write_text(text)
+    found = resumable.chaos.run([sys.executable, str(script), "--show-weights"], points=1, directory=tmp_path / "chaos")
+    assert any("the weights are not finite numbers" in note for note in found.notes)
+    assert is_finite({"a": [1.0, np.arange(3)], "b": torch.ones(2)})
+    assert not is_finite({"a": [1.0, np.array([np.inf])]})
+    assert not is_finite(torch.tensor([1.0, float("nan")], dtype=torch.bfloat16))

@@ -1,0 +1,164 @@
+"""Bugs that are planted into the library, or into the script, are caught by a chaos run; without them it passes.
+
+A chaos run that finds nothing is worth as much as the bugs that it would have found. Each bug of `mutations/planted.py`
+is planted in the processes that train, in its unharmed runs too, as a real one would be.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import resumable
+from resumable.chaos import processes
+from resumable.errors import ConfigurationError
+
+sys.path.insert(0, str(Path(__file__).parent / "mutations"))
+
+import planted
+
+if TYPE_CHECKING:
+    from resumable.chaos import Report
+
+
+MUTATIONS = Path(planted.__file__).parent
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """What a chaos run is asked for.
+
+    Args:
+        words: of the command, behind the Python that runs it.
+        faults: their kinds.
+        points: moments for each kind.
+        more: other options.
+    """
+
+    words: tuple[str, ...]
+    faults: str
+    points: int
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, bug: str | None) -> Report:
+        words = [str(MUTATIONS / word) if word.endswith(".py") else word for word in self.words]
+        words = [sys.executable, *words, *(() if bug is None else ("--bug", bug))]
+        return resumable.chaos.run(words, faults=self.faults, points=self.points, jobs=2, **self.more)
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+CAMPAIGNS = {
+    "kill": Campaign(("train_plain.py",), "kill", 6),
+    "raise": Campaign(("train_plain.py", "--by-hand"), "raise", 2),
+    "replayed": Campaign(("train_plain.py", "--source", "replayed"), "kill", 4),
+    "stateful": Campaign(("train_plain.py", "--source", "stateful"), "kill", 3),
+    "store": Campaign(("train_plain.py", "--store"), "kill", 2),
+    "torn": Campaign(("train_plain.py", "--store"), "torn-write", 5),
+    "flip": Campaign(("train_plain.py", "--store"), "flip", 1),
+    "fsync": Campaign(("train_plain.py", "--store"), "lost-fsync", 2),
+    "workers": Campaign(("train_torch.py", "--workers", "2"), "kill", 3),
+    "stream": Campaign(("train_torch.py", "--workers", "2", "--stream"), "kill", 3),
+    "ranks": Campaign((*TORCHRUN, "train_torch.py"), "kill", 2, {"resize": [2, 1, 2]}),
+    "lightning": Campaign(("train_lightning.py",), "kill", 3),
+}
+FAST = {"kill", "raise"}
+
+
+@dataclass(frozen=True)
+class Caught:
+    """How a bug is caught: by which campaign, which check, and with which words."""
+
+    campaign: str
+    check: str
+    words: str
+
+
+PLACE = r"epoch \d, step \d"
+DATA = rf"start \d trained on other data than the unharmed run in {PLACE}: "
+BUGS = {
+    "epoch_lost": Caught("kill", "true states", r"told to go to epoch 1, step \d .* stands at epoch 0, step \d"),
+    "last_batch_repeated": Caught("kill", "true states", "told to go to epoch 0, step 4 .* at epoch 0, step 3"),
+    "last_batch_lost": Caught("kill", "true states", "told to go to epoch 0, step 3 .* stands at epoch 1, step 0"),
+    "position_rounded_up": Caught("kill", "true states", rf"told to go to {PLACE} .* stands at {PLACE}"),
+    "handed_twice": Caught("kill", "same weights", "final weights .* in the unharmed run"),
+    "keyed_by_count": Caught("kill", "same content", DATA + r"the content of row 0 \(sample \d+\)"),
+    "generators_forgotten": Caught("kill", "same weights", "final weights"),
+    "saved_before_step": Caught("kill", "same weights", "final weights"),
+    "helper_left_alive": Caught("kill", "nobody left", r"the processes \[\d+\] lived on after the end of start 0"),
+    "acked_when_handed": Caught("raise", "same weights", "final weights"),
+    "epoch_not_told": Caught("replayed", "same content", DATA),
+    "skipped_twice": Caught("replayed", "whole history", rf"not in the weights, the first in {PLACE}"),
+    "not_skipped": Caught("replayed", "same content", DATA),
+    "looked_ahead_lost": Caught("stateful", "same content", DATA),
+    "optimizer_forgotten": Caught("store", "same checkpoints", r"'(weights|momentum)' in the checkpoint of step \d"),
+    "oldest_resumed": Caught("store", "newest checkpoint", r"resumed from step \d, but step \d had been saved"),
+    "written_in_place": Caught("torn", "comes to its end", "start 1, in which nothing went wrong on purpose, failed"),
+    "removed_first": Caught("torn", "newest checkpoint", "resumed from step None, but step 1 had been saved"),
+    "not_compared": Caught("flip", "comes to its end", "start 1, in which nothing went wrong on purpose, failed"),
+    "not_synced": Caught("fsync", "checkpoints load", r"committed checkpoint of step \d .* holds 0 bytes"),
+    "requested_counted": Caught("workers", "same content", DATA),
+    "requested_saved": Caught("workers", "true states", rf"stood at {PLACE} .*, and its state says {PLACE}"),
+    "seeded_by_worker": Caught("workers", "same content", DATA + r"the content of row 0 \(sample \d+\)"),
+    "first_worker_begins": Caught("stream", "same content", DATA),
+    "old_ranks": Caught("ranks", "same content", DATA),
+    "acked_when_fetched": Caught("lightning", "same weights", "final weights"),
+}
+REFUSED = {"seed_of_the_time"}
+
+
+@pytest.fixture(autouse=True)
+def marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go to a directory of its own, and return the one in which the bugs that are run leave their marks."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(planted.MARKS, str(marks))
+    monkeypatch.setattr(processes, "_PATIENCE", 3.0)  # what these scripts leave alive stays alive
+    return marks
+
+
+def cases(names: Any, campaign_of: Any) -> list[Any]:
+    """Let only the campaigns that take seconds be in the fast part of the tests."""
+    return [pytest.param(one, marks=() if campaign_of(one) in FAST else pytest.mark.slow) for one in names]
+
+
+@pytest.mark.parametrize("campaign", cases(CAMPAIGNS, str))
+def test_without_a_bug_the_campaign_passes(campaign: str) -> None:
+    report = CAMPAIGNS[campaign].run(None)
+    assert report.ok, report.timeline()
+    assert all(outcome.fired for outcome in report.outcomes)
+    assert not [note for note in report.notes if "not the same in two unharmed runs" in note]
+
+
+@pytest.mark.parametrize("bug", cases(BUGS, lambda bug: BUGS[bug].campaign))
+def test_a_planted_bug_is_caught(bug: str, marks: Path) -> None:
+    caught = BUGS[bug]
+    report = CAMPAIGNS[caught.campaign].run(bug)
+    assert (marks / bug).exists(), "the bug was planted where nothing comes by"
+    told = [outcome.violations.get(caught.check, "") for outcome in report.outcomes]
+    assert any(re.search(caught.words, text, re.DOTALL) for text in told), str(report)
+
+
+def test_an_order_by_the_time_is_refused(marks: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"trained on different data.*\n.*Give every loader .* a seed"):
+        CAMPAIGNS["kill"].run("seed_of_the_time")
+    assert (marks / "seed_of_the_time").exists()
+
+
+def test_every_bug_has_its_test() -> None:
+    assert BUGS.keys() | REFUSED == planted.LIBRARY.keys() | planted.USER.keys()
+    assert {caught.campaign for caught in BUGS.values()} == CAMPAIGNS.keys()
+    assert all(plant.__doc__ for plant in planted.LIBRARY.values())
+
+
+def test_a_bug_of_a_function_that_is_gone_cannot_be_planted() -> None:
+    with pytest.raises(KeyError, match="_gone"):
+        planted.swap("resumable.loader:Loader", "_gone", lambda real: real)
+    script = [sys.executable, str(MUTATIONS / "train_plain.py"), "--bug", "no_such_bug"]
+    assert "there is no bug no_such_bug" in subprocess.run(script, capture_output=True, check=False, text=True).stderr

@@ -1,0 +1,124 @@
+"""`make chaos`: the catalogue has every backend in it, and each of its sources goes through every kind of fault."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import resumable
+from resumable import registry
+from resumable.backend import SnapshotBackend
+from resumable.chaos import Case, Fault, Leg, Outcome, Report
+from resumable.chaos.logs import Attempt
+from resumable.chaos.runner import Command
+from resumable.demo.catalogue import SOURCES, Source
+from resumable.demo.chaos.__main__ import main
+from resumable.demo.chaos.matrix import Row
+from resumable.demo.chaos.page import BEGIN, END, make_tables, write_page
+from resumable.demo.digits import Digits
+from resumable.feeds import IndexedFeed
+
+
+def wrap(source: Source) -> resumable.Loader:
+    """Make the loader of a source, or wrap what its training program does."""
+    module, _, function = source.make.partition(":")
+    images = np.random.default_rng(0).random((200, 8, 8), dtype=np.float32)
+    made = getattr(import_module(module), function)(Digits(images, np.arange(200, dtype=np.int64) % 10))
+    return made if isinstance(made, resumable.Loader) else resumable.wrap(made)
+
+
+def kind_of(loader: resumable.Loader) -> str:
+    feed: Any = loader._feed
+    if isinstance(feed, IndexedFeed):
+        return "indexed"
+    return "snapshot" if isinstance(feed._backend, SnapshotBackend) else "replay"
+
+
+def test_every_adapter_and_every_kind_of_backend_has_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever registers a backend has to give the demo a source of it, and so chaos."""
+    asked: set[str] = set()
+    load = registry._load
+
+    def note(entry: registry.Entry) -> Any:
+        asked.add(entry.path)
+        return load(entry)
+
+    monkeypatch.setattr(registry, "_load", note)
+    kinds = {kind_of(wrap(source)) for source in SOURCES.values()}
+    known = {entry.path for entry in registry._adapters.values()} | {registry._SEQUENCE.path, registry._ITERABLE.path}
+    assert not known - asked, "no source of the demo's catalogue uses these adapters, so chaos does not reach them"
+    assert kinds == {"indexed", "snapshot", "replay"}
+
+
+@pytest.mark.slow
+def test_a_source_goes_through_faults_by_the_entry_of_make_chaos(tmp_path: Path) -> None:
+    faults = ["kill", "torn-write", "flip", "worker-raise"]
+    words = ["--sources=list,stream", f"--faults={','.join(faults)}", "--points=1", f"--directory={tmp_path / 'runs'}"]
+    found = subprocess.run(
+        [sys.executable, "-m", "resumable.demo.chaos", *words], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert (
+        "2 sources, 7 cases with 7 faults that fired and 14 starts of a training program; every promise was kept"
+        in (found.stdout)
+    )
+    for fault in faults:
+        assert f"| `{fault}` | {'–' if fault == 'worker-raise' else 1} | 1 |" in found.stdout  # noqa: RUF001  # a dash
+    assert (
+        "`worker-raise` (a sample cannot be read in a worker process) with `list`: it has no worker processes."
+        in found.stdout
+    )
+    assert str(tmp_path) not in found.stdout
+
+
+def rows() -> list[Row]:
+    """One source that passed, one that broke a promise, and one that could not be tested."""
+    outcomes = [
+        Outcome.of(Case((Leg(Fault("kill", 7)), Leg())), Path("0001"), [Attempt(0, fired=True), Attempt(1)], found)
+        for found in ({}, {"same weights": "they differ"})
+    ]
+    reports = [Report(Command(("python",)), 0, Attempt(0), outcomes=[outcome]) for outcome in outcomes]
+    return [
+        Row("good", "a good one", reports[0], impossible={"stale": "it saves nothing"}),
+        Row("bad", "a bad one", reports[1], impossible={"stale": "it saves nothing"}),
+        Row("gone", "one without its framework", error="pip install something"),
+    ]
+
+
+def test_the_page_hides_nothing() -> None:
+    text = make_tables(rows(), ["kill", "stale"], 3)
+    assert "3 sources, 2 cases with 2 faults that fired and 4 starts" in text
+    assert "a promise was broken in 2 of them. Each kind of fault happens at 3 moments" in text
+    assert "| `kill` | 1 | 1, **1** | **failed** |" in text
+    assert "- `bad`, kill at point 7: same weights" in text
+    assert "- `gone` could not be tested" in text
+    assert "- `stale` (SIGKILL, and the newest checkpoint is gone) with `good`, `bad`: it saves nothing." in text
+    assert [row.ok for row in rows()] == [True, False, False]
+
+
+def test_the_tables_stand_between_the_marks_of_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\nbehind\n")
+    for _ in range(2):
+        write_page(page, rows(), ["kill"], 3)
+    text = page.read_text()
+    assert text.startswith(f"# Title\n\n{BEGIN}\n\n3 sources")
+    assert text.endswith(f"{END}\n\nbehind\n")
+    assert "old" not in text
+
+
+def test_a_part_of_the_sources_is_no_page(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--sources=list"], ["--faults=kill"]):
+        with pytest.raises(SystemExit):
+            main([*words, "--page=page.md"])
+        assert "it needs a run of all sources and faults" in capsys.readouterr().err
+    for words, message in ((["--sources=lost"], "there is no source 'lost'"), (["--faults=rain"], "there is no fault")):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert message in capsys.readouterr().err
