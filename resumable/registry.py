@@ -38,7 +38,7 @@ _FFCV = Entry("resumable.backends.ffcv:adapt", 'pip install "resumable[ffcv]"')
 _SEQUENCE = Entry("resumable.backends.sequence:adapt", "")
 _ITERABLE = Entry("resumable.backends.iterable:adapt", "")
 
-_DALI = Entry("resumable.backends.dali.adapter:adapt", 'pip install "resumable[dali]"')
+_DALI = Entry("resumable.backends.dali.native.adapter:adapt", 'pip install "resumable[dali]"')
 
 _TFDS = Entry("resumable.backends.tfds:adapt", 'pip install "resumable[tfds]"')
 _TFDATA = Entry("resumable.backends.tfdata:adapt", 'pip install "resumable[tf]"')
@@ -47,9 +47,9 @@ _OF_TFDATA = _TFDATA._replace(path="resumable.backends.tfdata:refuse_iterators")
 _adapters: dict[str, Entry] = {
     "torch.utils.data.dataloader.DataLoader": Entry("resumable.backends.torch:adapt", 'pip install "resumable[torch]"'),
     "nvidia.dali.plugin.base_iterator._DaliBaseIterator": _DALI,
-    "resumable.backends.dali.turns.InTurn": _DALI,
-    "resumable.backends.dali.source.Source": Entry(
-        "resumable.backends.dali.elastic_backend:adapt", 'pip install "resumable[dali,torch]"'
+    "resumable.backends.dali.native.turns.InTurn": _DALI,
+    "resumable.backends.dali.elastic.source.Source": Entry(
+        "resumable.backends.dali.elastic.backend:adapt", 'pip install "resumable[dali,torch]"'
     ),
     "resumable.backends.tfds.source.TfdsSource": _TFDS,
     "tensorflow_datasets.core.data_sources.base.BaseDataSource": _TFDS,

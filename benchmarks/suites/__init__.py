@@ -1,6 +1,6 @@
 """What is compared with what. A suite is a function of the plan that returns tables."""
 
-from benchmarks.suites import dali, lightning, memory, peers, resume, startup, state, tfdata, tfds, throughput
+from benchmarks.suites import dali, ffcv, lightning, memory, peers, resume, startup, state, tfdata, tfds, throughput
 
 __all__ = ["SUITES"]
 
@@ -11,6 +11,7 @@ SUITES = {
     "resume": resume.run,
     "memory": memory.run,
     "dali": dali.run,
+    "ffcv": ffcv.run,
     "tfdata": tfdata.run,
     "lightning": lightning.run,
     "peers": peers.run,

@@ -46,6 +46,7 @@ SOURCES = {
     "tfdata": Source(
         "tf.data, shuffle buffer", "resumable.demo.tfdata:make_tfdata", slow=("torch", "torch._dynamo", "tensorflow")
     ),
+    "ffcv": Source("FFCV", "resumable.demo.ffcv:make_ffcv", slow=("torch", "torch._dynamo", "ffcv.loader")),
     "tfds": Source("TensorFlow Datasets", f"{_TFDS}:make_tfds", slow=("torch", "torch._dynamo", "tensorflow_datasets")),
     "lightning": Source("Lightning, DataLoader", f"{_MODULE}:make_plain", _LIGHTNING, _TRAINER),
     "lightning-stream": Source(

@@ -17,8 +17,8 @@ from nvidia.dali import fn, pipeline_def
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
 import resumable
-from resumable.backends.dali.elastic_uniforms import uniforms
-from resumable.backends.dali.source import source
+from resumable.backends.dali.elastic.source import source
+from resumable.backends.dali.elastic.uniforms import uniforms
 from resumable.errors import PromiseWarning, SampleError
 from resumable.testing import BackendTests
 
@@ -342,9 +342,8 @@ def test_options_of_wrap_that_do_not_fit_are_refused() -> None:
 
 def test_without_dali_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     made = source(images(), pipeline=augment, uniforms=4)  # needs no DALI
-    for name in list(sys.modules):
-        if name.startswith("resumable.backends.dali.elastic_"):
-            monkeypatch.delitem(sys.modules, name)
+    for name in ("backend", "engine", "graph"):
+        monkeypatch.delitem(sys.modules, f"resumable.backends.dali.elastic.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     with pytest.raises(resumable.errors.MissingDependencyError, match=r"needs nvidia.dali(.|\n)*pip install"):
         resumable.wrap(made, batch_size=4)

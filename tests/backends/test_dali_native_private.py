@@ -11,7 +11,7 @@ from nvidia.dali import Pipeline
 from nvidia.dali.plugin.base_iterator import _DaliBaseIterator
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
-from resumable.backends.dali import private
+from resumable.backends.dali.native import private
 from resumable.registry import _adapters
 
 NAMES = (

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resumable.backends.dali.source import source
-from resumable.backends.dali.turns import in_turn
+from resumable.backends.dali.elastic.source import source
+from resumable.backends.dali.native.turns import in_turn
 
 if TYPE_CHECKING:
     from resumable.options import Options
@@ -19,6 +19,6 @@ __all__ = ["adapt", "in_turn", "source"]
 
 def adapt(thing: Any, options: Options) -> Any:
     """Adapt a DALI iterator, a function of `checkpoints` that makes one, or what `in_turn` returned."""
-    from resumable.backends.dali import adapter  # noqa: PLC0415  # DALI itself is imported on first use only
+    from resumable.backends.dali.native import adapter  # noqa: PLC0415  # DALI itself is imported on first use only
 
     return adapter.adapt(thing, options)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from resumable.backends.dali.listing import fingerprint_files, is_of_files
-from resumable.backends.dali.private import operators, pipelines_of, settings_of
+from resumable.backends.dali.native.listing import fingerprint_files, is_of_files
+from resumable.backends.dali.native.private import operators, pipelines_of, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from resumable.backends.dali.private import Operator
+    from resumable.backends.dali.native.private import Operator
 
 __all__ = ["identity_of"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from resumable.backends.dali.private import at_end, resets_itself
+from resumable.backends.dali.native.private import at_end, resets_itself
 
 if TYPE_CHECKING:
-    from resumable.backends.dali.holders import Holder
+    from resumable.backends.dali.native.holders import Holder
 
 __all__ = ["Pass", "Source"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from resumable.backends.dali.private import operators, pipelines_of, settings_of
+from resumable.backends.dali.native.private import operators, pipelines_of, settings_of
 from resumable.errors import ConfigurationError, PromiseWarning
 
 if TYPE_CHECKING:

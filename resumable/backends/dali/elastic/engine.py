@@ -5,17 +5,17 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from resumable.backends.dali.elastic_failures import find_bad_sample, worker_death
-from resumable.backends.dali.elastic_graph import check_graph, make_pipeline
-from resumable.backends.dali.elastic_inputs import Feed
-from resumable.backends.dali.elastic_outputs import tensors
+from resumable.backends.dali.elastic.failures import find_bad_sample, worker_death
+from resumable.backends.dali.elastic.graph import check_graph, make_pipeline
+from resumable.backends.dali.elastic.inputs import Feed
+from resumable.backends.dali.elastic.outputs import tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resumable.backends.dali.elastic_graph import Pipeline
-    from resumable.backends.dali.elastic_inputs import Fed
-    from resumable.backends.dali.source import Source
+    from resumable.backends.dali.elastic.graph import Pipeline
+    from resumable.backends.dali.elastic.inputs import Fed
+    from resumable.backends.dali.elastic.source import Source
 
 __all__ = ["Engine"]
 

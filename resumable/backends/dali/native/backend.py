@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from resumable.backends.dali.passes import Source
+    from resumable.backends.dali.native.passes import Source
 
 __all__ = ["NativeBackend"]
 

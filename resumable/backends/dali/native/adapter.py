@@ -6,18 +6,24 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from resumable.backends.dali.graph import identity_of
-from resumable.backends.dali.holders import Kept, Made
-from resumable.backends.dali.native import NativeBackend
-from resumable.backends.dali.passes import Pass
-from resumable.backends.dali.private import BaseIterator, checkpoints_itself
-from resumable.backends.dali.promises import check_shards, length_of_epoch, shards_of, warn_of_order, warn_of_samples
-from resumable.backends.dali.refusals import check_fresh, check_pipelines
-from resumable.backends.dali.turns import InTurn, Turns
+from resumable.backends.dali.native.backend import NativeBackend
+from resumable.backends.dali.native.graph import identity_of
+from resumable.backends.dali.native.holders import Kept, Made
+from resumable.backends.dali.native.passes import Pass
+from resumable.backends.dali.native.private import BaseIterator, checkpoints_itself
+from resumable.backends.dali.native.promises import (
+    check_shards,
+    length_of_epoch,
+    shards_of,
+    warn_of_order,
+    warn_of_samples,
+)
+from resumable.backends.dali.native.refusals import check_fresh, check_pipelines
+from resumable.backends.dali.native.turns import InTurn, Turns
 from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from resumable.backends.dali.passes import Source
+    from resumable.backends.dali.native.passes import Source
     from resumable.options import Options
 
 __all__ = ["adapt"]

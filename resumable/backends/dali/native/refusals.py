@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from resumable.backends.dali.private import (
+from resumable.backends.dali.native.private import (
     BaseIterator,
     callbacks,
     checkpoints_itself,

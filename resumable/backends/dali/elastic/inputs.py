@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from resumable.backends.dali.elastic_uniforms import uniforms
+from resumable.backends.dali.elastic.uniforms import uniforms
 from resumable.faults import point
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from resumable.backend import Request
-    from resumable.backends.dali.sources_samples import Files, Labelled
+    from resumable.backends.dali.elastic.samples import Files, Labelled
     from resumable.reading import Reader
 
 __all__ = ["Fed", "Feed", "read_here", "read_paths"]

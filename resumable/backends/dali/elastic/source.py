@@ -11,7 +11,7 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from resumable.backends.dali.sources_samples import Dataset, Files, is_paths
+from resumable.backends.dali.elastic.samples import Dataset, Files, is_paths
 from resumable.checks import length_of
 from resumable.errors import ConfigurationError, UnsupportedError
 

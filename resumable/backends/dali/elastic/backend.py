@@ -6,10 +6,10 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from resumable.backends.dali.elastic_engine import Engine
-from resumable.backends.dali.elastic_failures import worker_death
-from resumable.backends.dali.elastic_inputs import read_here, read_paths
-from resumable.backends.dali.sources_samples import Files
+from resumable.backends.dali.elastic.engine import Engine
+from resumable.backends.dali.elastic.failures import worker_death
+from resumable.backends.dali.elastic.inputs import read_here, read_paths
+from resumable.backends.dali.elastic.samples import Files
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.reading import Reader
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from resumable.backend import Request
-    from resumable.backends.dali.elastic_inputs import Fed
-    from resumable.backends.dali.elastic_workers import Workers
-    from resumable.backends.dali.source import Source
+    from resumable.backends.dali.elastic.inputs import Fed
+    from resumable.backends.dali.elastic.source import Source
+    from resumable.backends.dali.elastic.workers import Workers
     from resumable.options import Options
 
 __all__ = ["DaliBackend", "adapt"]
@@ -105,7 +105,7 @@ class DaliBackend:
 
     def _started(self) -> Workers:
         if self._workers is None:
-            from resumable.backends.dali.elastic_workers import Workers  # noqa: PLC0415  # torch, where it is needed
+            from resumable.backends.dali.elastic.workers import Workers  # noqa: PLC0415  # torch, where it is needed
 
             self._workers = Workers(self._reader, self._source.workers, self._source.start_method)
         return self._workers

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable.backends.dali.sources_lists import classes_of, lines_of
+from resumable.backends.dali.elastic.lists import classes_of, lines_of
 from resumable.errors import ConfigurationError, SampleError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedErro
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from resumable.backends.dali.source import Source
+    from resumable.backends.dali.elastic.source import Source
 
 __all__ = ["Pipeline", "check_graph", "make_pipeline"]
 

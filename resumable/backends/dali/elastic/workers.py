@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from resumable.backends.dali.elastic_inputs import Fed
+from resumable.backends.dali.elastic.inputs import Fed
 from resumable.faults import point
 
 if TYPE_CHECKING:

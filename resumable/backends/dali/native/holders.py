@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from resumable.backends.dali.private import Blueprint, has_eaten_an_end, pipelines_of, rebuild
-from resumable.backends.dali.refusals import check_holds_checkpoints, refuse_errors
+from resumable.backends.dali.native.private import Blueprint, has_eaten_an_end, pipelines_of, rebuild
+from resumable.backends.dali.native.refusals import check_holds_checkpoints, refuse_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

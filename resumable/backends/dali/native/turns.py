@@ -9,7 +9,7 @@ from resumable.errors import ConfigurationError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from resumable.backends.dali.passes import Source
+    from resumable.backends.dali.native.passes import Source
 
 __all__ = ["InTurn", "Order", "Turns", "in_turn"]
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable.backends.dali.elastic_graph import make_pipeline
-from resumable.backends.dali.elastic_uniforms import uniforms
-from resumable.backends.dali.sources_samples import Files
+from resumable.backends.dali.elastic.graph import make_pipeline
+from resumable.backends.dali.elastic.samples import Files
+from resumable.backends.dali.elastic.uniforms import uniforms
 from resumable.errors import DataError, SampleError, WorkerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from resumable.backend import Request
-    from resumable.backends.dali.source import Source
+    from resumable.backends.dali.elastic.source import Source
 
 __all__ = ["find_bad_sample", "worker_death"]
 

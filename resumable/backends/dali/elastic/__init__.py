@@ -1,0 +1,1 @@
+"""DALI pipelines that are fed by our sampler, so that any batch can be asked for."""

@@ -1,0 +1,1 @@
+"""DALI's own iterators behind a Loader, resumed by DALI's checkpoints."""
