@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 READY := $(VENV)/.ready
+# The tests of a file, or of a class, run in one process.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadscope
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lint types docs test test-fast demo chaos bench format clean
@@ -41,10 +43,10 @@ docs: $(READY)  ## build the documentation; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test-fast: $(READY)  ## the tests that take seconds
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow'
 
 test: lint types docs  ## everything that continuous integration runs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 demo: $(READY)  ## kill real training runs with SIGKILL, resume them, compare
 	$(BIN)/python -m resumable.demo

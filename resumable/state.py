@@ -47,6 +47,7 @@ _REMEDIES = {
     "backend.decode": "Other decoders give other pixels. Give the source the decoder of the run that saved it.",
     "backend.fields": "Give the source the fields of the run that saved it.",
     "backend.layout": "The data set was written into other shards. Give the files that the run was started with.",
+    "backend.pipeline": "Give the Loader the pipelines that the run was started with.",
     "backend": "Give the data that the run was started with, or start a new run. If only its name changed, give both "
     "runs the same wrap(..., identity=...).",
     "backend.length": "The data grew or shrank since. Give the data that the run was started with, or start a new run.",

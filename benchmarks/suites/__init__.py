@@ -1,6 +1,19 @@
 """What is compared with what. A suite is a function of the plan that returns tables."""
 
-from benchmarks.suites import dali, ffcv, lightning, memory, peers, resume, startup, state, tfdata, tfds, throughput
+from benchmarks.suites import (
+    dali,
+    dali_elastic,
+    ffcv,
+    lightning,
+    memory,
+    peers,
+    resume,
+    startup,
+    state,
+    tfdata,
+    tfds,
+    throughput,
+)
 
 __all__ = ["SUITES"]
 
@@ -11,6 +24,7 @@ SUITES = {
     "resume": resume.run,
     "memory": memory.run,
     "dali": dali.run,
+    "dali-elastic": dali_elastic.run,
     "ffcv": ffcv.run,
     "tfdata": tfdata.run,
     "lightning": lightning.run,

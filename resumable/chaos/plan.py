@@ -183,6 +183,8 @@ def _spread(moments: Sequence[int], limit: int | None) -> Sequence[int]:
     """
     if limit is None or len(moments) <= limit:
         return moments
+    if limit == 0:
+        return []
     borders = [len(moments) * number // limit for number in range(limit + 1)]
     places = [number * _GOLDEN % 1.0 for number in range(1, limit + 1)]
     return [

@@ -195,7 +195,7 @@ def _is_member(stat: Path, group: int, mark: str) -> bool:
         state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
         if state in {"Z", "X"}:
             return False
-        return int(its_group) == group or _has_mark(stat, mark)
+        return (group != 0 and int(its_group) == group) or _has_mark(stat, mark)  # the kernel's have the group 0
     except (OSError, ValueError):  # it ended in the meantime, or belongs to somebody else
         return False
 

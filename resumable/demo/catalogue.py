@@ -43,6 +43,11 @@ SOURCES = {
     "stateful-stream": Source("IterableDataset with state, 2 workers", f"{_MODULE}:make_stateful_stream"),
     "stream": Source("IterableDataset, 2 workers", f"{_MODULE}:make_stream"),
     "dali": Source("DALI, JPEG files", _DALI, slow=("torch", "torch._dynamo", "nvidia.dali.plugin.pytorch")),
+    "dali-elastic": Source(
+        "DALI, fed by our sampler",
+        "resumable.demo.dali:make_dali_elastic",
+        slow=("torch", "torch._dynamo", "nvidia.dali.plugin.pytorch"),
+    ),
     "tfdata": Source(
         "tf.data, shuffle buffer", "resumable.demo.tfdata:make_tfdata", slow=("torch", "torch._dynamo", "tensorflow")
     ),

@@ -15,13 +15,14 @@ from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPoli
 from PIL import Image
 
 import resumable
+from resumable.backends.dali import source
 from resumable.demo.digits import BATCH_SIZE
 
 if TYPE_CHECKING:
     from resumable.demo.digits import Digits
     from resumable.loader import Loader
 
-__all__ = ["make_dali"]
+__all__ = ["make_dali", "make_dali_elastic"]
 
 
 def make_dali(digits: Digits) -> Loader:
@@ -31,6 +32,19 @@ def make_dali(digits: Digits) -> Loader:
         pipeline, reader_name="Reader", last_batch_policy=LastBatchPolicy.PARTIAL, auto_reset=True
     )
     return resumable.wrap(iterator, transform=_images_and_labels)
+
+
+def make_dali_elastic(digits: Digits) -> Loader:
+    """Let our sampler feed DALI."""
+    described = source(_write_files(digits), pipeline=_augment, uniforms=3, num_threads=1)
+    return resumable.wrap(described, batch_size=BATCH_SIZE, shuffle=True)
+
+
+def _augment(raw: Any, label: Any, u: Any) -> tuple[Any, Any]:
+    image = fn.decoders.image(raw, device="cpu", output_type=types.GRAY)
+    image = fn.crop(image, crop=(7, 7), crop_pos_x=u[0], crop_pos_y=u[1])
+    image = fn.resize(image, resize_x=8, resize_y=8)
+    return fn.crop_mirror_normalize(image, output_layout="CHW", std=[255.0]) + 0.05 * u[2], label
 
 
 @pipeline_def(batch_size=BATCH_SIZE, num_threads=1, device_id=None, seed=0)  # type: ignore[untyped-decorator]  # DALI's

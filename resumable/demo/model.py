@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from resumable.demo.digits import Digits
 
-__all__ = ["Classifier", "digest", "evaluate", "make_optimizer", "score", "training_loss"]
+__all__ = ["Classifier", "digest", "evaluate", "images_and_labels", "make_optimizer", "score", "training_loss"]
 
 
 class Classifier(nn.Module):
@@ -43,6 +43,14 @@ class Classifier(nn.Module):
 def make_optimizer(model: Classifier) -> torch.optim.Optimizer:
     """Make the optimizer, whose momenta belong into the checkpoint, too."""
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def images_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
+    """Take a batch apart that came as a pair, or under names."""
+    if isinstance(batch, dict):
+        return batch["data"], batch["label"].squeeze(-1).long()
+    images, labels = batch
+    return images, labels
 
 
 def training_loss(model: Classifier, images: Tensor, labels: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import resumable
-from resumable.demo.model import Classifier, digest, evaluate, make_optimizer, training_loss
+from resumable.demo.model import Classifier, digest, evaluate, images_and_labels, make_optimizer, training_loss
 from resumable.demo.task import EPOCHS, SAVE_EVERY, Task, read_task
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Training:
         """Train up to the end, from the last checkpoint where there is one."""
         self.resume()
         for epoch in self.loader.epochs(EPOCHS):
-            for images, labels in epoch:
+            for images, labels in map(images_and_labels, epoch):
                 self.ledger.write("received", self.steps)
                 self.train_on(images, labels)
                 self.note(epoch.number, images, labels)

@@ -91,6 +91,12 @@ def test_a_shell_script_is_run_by_its_path_or_is_refused_in_words(text: str, mes
         resumable.chaos.run(["./train.sh"])
 
 
+@linux
+def test_nobody_belongs_to_no_group() -> None:
+    """The kernel's processes have the group 0, and would be killed for it."""
+    assert living_members(0) == living_members(0, "NO_SUCH_VARIABLE=1") == []
+
+
 def test_a_directory_with_something_else_in_it_is_left_alone() -> None:
     Path("mine").mkdir()
     Path("mine/thesis.tex").write_text("all of it")

@@ -21,7 +21,7 @@ def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("script", "preload", "least"),
     [
-        ("small_loop.py", ["numpy"], 40),
+        ("small_loop.py", ["numpy"], 30),
         ("hand_loop.py", ["torch", "torch._dynamo"], 80),
         ("lightning_loop.py", ["torch", "torch._dynamo", "pytorch_lightning"], 50),
     ],

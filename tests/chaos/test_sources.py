@@ -13,7 +13,6 @@ import pytest
 
 import resumable
 from resumable import registry
-from resumable.backend import SnapshotBackend
 from resumable.chaos import Case, Fault, Leg, Outcome, Report
 from resumable.chaos.logs import Attempt
 from resumable.chaos.runner import Command
@@ -34,10 +33,10 @@ def wrap(source: Source) -> resumable.Loader:
 
 
 def kind_of(loader: resumable.Loader) -> str:
-    feed: Any = loader._feed
-    if isinstance(feed, IndexedFeed):
+    if isinstance(loader._feed, IndexedFeed):
         return "indexed"
-    return "snapshot" if isinstance(feed._backend, SnapshotBackend) else "replay"
+    next(iter(loader))
+    return "snapshot" if "native" in loader.state_dict() else "replay"
 
 
 def test_every_adapter_and_every_kind_of_backend_has_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +51,9 @@ def test_every_adapter_and_every_kind_of_backend_has_a_source(monkeypatch: pytes
     monkeypatch.setattr(registry, "_load", note)
     kinds = {kind_of(wrap(source)) for source in SOURCES.values()}
     known = {entry.path for entry in registry._adapters.values()} | {registry._SEQUENCE.path, registry._ITERABLE.path}
-    assert not known - asked, "no source of the demo's catalogue uses these adapters, so chaos does not reach them"
+    known = {path for path in known if ":refuse" not in path}  # what only tells that something cannot be wrapped
+    missed = sorted(known - asked)
+    assert not missed, "no source of the demo's catalogue uses these adapters, so chaos does not reach them"
     assert kinds == {"indexed", "snapshot", "replay"}
 
 
@@ -104,13 +105,13 @@ def test_the_page_hides_nothing() -> None:
 
 def test_the_tables_stand_between_the_marks_of_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\nbehind\n")
+    page.write_text(f"# Title\n\n{BEGIN}\noutdated\n{END}\n\nbehind\n")
     for _ in range(2):
         write_page(page, rows(), ["kill"], 3)
     text = page.read_text()
     assert text.startswith(f"# Title\n\n{BEGIN}\n\n3 sources")
     assert text.endswith(f"{END}\n\nbehind\n")
-    assert "old" not in text
+    assert "outdated" not in text
 
 
 def test_a_part_of_the_sources_is_no_page(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,84 @@
+"""Epochs of an FFCV Loader, as it is and wrapped, and the time to its first batch."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ffcv.fields import IntField, RGBImageField
+from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder
+from ffcv.loader import Loader, OrderOption
+from ffcv.transforms import Cutout, RandomHorizontalFlip, RandomTranslate, Squeeze, ToTensor, ToTorchImage
+from ffcv.writer import DatasetWriter
+
+import resumable
+from resumable.backends.ffcv import source
+
+__all__ = ["Epochs"]
+
+
+class Epochs:
+    """Reads epochs of one Loader, plain and wrapped.
+
+    Args:
+        mode: "raw" or "jpg".
+        workers: threads of the Loader.
+        images: in the file.
+        size: of an image, in pixels.
+        cache: folder for compiled code; empty for none.
+    """
+
+    def __init__(self, *, mode: str, workers: int, images: int, size: int, cache: str = "") -> None:
+        path = _write(mode, images, size)
+        pipelines = {
+            "image": [
+                RandomResizedCropRGBImageDecoder((size, size)), RandomHorizontalFlip(), Cutout(size // 4),
+                RandomTranslate(4), ToTensor(), ToTorchImage(),
+            ],
+            "label": [IntDecoder(), ToTensor(), Squeeze()],
+        }  # fmt: skip
+        self._plain = Loader(path, 50, workers, order=OrderOption.RANDOM, pipelines=pipelines)
+        self._wrapped = resumable.wrap(source(self._plain, compile_cache=cache or False))
+
+    def first(self, *, wrapped: bool) -> float:
+        """Return the seconds to the first batch, compiling included."""
+        begin = time.perf_counter()
+        for _ in self._wrapped if wrapped else self._plain:
+            break
+        return time.perf_counter() - begin
+
+    def epoch(self, *, wrapped: bool) -> dict[str, float]:
+        """Read an epoch; return its seconds by the clock, and of all threads on processors."""
+        gc.collect()
+        loader: Any = self._wrapped if wrapped else self._plain
+        if wrapped:
+            loader.seek(epoch=loader.epoch)
+        wall, processor = time.perf_counter(), time.process_time()
+        for _ in loader:
+            pass
+        return {"wall": time.perf_counter() - wall, "processor": time.process_time() - processor}
+
+
+def _write(mode: str, images: int, size: int) -> str:
+    path = Path(tempfile.gettempdir(), f"resumable-benchmark-{mode}-{images}-{size}.beton")
+    if not path.exists():
+        fields = {"image": RGBImageField(write_mode=mode, jpeg_quality=90), "label": IntField()}
+        DatasetWriter(str(path), fields, num_workers=1).from_indexed_dataset(_Images(images, size))
+    return str(path)
+
+
+class _Images:
+    def __init__(self, count: int, size: int) -> None:
+        self._count, self._size = count, size
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], int]:
+        rows, columns = np.mgrid[: self._size, : self._size]
+        image = np.stack([rows * 3 + index, columns * 2, rows + columns], axis=-1) % 256
+        return image.astype(np.uint8), index

@@ -1,0 +1,149 @@
+"""tf.data pipelines, alone and wrapped, measured inside of a process."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf
+
+import resumable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["PIPELINES", "Reading", "States"]
+
+_BATCH = 64
+
+
+def _decoded(index: Any) -> Any:
+    seed = tf.stack([index, index])
+    return tf.random.stateless_uniform((64, 64, 3), seed, maxval=256, dtype=tf.int32)
+
+
+def _rows(index: Any) -> Any:
+    return tf.data.Dataset.range(index * 1000, index * 1000 + 1000)
+
+
+def _numbers(length: int, buffer: int) -> Any:
+    return tf.data.Dataset.range(length).shuffle(buffer, seed=1).batch(_BATCH).prefetch(2)
+
+
+def _before(length: int, buffer: int) -> Any:
+    shuffled = tf.data.Dataset.range(length).shuffle(buffer, seed=1)
+    return shuffled.map(_decoded, num_parallel_calls=2).batch(_BATCH).prefetch(2)
+
+
+def _behind(length: int, buffer: int) -> Any:
+    decoded = tf.data.Dataset.range(length).map(_decoded, num_parallel_calls=2)
+    return decoded.shuffle(buffer, seed=1).batch(_BATCH).prefetch(2)
+
+
+def _interleaved(length: int, buffer: int) -> Any:
+    files = tf.data.Dataset.range(max(length // 1000, 1)).shuffle(64, seed=1)
+    rows = files.interleave(_rows, cycle_length=4, num_parallel_calls=2).shuffle(buffer, seed=2)
+    return rows.map(_decoded, num_parallel_calls=2).batch(_BATCH).prefetch(2)
+
+
+PIPELINES: dict[str, Callable[[int, int], Any]] = {
+    "numbers": _numbers,
+    "shuffle, then decode": _before,
+    "decode, then shuffle": _behind,
+    "parallel interleave": _interleaved,
+}
+
+
+class Reading:
+    """Reads one pipeline without end, pass after pass.
+
+    Args:
+        name: of the pipeline.
+        length: elements of a pass, before they are batched.
+        buffer: of the shuffle.
+        wrapped: by this package, or alone.
+    """
+
+    def __init__(self, name: str, length: int, buffer: int, *, wrapped: bool) -> None:
+        dataset = PIPELINES[name](length, buffer)
+        self._batches = _endless(resumable.wrap(dataset) if wrapped else _Passes(dataset))
+        next(self._batches)
+
+    def turn(self, batches: int, seconds: float) -> float:
+        """Return the batches per second of up to `batches` batches, or of `seconds`."""
+        begin, count = time.perf_counter(), 0
+        while count < batches and time.perf_counter() - begin < seconds:
+            next(self._batches)
+            count += 1
+        return count / (time.perf_counter() - begin)
+
+
+class _Passes:
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator: Iterator[Any] = self._dataset.as_numpy_iterator()
+        return iterator
+
+
+def _endless(source: Any) -> Iterator[Any]:
+    while True:
+        yield from source
+
+
+class States:
+    """Takes the state of a pipeline in the middle of a pass, and goes back to it.
+
+    Args:
+        name: of the pipeline.
+        length: elements of a pass, before they are batched.
+        buffer: of the shuffle.
+    """
+
+    def __init__(self, name: str, length: int, buffer: int) -> None:
+        self._dataset, self._middle = PIPELINES[name](length, buffer), length // _BATCH // 2
+        self._loader = resumable.wrap(self._dataset)
+        batches = iter(self._loader)
+        for _ in range(self._middle):
+            next(batches)
+        self._state = self._loader.state_dict()
+
+    def strategy(self) -> str:
+        """Return how it is resumed."""
+        return str(self._state["backend"]["kind"]).partition("/")[2]
+
+    def size(self) -> int:
+        """Return the bytes of TensorFlow's state."""
+        return len(self._state["native"]["snapshot"]["state"])
+
+    def save(self) -> float:
+        """Return the milliseconds of a state, behind another batch each time."""
+        next(iter(self._loader))
+        begin = time.perf_counter()
+        self._loader.state_dict()
+        return (time.perf_counter() - begin) * 1e3
+
+    def resume(self) -> float:
+        """Return the milliseconds from making the loader to the first batch behind the state."""
+        begin = time.perf_counter()
+        loader = resumable.wrap(self._dataset)
+        loader.load_state_dict(self._state)
+        next(iter(loader))
+        return (time.perf_counter() - begin) * 1e3
+
+    def replay(self) -> float:
+        """Return the milliseconds of the same by reading all that is behind."""
+        begin = time.perf_counter()
+        batches = iter(self._dataset.skip(self._middle).as_numpy_iterator())
+        next(batches)
+        return (time.perf_counter() - begin) * 1e3
+
+    def cold(self) -> float:
+        """Return the milliseconds from making the loader to the first batch of a new run."""
+        begin = time.perf_counter()
+        next(iter(resumable.wrap(self._dataset)))
+        return (time.perf_counter() - begin) * 1e3

@@ -1,0 +1,101 @@
+"""Takes a Loader of FFCV apart: its order, its batches, and which of its operations can be made reproducible."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ffcv.loader import Loader
+from ffcv.pipeline.compiler import Compiler
+
+from resumable.backends.ffcv.backend import FFCVBackend
+from resumable.backends.ffcv.operations import own_generators
+from resumable.backends.ffcv.order import find_order
+from resumable.backends.ffcv.source import Source
+from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
+
+if TYPE_CHECKING:
+    from resumable.backends.ffcv.pipeline import Planned
+    from resumable.options import Options
+
+__all__ = ["adapt"]
+
+
+def adapt(thing: Any, options: Options) -> tuple[FFCVBackend, Options] | None:
+    """Adapt a Loader or what `source` made of one; None where a subclass iterates in a way of its own."""
+    source = thing if isinstance(thing, Source) else Source(thing)
+    loader = source.loader
+    if not isinstance(loader, Loader) or type(loader).__iter__ is not Loader.__iter__:
+        return None
+    options.refuse(
+        "a Loader of FFCV",
+        batch_size="Give it to the Loader.",
+        shuffle="Give order to the Loader.",
+        transform="Put an operation into the Loader's pipelines.",
+        collate="FFCV makes whole batches.",
+        shard="The ranks get disjoint samples by their index.",
+    )
+    options = replace(options, randomness=_randomness(source, options))
+    backend = FFCVBackend(source, options)
+    if options.randomness != "off":
+        _check_randomness(source, options, backend.pipeline.planned)
+    return backend, replace(
+        options,
+        batch_size=loader.batch_size,
+        sampler=options.sampler or find_order(loader, options.seed, source.window),
+        tail=options.tail or ("drop" if loader.drop_last else "partial"),
+    )
+
+
+def _randomness(source: Source, options: Options) -> Any:
+    if not source.keyed and options.randomness not in {None, "off"}:
+        raise ConfigurationError(
+            f"keyed=False was given to source(), and randomness={options.randomness!r} to wrap().\n"
+            "The one leaves the randomness to FFCV, the other makes it reproducible. Leave one of them out."
+        )
+    if not source.keyed or options.randomness == "off":
+        return "off"
+    if not Compiler.is_enabled:
+        raise UnsupportedError(
+            "FFCV's compiler is switched off (Compiler.set_enabled(False)), so operations draw from the generators of "
+            'the training process.\nKeys could not reach them. Switch it on, or wrap(..., randomness="off").'
+        )
+    return options.randomness or "sample"
+
+
+def _check_randomness(source: Source, options: Options, planned: list[Planned]) -> None:
+    for each in planned:
+        operation, mode = each.place.operation, each.plan.mode
+        name = type(getattr(operation, "module", operation)).__qualname__
+        kept = own_generators(operation, each.function) if mode in {"late", "batch"} else []
+        if kept and type(operation) not in source.modes:
+            _refuse(source, name, kept)
+        elif mode == "mixup" and options.randomness == "sample":
+            _warn(f"{name} mixes the samples of a batch", name)
+        elif mode == "batch" and not each.plan.known and options.randomness == "sample":
+            _warn(f"{name} draws random numbers, and may mix the samples of a batch,", name)
+
+
+def _warn(what: str, name: str) -> None:
+    warnings.warn(
+        f"{what}, so its randomness belongs to the batch: it is exact after a resume, but changes with the batch size "
+        f'and the number of ranks.\nGive wrap(..., randomness="batch") to accept it. If the operation takes each '
+        f'sample by itself, say so: wrap(source(loader, keyed={{{name}: "sample"}})), with source from '
+        "resumable.backends.ffcv.",
+        PromiseWarning,
+        stacklevel=6,
+    )
+
+
+def _refuse(source: Source, name: str, kept: list[str]) -> None:
+    told = (
+        f"{name} draws from random generators of its own ({', '.join(kept)}), which no key can set.\n"
+        "A resumed run would get other augmentations than an uninterrupted one. Let it draw from the global generators,"
+    )
+    if source.on_nondeterministic == "error":
+        raise UnsupportedError(
+            f'{told} or accept it: wrap(source(loader, on_nondeterministic="warn")), with source from '
+            "resumable.backends.ffcv."
+        )
+    warnings.warn(f"{told} or leave it at that.", PromiseWarning, stacklevel=6)

@@ -1,0 +1,127 @@
+"""Which operations of a pipeline are random, and how the randomness of each is made a function of keys.
+
+mode     what is done                                                             exact on any batch size and ranks
+plain    nothing: it is not random                                                yes
+sample   the generator is seeded before each sample                               yes
+batch    the generator is seeded once per batch, for one thread                   no
+mixup    FFCV's mixup: its proportions come from the key of the batch             no
+late     it runs where the batch is handed over, on global generators             no, if it is random
+         that are seeded once per batch and put back afterwards
+"""
+
+from __future__ import annotations
+
+import random
+import types
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from ffcv import transforms
+from ffcv.fields.rgb_image import ResizedCropRGBImageDecoder
+from ffcv.pipeline.graph import DecoderNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ffcv.pipeline.operation import Operation
+
+__all__ = ["Mode", "Plan", "is_ffcvs", "own_generators", "plan_for"]
+
+Mode = Literal["plain", "sample", "batch", "mixup", "late"]
+
+_RANDOM = (
+    transforms.RandomResizedCrop,
+    transforms.RandomHorizontalFlip,
+    transforms.Cutout,
+    transforms.RandomTranslate,
+    transforms.RandomBrightness,
+    transforms.RandomContrast,
+    transforms.RandomSaturation,
+)
+_MIXING = (transforms.ImageMixup, transforms.LabelMixup)
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+
+
+class Plan(NamedTuple):
+    """What is done about an operation; `known` tells that its randomness is FFCV's, or was told by the user."""
+
+    mode: Mode
+    known: bool = True
+
+
+def plan_for(node: Any, operation: Operation, code: Any, told: Mapping[type, Mode]) -> Plan:
+    """Decide about an operation.
+
+    Args:
+        node: of FFCV's graph.
+        operation: its decoder or transform.
+        code: what `generate_code` returned.
+        told: modes by type, from the user.
+    """
+    for kind in type(operation).__mro__:
+        if kind in told:
+            return Plan(told[kind])
+    if isinstance(node, DecoderNode):
+        per_sample = _generated_by(operation, ResizedCropRGBImageDecoder)
+        return Plan("plain") if not draws(code) else Plan("sample" if per_sample else "batch", known=per_sample)
+    if not node.is_jitted:
+        return Plan("plain" if is_ffcvs(operation) and not _is_module(operation) else "late")
+    if any(_generated_by(operation, kind) for kind in _RANDOM):
+        return Plan("sample")
+    if isinstance(operation, _MIXING) and is_ffcvs(operation):
+        return Plan("mixup")
+    return Plan("batch", known=False) if not is_ffcvs(operation) and draws(code) else Plan("plain")
+
+
+def own_generators(operation: Operation, code: Any) -> list[str]:
+    """Name the random generators that an operation keeps for itself, whose state no key can set."""
+    owners = [operation, *(operation.module.modules() if _is_module(operation) else ())]
+    values = [(name, value) for owner in owners for name, value in vars(owner).items()]
+    cells = getattr(code, "__closure__", None) or ()
+    values += zip(getattr(code, "__code__", code).co_freevars, (cell.cell_contents for cell in cells), strict=False)
+    return sorted({name for name, value in values if isinstance(value, _GENERATORS)})
+
+
+def draws(function: Any) -> bool:
+    """Tell whether a function that Numba compiles, or one that it calls, draws from `np.random` or `random`."""
+    return any(value in (np.random, random) or _is_bound_to_them(value) for value in _reached(function, set()))
+
+
+def _reached(function: Any, seen: set[int]) -> Iterator[Any]:
+    function = getattr(function, "py_func", function)
+    if id(function) in seen or not isinstance(function, types.FunctionType):
+        return
+    seen.add(id(function))
+    names = _names(function.__code__)
+    values = [function.__globals__[name] for name in names if name in function.__globals__]
+    values += [cell.cell_contents for cell in function.__closure__ or ()]
+    modules = [value for value in values if isinstance(value, types.ModuleType)]
+    values += [getattr(module, name) for module in modules for name in names if hasattr(module, name)]
+    for value in values:
+        if isinstance(value, (types.ModuleType, types.BuiltinFunctionType, types.MethodType)):
+            yield value
+        yield from _reached(value, seen)
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _is_bound_to_them(value: Any) -> bool:
+    return isinstance(getattr(value, "__self__", None), (np.random.RandomState, random.Random))
+
+
+def _is_module(operation: Operation) -> bool:
+    return isinstance(operation, transforms.ModuleWrapper)
+
+
+def is_ffcvs(operation: Operation) -> bool:
+    """Tell whether an operation is one of FFCV's own."""
+    return type(operation).__module__.startswith("ffcv.")
+
+
+def _generated_by(operation: Operation, kind: type) -> bool:
+    """Tell whether an operation's code is that of a class of FFCV, also in a subclass."""
+    return isinstance(operation, kind) and type(operation).generate_code is kind.generate_code  # type: ignore[attr-defined]

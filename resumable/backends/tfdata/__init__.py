@@ -1,0 +1,15 @@
+"""`tf.data` pipelines: `wrap(dataset)`, or `wrap(source(...))` for functions that build one and for options."""
+
+try:
+    import tensorflow as tf  # noqa: F401  # everything below relies on it
+except ImportError as error:
+    from resumable.errors import MissingDependencyError
+
+    raise MissingDependencyError(
+        'tf.data pipelines need TensorFlow, which cannot be imported here.\nInstall it: pip install "resumable[tf]"'
+    ) from error
+
+from resumable.backends.tfdata.adapter import adapt, refuse_iterators
+from resumable.backends.tfdata.source import Source, source
+
+__all__ = ["Source", "adapt", "refuse_iterators", "source"]

@@ -1,0 +1,162 @@
+"""Looks at a pipeline when it is wrapped: what it is, whether it can be resumed, and how."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import tensorflow as tf
+
+from resumable.backends.tfdata.backend import NativeBackend, ReplayBackend
+from resumable.backends.tfdata.elements import check_elements, converter
+from resumable.backends.tfdata.fingerprint import Fingerprint
+from resumable.backends.tfdata.graph import Graph
+from resumable.backends.tfdata.guards import check_pipeline
+from resumable.backends.tfdata.passes import Always, PerEpoch
+from resumable.backends.tfdata.source import Source
+from resumable.backends.tfdata.strategy import check_choice, plan
+from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from resumable.backends.tfdata.passes import Datasets
+    from resumable.backends.tfdata.strategy import Plan
+    from resumable.options import Options
+
+__all__ = ["adapt", "refuse_iterators"]
+
+_log = logging.getLogger("resumable")
+
+
+def adapt(pipeline: Any, options: Options) -> tuple[ReplayBackend, Options]:
+    """Adapt a `tf.data.Dataset`, or a `Source`."""
+    source = pipeline if isinstance(pipeline, Source) else Source(pipeline)
+    check_choice(source.strategy)
+    datasets, dataset = _datasets(source.pipeline)
+    check_elements(dataset.element_spec, source.convert)
+    graph = Graph(dataset)
+    check_pipeline(graph)
+    _check_fresh(datasets, graph)
+    chosen = plan(graph, source.strategy, assume_pure=source.assume_pure, per_epoch=datasets.per_epoch)
+    _say(chosen)
+    make = ReplayBackend if chosen.strategy == "replay" else NativeBackend
+    identity = _identity(Fingerprint(graph, dataset), options.identity)
+    return make(datasets, identity, chosen.strategy, converter(source.convert), _length(dataset)), options
+
+
+def refuse_iterators(iterator: Any, options: Options) -> NoReturn:  # noqa: ARG001  # an adapter is called with both
+    """Refuse what was made of a dataset, and has lost what is needed to resume it.
+
+    Raises:
+        UnsupportedError: always.
+    """
+    raise UnsupportedError(
+        f"this is no tf.data.Dataset, but what was made of one: {type(iterator).__qualname__}.\n"
+        "It could be resumed by reading it anew only, and nobody could tell whether it then gives the same. Wrap the "
+        "dataset itself; with several ranks, give each rank one of its own (dataset.shard) and say shard=False."
+    )
+
+
+def _datasets(pipeline: Any) -> tuple[Datasets, Any]:
+    """Return what gives the dataset of an epoch, and the dataset of the first."""
+    if isinstance(pipeline, tf.data.Dataset):
+        return Always(pipeline), pipeline
+    if not callable(pipeline):
+        raise UnsupportedError(
+            f"tfdata.source() takes a tf.data.Dataset or a function that returns one, but this is {pipeline!r}.\n"
+            "There would be no batches."
+        )
+    if _takes_epoch(pipeline):
+
+        def build(epoch: int) -> Any:
+            return _built(pipeline, {"epoch": epoch})
+
+        return PerEpoch(build), build(0)
+    dataset = _built(pipeline, {})
+    return Always(dataset), dataset
+
+
+def _takes_epoch(build: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(build).parameters
+        inspect.Signature([one for one in parameters.values() if one.name != "epoch"]).bind()
+    except (TypeError, ValueError) as error:
+        raise UnsupportedError(
+            f"the function that builds the tf.data pipeline cannot be called without arguments: {error}.\n"
+            "It is called with nothing but the epoch, where it has a parameter of that name. Give a function that "
+            "needs no more, such as functools.partial(function, ...)."
+        ) from error
+    return "epoch" in parameters
+
+
+def _built(build: Callable[..., Any], arguments: dict[str, int]) -> Any:
+    dataset = build(**arguments)
+    if not isinstance(dataset, tf.data.Dataset):
+        raise UnsupportedError(
+            f"the function that was given to tfdata.source() returned no tf.data.Dataset, but {type(dataset)}.\n"
+            "There would be no batches. Let it return the dataset; anything else can be given to wrap() by itself."
+        )
+    return dataset
+
+
+def _check_fresh(datasets: Datasets, first: Graph) -> None:
+    """Refuse a function of the epoch whose datasets share a shuffle, which counts its passes for all of them."""
+    if not datasets.per_epoch:
+        return
+    both = _resources(first) & _resources(Graph(datasets.of(0)))
+    if both:
+        raise UnsupportedError(
+            f"the function that builds the tf.data pipeline of an epoch uses the same {min(both)} each time.\n"
+            "It counts its passes, so that an epoch's order would depend on how many epochs this process has read. "
+            "Build the whole pipeline inside of the function, or give the dataset itself to wrap()."
+        )
+
+
+def _resources(graph: Graph) -> set[str]:
+    """Return the names that this process has for the counters of shuffles, and for caches."""
+    constants = (one.node.attr["value"].tensor for one in graph.operations if one.node.op == "Const")
+    handles = [handle for tensor in constants for handle in tensor.resource_handle_val]
+    return {one.name for one in handles if "Seed" in one.maybe_type_name or "Cache" in one.maybe_type_name}
+
+
+def _say(chosen: Plan) -> None:
+    _log.info("tf.data: resumes by %s: %s", chosen.strategy, chosen.reason)
+    if chosen.python:
+        warnings.warn(
+            f"this tf.data pipeline runs Python ({', '.join(chosen.python)}), and nobody can see what that does: that "
+            "a resumed run goes on with the same samples is promised only if it gives the same in every run.\nIt runs "
+            "in TensorFlow's threads, where random numbers of the global generators are not seeded. Resuming reads the "
+            "epoch anew up to the place. If it is pure, say so: wrap(tfdata.source(dataset, assume_pure=True)).",
+            PromiseWarning,
+            stacklevel=2,
+        )
+
+
+def _identity(fingerprint: Fingerprint, name: str | None) -> dict[str, Any]:
+    """Return what a state must have in common with the pipeline; the user's name for the data stands for the data."""
+    return {
+        "tensorflow": tf.__version__,
+        "elements": fingerprint.elements,
+        "operations": fingerprint.operations,
+        "parameters": fingerprint.parameters,
+        "functions": fingerprint.functions,
+        **({"data": fingerprint.data} if name is None else {"source": name}),
+    }
+
+
+def _length(dataset: Any) -> int | None:
+    """Return the number of elements; None where it is infinite, or nobody knows it.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    count = int(dataset.cardinality())
+    if count == 0:
+        raise ConfigurationError(
+            "this tf.data pipeline has no elements.\nAn epoch would have no batch. Give data, or leave out what takes "
+            "them all away, such as skip() or batch(..., drop_remainder=True)."
+        )
+    return count if count > 0 else None

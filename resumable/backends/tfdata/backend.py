@@ -1,0 +1,166 @@
+"""The backends of `tf.data` pipelines: with TensorFlow's own state, and by replay."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from resumable.backends.tfdata.counters import Counters
+from resumable.backends.tfdata.fingerprint import Fingerprint
+from resumable.backends.tfdata.graph import Graph
+from resumable.backends.tfdata.guards import check_pipeline
+from resumable.backends.tfdata.passes import Stream, is_endless, with_symbolic_state
+from resumable.backends.tfdata.snapshots import check, seal
+from resumable.errors import PromiseWarning, StateMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from resumable.backends.tfdata.passes import Datasets
+    from resumable.backends.tfdata.snapshots import Facts
+
+__all__ = ["NativeBackend", "ReplayBackend"]
+
+_LARGE = 64 * 2**20
+_log = logging.getLogger("resumable")
+
+
+class ReplayBackend:
+    """A pipeline that is opened anew and skipped through.
+
+    Args:
+        datasets: gives the dataset of an epoch.
+        identity: what tells the pipeline from others.
+        strategy: "replay", or how the state is saved.
+        convert: applied to each element that is handed over.
+        length: elements per epoch; None where TensorFlow does not know it.
+    """
+
+    needs_shard = True
+
+    def __init__(
+        self,
+        datasets: Datasets,
+        identity: dict[str, Any],
+        strategy: str,
+        convert: Callable[[Any], Any],
+        length: int | None,
+    ) -> None:
+        self.kind = f"tf.data/{strategy}"
+        self.identity, self.length = identity, length
+        self._datasets, self._strategy, self._convert = datasets, strategy, convert
+
+    def open(self, epoch: int) -> Iterator[Any]:
+        """Begin a pass over the dataset of an epoch."""
+        return Stream(self._checked(epoch), self._convert)
+
+    def _checked(self, epoch: int) -> Any:
+        dataset = self._datasets.of(epoch)
+        if self._datasets.per_epoch:  # the first one was looked at when it was wrapped; this is another one
+            check_pipeline(Graph(dataset))
+        return dataset
+
+
+class NativeBackend(ReplayBackend):
+    """A pipeline with TensorFlow's own state.
+
+    An epoch depends on the pipeline and its number only: what shuffles count their passes by is set when it begins. So
+    there is nothing to save between two epochs.
+    """
+
+    snapshot_every = 100
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._endless = not self._datasets.per_epoch and is_endless(self._datasets.of(0))
+        self._dataset: Any = None  # of all epochs, looked at once
+        self._counters: Counters | None = None
+        self._facts: Facts = {}
+        self._stream: Stream | None = None
+        self._warned = False
+
+    def open(self, epoch: int) -> Iterator[Any]:
+        """Begin a pass over the dataset of an epoch; an endless one goes on where it was left."""
+        if self._endless and self._stream is not None:
+            return self._stream
+        return self._new(epoch)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return TensorFlow's state behind the element that was given last; nothing between two epochs."""
+        stream = self._stream
+        if stream is None or stream.ended:
+            return {"between": True}
+        begin = time.perf_counter()
+        sealed = seal(stream.save(), self._facts)
+        self._report(len(sealed["state"]), time.perf_counter() - begin)
+        return sealed
+
+    def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
+        """Make an iterator, compare the snapshot with the pipeline, and bring the iterator to it."""
+        self._stop()
+        if snapshot == {"between": True}:
+            return iter(())
+        stream = self._new(epoch)
+        state = check(snapshot, self._facts)
+        try:
+            stream.restore(state)
+        except tf.errors.OpError as error:
+            self._stop()
+            raise StateMismatchError(
+                f"TensorFlow could not restore its state of this tf.data pipeline: {error.message}\n"
+                f"  in the checkpoint: a state of {len(state)} bytes\n  in this run:       {self.identity}\n"
+                "Nothing was read. Build the pipeline as it was, or load another checkpoint."
+            ) from error
+        return stream
+
+    def _new(self, epoch: int) -> Stream:
+        self._stop()
+        dataset = self._looked_at(epoch)
+        if self._counters is not None:
+            self._counters.set_to(0 if self._endless else epoch)
+        self._stream = Stream(dataset, self._convert)
+        return self._stream
+
+    def _looked_at(self, epoch: int) -> Any:
+        """Return the dataset with the kind of state that its iterators are to have."""
+        if self._dataset is None or self._datasets.per_epoch:
+            dataset = self._checked(epoch)
+            graph = Graph(dataset)
+            self._facts = {
+                "tensorflow": tf.__version__,
+                "strategy": self._strategy,
+                "structure": Fingerprint(graph, dataset).structure,
+            }
+            self._counters = None if self._datasets.per_epoch else Counters(graph)
+            self._dataset = with_symbolic_state(dataset, symbolic=self._strategy == "symbolic")
+        return self._dataset
+
+    def _stop(self) -> None:
+        if self._stream is not None:
+            self._stream.stop()
+            self._stream = None
+
+    def _report(self, size: int, seconds: float) -> None:
+        _log.debug("tf.data: a state of %d bytes in %.3f s", size, seconds)
+        if size > _LARGE and not self._warned:
+            self._warned = True
+            warnings.warn(_too_large(size, self.kind, self.identity), PromiseWarning, stacklevel=2)
+
+
+def _too_large(size: int, kind: str, identity: dict[str, Any]) -> str:
+    other = (
+        ""
+        if kind.endswith("symbolic")
+        else ("The state has the elements of every buffer, as one of its operations has no symbolic state; ")
+    )
+    return (
+        f"the state of this tf.data pipeline has {size / 2**20:.0f} MB, and is written with each checkpoint: a state "
+        f"is not small here.\nThe pipeline: {identity['operations']}. {other}shuffle() and cache() put their elements "
+        "into it. Shuffle before images are decoded (file names, or bytes), use a smaller buffer, leave cache() out, "
+        'or read by index: a TFDS builder or a data source has states below 1 kB. With ack="manual" (and with '
+        "Lightning) one is taken in advance every 100 steps: snapshot_every=1000 takes fewer."
+    )

@@ -1,0 +1,227 @@
+"""What tells one pipeline from another, in any process: names, constants, functions and data, each by itself.
+
+TensorFlow counts up the names of nodes, functions and resources, and writes nodes in an order of its own. So each node
+is known by its operation, its attributes and what feeds it, and by nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from resumable.backends.tfdata.graph import Operation, plain_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from resumable.backends.tfdata.graph import Graph
+
+__all__ = ["Fingerprint", "short"]
+
+_WIDTH = 150
+# Speed, not content: the stream and the state are the same with any of them.
+_TUNING = {
+    "num_parallel_calls",
+    "metadata",
+    "use_inter_op_parallelism",
+    "use_unbounded_threadpool",
+    "parallel_copy",
+} | {*("force_synchronous", "sloppy", "deterministic", "replicate_on_split")}
+# What follows from the rest, or is about how it runs.
+_DERIVED = {
+    "token",
+    "output_types",
+    "output_shapes",
+    "Toutput_types",
+    "Targuments",
+    "config",
+    "config_proto",
+    "executor_type",
+}
+_SEEDS = {"seed", "seed2"}
+
+
+def short(text: str) -> str:
+    """Return a text of at most 150 characters: a longer one ends with the digest of it."""
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 20]}... {_digest([text])}"
+
+
+class Fingerprint:
+    """The fingerprint of a pipeline.
+
+    Args:
+        graph: its graph.
+        dataset: the dataset itself.
+
+    Attributes:
+        elements: what its elements are made of.
+        operations: the datasets it is made of, and what feeds what.
+        parameters: their numbers, such as batch sizes and seeds.
+        functions: digest of the functions that it maps with.
+        data: digest of the text and arrays in it, such as file names.
+        structure: digest of all that TensorFlow relies on when it restores a state, without checking it.
+    """
+
+    def __init__(self, graph: Graph, dataset: Any) -> None:
+        self._graph = graph
+        self._known: dict[str, str] = {}
+        self._data: list[bytes] = []
+        self._order: list[Operation] = []
+        functions = sorted(self._function(name) for name in graph.functions)
+        operations = self._chain(graph.root)
+        parameters = [self._parameters(one, seeds=True) for one in self._order]
+        bare = [self._parameters(one, seeds=False) for one in self._order]
+        nested = sorted(self._function(one.function) for one in graph.datasets if one.function)
+        self.elements = short(str(dataset.element_spec).replace("tf.", "").replace("TensorSpec", ""))
+        self.operations = short(operations)
+        self.parameters = short("; ".join(filter(None, parameters)))
+        self.functions = _digest(functions)
+        self.data = _digest(sorted(self._constants()))
+        self.structure = _digest([str(dataset.element_spec), operations, *bare, *nested])
+
+    def _chain(self, reference: str) -> str:
+        """Write what feeds what: `Range > Shuffle > Batch`, with brackets where something has several inputs."""
+        node = self._graph.top[_node_of(reference)]
+        inputs = [one for one in node.input if "Dataset" in self._graph.top[_node_of(one)].op]
+        chains = [self._chain(one) for one in inputs]
+        if node.op in {"OptionsDataset", "ModelDataset", "PrefetchDataset"} and chains:
+            return chains[0] + (" > Prefetch" if node.op == "PrefetchDataset" else "")
+        self._order.append(Operation(node, ""))
+        before = f"({', '.join(chains)})" if len(chains) > 1 else "".join(chains)
+        return f"{before} > {plain_name(node.op)}" if before else plain_name(node.op)
+
+    def _parameters(self, operation: Operation, *, seeds: bool) -> str:
+        """Write the numbers of an operation at the top: `Batch 32 True`."""
+        values = []
+        for name in self._graph.inputs(operation):
+            if name in _TUNING or (name in _SEEDS and not seeds):
+                continue
+            value = self._graph.constant(operation, name)
+            if value is not None and not value.ndim and value.dtype.kind in "iub":
+                values.append(str(value))
+        values += [
+            f"{name}={value.b}" for name, value in sorted(operation.node.attr.items()) if _is_switch(name, value)
+        ]
+        return " ".join([plain_name(operation.node.op), *values]) if values else ""
+
+    def _constants(self) -> Iterator[str]:
+        """Yield a digest of each text and array, wherever it stands, but not of single numbers."""
+        for operation in self._graph.operations:
+            if operation.node.op == "Const":
+                tensor = operation.node.attr["value"].tensor
+                if _is_data(tensor) and (not operation.function or tensor.dtype == tf.string.as_datatype_enum):
+                    yield _digest([_content(tensor)])
+
+    def _function(self, name: str) -> str:
+        if name not in self._known:
+            self._known[name] = "itself"  # a function that calls itself
+            self._known[name] = _Body(self._graph.functions[name], self).digest()
+        return self._known[name]
+
+    def attribute(self, value: Any) -> bytes | str:
+        """Return what an attribute says; a function by its digest."""
+        if value.HasField("func"):
+            return self.function(value.func.name)
+        if value.list.func:
+            return ",".join(self.function(one.name) for one in value.list.func)
+        if value.HasField("tensor"):
+            return "text" if value.tensor.dtype == tf.string.as_datatype_enum else _content(value.tensor)
+        content: bytes = value.SerializeToString(deterministic=True)
+        return content
+
+    def function(self, name: str) -> str:
+        """Return the digest of a function, or the name of an operation that is none."""
+        return self._function(name) if name in self._graph.functions else name
+
+
+class _Body:
+    """One function: its nodes by what they do and what feeds them."""
+
+    def __init__(self, function: Any, whole: Fingerprint) -> None:
+        self._function, self._whole = function, whole
+        self._nodes = {node.name: node for node in function.node_def}
+        self._known = {argument.name: f"argument {place}" for place, argument in enumerate(_arguments(function))}
+        # TFDS hands the keys of an example over in the order of a set, which is another one in each process.
+        self._unordered = any("Parse" in node.op and "Example" in node.op for node in function.node_def)
+
+    def digest(self) -> str:
+        """Return the digest of the whole function."""
+        if self._unordered:
+            return _digest(sorted(self._label(node, [str(len(node.input))]) for node in self._nodes.values()))
+        ends = [self._function.ret[one.name] for one in self._function.signature.output_arg]
+        self._visit([*ends, *self._nodes])
+        effects = sorted(self._known[node.name] for node in self._nodes.values())
+        return _digest([*(self._reference(end) for end in ends), *effects])
+
+    def _visit(self, references: Iterable[str]) -> None:
+        """Label all nodes, each behind what feeds it; without recursion, as functions are long."""
+        waiting = [_node_of(one) for one in references]
+        while waiting:
+            name = waiting[-1]
+            missing = (
+                [one for one in map(_node_of, self._nodes[name].input) if one not in self._known]
+                if (name not in self._known)
+                else []
+            )
+            if missing:
+                waiting += missing
+                continue
+            waiting.pop()
+            if name not in self._known:
+                node = self._nodes[name]
+                self._known[name] = self._label(node, [self._reference(one) for one in _data_inputs(node)])
+
+    def _reference(self, reference: str) -> str:
+        return f"{self._known[_node_of(reference)]}:{reference.partition(':')[2]}"
+
+    def _label(self, node: Any, inputs: list[str]) -> str:
+        parts: list[bytes | str] = [self._whole.function(node.op), *inputs]
+        for name in sorted(node.attr):
+            if name not in _DERIVED | _TUNING and not name.startswith("_") and not (self._unordered and _keys(name)):
+                parts += [name, self._whole.attribute(node.attr[name])]
+        return _digest(parts)
+
+
+def _arguments(function: Any) -> Any:
+    return function.signature.input_arg
+
+
+def _keys(name: str) -> bool:
+    return name in {"dense_keys", "dense_shapes", "sparse_keys", "sparse_types", "Tdense", "ragged_keys"}
+
+
+def _node_of(reference: str) -> str:
+    return reference.split(":", maxsplit=1)[0].lstrip("^")
+
+
+def _data_inputs(node: Any) -> list[str]:
+    return [one for one in node.input if not one.startswith("^")]
+
+
+def _is_switch(name: str, value: Any) -> bool:
+    return name not in _TUNING and not name.startswith("_") and value.WhichOneof("value") == "b"
+
+
+def _is_data(tensor: Any) -> bool:
+    text = tensor.dtype == tf.string.as_datatype_enum
+    known = tensor.dtype not in {tf.resource.as_datatype_enum, tf.variant.as_datatype_enum}
+    return bool(text or (known and tensor.tensor_shape.dim) or (known and tf.as_dtype(tensor.dtype).is_floating))
+
+
+def _content(tensor: Any) -> bytes:
+    """Return the bytes of a constant, without the process's name for a resource."""
+    if tensor.dtype == tf.resource.as_datatype_enum:
+        return b"resource"
+    content: bytes = tensor.SerializeToString(deterministic=True)
+    return content
+
+
+def _digest(parts: Iterable[bytes | str]) -> str:
+    state = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        state.update(f"{len(data)}:".encode())
+        state.update(data)
+    return state.hexdigest()

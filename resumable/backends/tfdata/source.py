@@ -1,0 +1,48 @@
+"""What is said about a pipeline besides the options of `wrap`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from resumable.backends.tfdata.elements import Convert
+    from resumable.backends.tfdata.strategy import Choice
+
+__all__ = ["Source", "source"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """A pipeline for `wrap`; made by `source`."""
+
+    pipeline: Any
+    strategy: Choice = "auto"
+    assume_pure: bool = False
+    convert: Convert = "numpy"
+
+
+def source(
+    pipeline: Any | Callable[..., Any],
+    *,
+    strategy: Choice = "auto",
+    assume_pure: bool = False,
+    convert: Convert = "numpy",
+) -> Source:
+    """Say more about a `tf.data` pipeline, for `wrap(source(...))`.
+
+    Args:
+        pipeline: a `tf.data.Dataset`, or a function that returns one. A function with a parameter `epoch` is called for
+            each epoch, so that none depends on earlier ones; any other one is called once.
+        strategy: how it is resumed: by TensorFlow's "symbolic" or "explicit" state, or by "replay", which reads it anew
+            up to the place. "auto" takes the first that works.
+        assume_pure: the Python functions, variables and tables in it give the same for the same element in every run.
+            Nobody can check that.
+        convert: what the elements become: "numpy" arrays, or "torch" tensors of their own memory.
+
+    Returns:
+        What `wrap` takes.
+    """
+    return Source(pipeline, strategy, assume_pure, convert)

@@ -1,0 +1,156 @@
+"""How a pipeline is resumed: by one of TensorFlow's two native states, or by building it anew and skipping.
+
+symbolic   small: what each dataset has read, and the elements in shuffle buffers; the rest is computed again
+explicit   large: every element in every buffer, decoded as it is
+replay     a count; the pipeline is read anew up to there
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+from resumable.backends.tfdata.graph import plain_name
+from resumable.backends.tfdata.guards import (
+    python_operations,
+    repeats_shuffle,
+    reshuffles,
+    runs_generators,
+    unknown_operations,
+)
+from resumable.errors import ConfigurationError, UnsupportedError
+
+if TYPE_CHECKING:
+    from resumable.backends.tfdata.graph import Graph
+
+__all__ = ["Choice", "Plan", "check_choice", "plan"]
+
+Choice = Literal["auto", "symbolic", "explicit", "replay"]
+
+# The datasets whose symbolic state was seen to be exact behind every element. A parallel interleave is none of them:
+# TensorFlow (2.21) restores it into a pipeline that waits for itself, at some places and for ever.
+_SYMBOLIC = {
+    *("AssertCardinality", "Batch", "Concatenate", "DirectedInterleave", "Filter", "FlatMap", "Interleave", "Map"),
+    *("Model", "Options", "PaddedBatch", "ParallelBatch", "Prefetch", "Random", "Range", "Repeat", "Scan", "Shard"),
+    *("Shuffle", "Skip", "TFRecord", "Take", "TakeWhile", "Tensor", "TensorSlice", "TextLine", "Unbatch", "Zip"),
+}
+
+# Behind these, a shuffle that is repeated was seen to keep its count in the symbolic state, wherever it was taken.
+_KEEPING = {"Batch", "FlatMap", "Interleave", "Map", "Options", "Prefetch", "Range", "Repeat", "Shuffle"} | {
+    *("Tensor", "TensorSlice")
+}
+
+
+class Plan(NamedTuple):
+    """What was chosen.
+
+    Args:
+        strategy: "symbolic", "explicit" or "replay".
+        reason: why, for people.
+        python: operations that run Python and were not said to be pure.
+    """
+
+    strategy: str
+    reason: str
+    python: tuple[str, ...] = ()
+
+
+def check_choice(choice: str) -> None:
+    """Refuse what is no strategy.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    if choice not in get_args(Choice):
+        raise ConfigurationError(
+            f"strategy must be one of {', '.join(get_args(Choice))}, but it is {choice!r}.\n"
+            'Leave it out: "auto" takes the first that works for the pipeline.'
+        )
+
+
+def plan(graph: Graph, choice: Choice, *, assume_pure: bool, per_epoch: bool) -> Plan:
+    """Choose how to resume a pipeline that `check_pipeline` has passed.
+
+    Args:
+        graph: of the pipeline.
+        choice: what the user asked for.
+        assume_pure: the user says that its Python functions, tables and variables give the same each time.
+        per_epoch: it is built anew for each epoch.
+
+    Raises:
+        UnsupportedError: what was asked for does not work, or nothing does.
+    """
+    unknown = [] if assume_pure else unknown_operations(graph)
+    if unknown:
+        raise UnsupportedError(
+            f"this tf.data pipeline cannot be resumed because of {', '.join(unknown)}: TensorFlow calls it stateful, "
+            "and that state is no part of the pipeline's.\nA resumed run could go on with other samples. If it gives "
+            "the same for the same element in every run, say so: wrap(tfdata.source(dataset, assume_pure=True))."
+        )
+    found = _best(graph, assume_pure=assume_pure)
+    chosen = found if choice in {"auto", found.strategy} else _asked(graph, choice, found)
+    if chosen.strategy == "replay":
+        _check_replay(graph, chosen, per_epoch=per_epoch)
+    if chosen.strategy != "replay":
+        _check_repeats(graph, chosen)
+    return chosen
+
+
+def _best(graph: Graph, *, assume_pure: bool) -> Plan:
+    python = python_operations(graph)
+    doubtful = () if assume_pure else tuple(python)
+    if runs_generators(graph):
+        return Plan("replay", "TensorFlow cannot save the place of a Python generator (from_generator)", doubtful)
+    if doubtful:
+        return Plan("replay", f"nobody can see whether {', '.join(python)} keeps a state of its own", doubtful)
+    other = _not_symbolic(graph)
+    if other:
+        return Plan("explicit", f"{', '.join(other)} cannot be relied on to restore a symbolic state")
+    return Plan("symbolic", "every operation has a symbolic state")
+
+
+def _asked(graph: Graph, choice: Choice, found: Plan) -> Plan:
+    if choice == "replay":
+        return Plan("replay", "asked for", found.python)
+    if found.strategy == "replay":
+        raise UnsupportedError(
+            f'strategy="{choice}" was asked for, but {found.reason}.\nA resumed run could go on with other samples. '
+            "Leave strategy out; or, where the functions give the same for the same arguments, say assume_pure=True "
+            "(which does not help with from_generator)."
+        )
+    if choice == "symbolic":
+        raise UnsupportedError(
+            f'strategy="symbolic" was asked for, but {", ".join(_not_symbolic(graph))} cannot be relied on to restore '
+            "such a state.\nSaving could fail, or the resumed run could wait for ever. Leave strategy out."
+        )
+    return Plan("explicit", "asked for")
+
+
+def _check_replay(graph: Graph, chosen: Plan, *, per_epoch: bool) -> None:
+    again = sorted({plain_name(one.node.op) for one in graph.datasets if not one.function and reshuffles(graph, one)})
+    if again and not per_epoch:
+        raise UnsupportedError(
+            f"this tf.data pipeline is to be resumed by replay ({chosen.reason}), but {', '.join(again)} gives another "
+            "order in each epoch, counted by TensorFlow where nobody can set it.\nA resumed run would begin to count "
+            "anew. Give a function that builds the pipeline for an epoch: wrap(tfdata.source(build)) with "
+            "def build(epoch): ... .shuffle(1000, seed=epoch); or shuffle(..., reshuffle_each_iteration=False)."
+        )
+
+
+def _check_repeats(graph: Graph, chosen: Plan) -> None:
+    """Refuse a repeated shuffle, unless its count of repetitions is in the state wherever it is taken."""
+    before = repeats_shuffle(graph)
+    several = sum(reshuffles(graph, one) for one in before) > 1
+    others = sorted({plain_name(one.node.op) for one in before} - _KEEPING)
+    if before and (several or others or chosen.strategy == "explicit"):
+        why = "several shuffles" if several else f"{', '.join(others)} before repeat()" if others else "such a state"
+        raise UnsupportedError(
+            f"this tf.data pipeline repeats a shuffle, and is resumed by TensorFlow's {chosen.strategy} state "
+            f"({chosen.reason}).\nWith {why}, that state can lose how often a shuffle was repeated, and a resumed run "
+            "would go on with an order of an earlier pass. Leave repeat() out, as the loader goes from epoch to epoch "
+            "by itself; or give shuffle(..., reshuffle_each_iteration=False)."
+        )
+
+
+def _not_symbolic(graph: Graph) -> list[str]:
+    names = {plain_name(one.node.op) for one in graph.datasets}
+    return sorted(names - _SYMBOLIC)

@@ -1,0 +1,120 @@
+"""Reading in this process: threads fetch and decode the samples of the coming batches."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from resumable.backends.tfds.collate import stack
+from resumable.naming import identity_of
+from resumable.reading import Reader, indices_of
+from resumable.seeding import Seeding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Future
+
+    from resumable.backend import Request
+    from resumable.options import Options
+
+__all__ = ["TfdsBackend"]
+
+_AHEAD = 3  # batches that are begun before they are asked for
+_TOGETHER = 8  # samples that a thread reads at a time: handing over each by itself takes 50 microseconds
+
+
+class TfdsBackend:
+    """Batches of a source that is read by index.
+
+    Only fetching and decoding, which draw no random numbers, are done by threads. The transform runs in the thread
+    that iterates, one sample after the other, each under its own randomness.
+
+    Args:
+        source: has `source[index]`, `len(source)`, `threads` and `resumable_identity`.
+        options: batch size, transform, collate, randomness and identity.
+    """
+
+    kind = "tfds"
+
+    def __init__(self, source: Any, options: Options) -> None:
+        self._source, self._transform = source, options.transform
+        self._collate = None if options.batch_size is None else options.collate or stack
+        self._randomness, self._seeding = options.randomness or "sample", Seeding()
+        self.length = len(source)
+        self.identity = identity_of(source, options.identity)
+
+    def read(self, requests: Iterable[Request]) -> Iterator[Any]:
+        """Yield one batch per request."""
+        self._source.prepare()
+        if not self._source.threads:
+            for request in requests:
+                yield self._batch(request, _Ahead(self._source, deque(), self._transform))
+            return
+        pool = ThreadPoolExecutor(self._source.threads, "resumable-tfds")
+        try:
+            yield from self._read_ahead(iter(requests), pool)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _read_ahead(self, requests: Iterator[Request], pool: ThreadPoolExecutor) -> Iterator[Any]:
+        begun: deque[tuple[Request, _Ahead]] = deque()
+        for request in islice(requests, _AHEAD):
+            begun.append((request, self._begin(request, pool)))
+        while begun:
+            batch = self._batch(*begun.popleft())
+            begun.extend((request, self._begin(request, pool)) for request in islice(requests, 1))
+            yield batch
+
+    def _begin(self, request: Request, pool: ThreadPoolExecutor) -> _Ahead:
+        indices, jobs = indices_of(request), deque[_Job]()
+        for start in range(0, len(indices), _TOGETHER):
+            some = indices[start : start + _TOGETHER]
+            future = pool.submit(_read_some, self._source, some)
+            jobs.extend(_Job(index, future, place) for place, index in enumerate(some))
+        return _Ahead(self._source, jobs, self._transform)
+
+    def _batch(self, request: Request, samples: _Ahead) -> Any:
+        reader = Reader(samples, self._collate, self._randomness, seeding=self._seeding)
+        return reader.read_isolated(request)
+
+
+class _Job(NamedTuple):
+    """A sample that a thread reads: its index, and its place among those that are read together."""
+
+    sample: int
+    future: Future[list[tuple[Any, Exception | None]]]
+    place: int
+
+    def result(self) -> Any:
+        """Wait for the sample, and return it or raise what reading it raised."""
+        value, error = self.future.result()[self.place]
+        if error is not None:
+            raise error
+        return value
+
+
+def _read_some(source: Any, indices: list[int]) -> list[tuple[Any, Exception | None]]:
+    read: list[tuple[Any, Exception | None]] = []
+    for index in indices:
+        try:
+            read.append((source[index], None))
+        except Exception as error:  # noqa: BLE001  # raised where that very sample is asked for
+            read.append((None, error))
+    return read
+
+
+class _Ahead:
+    """The samples of one batch, each of them taken from its thread once; asked for again, it is read again.
+
+    A batch may be read twice, as `Seeding` does, and a transform may have changed the first sample in place.
+    """
+
+    def __init__(self, source: Any, jobs: deque[_Job], transform: Callable[[Any], Any] | None) -> None:
+        self._source, self._jobs, self._transform = source, jobs, transform
+
+    def __getitem__(self, index: int) -> Any:
+        ready = self._jobs and self._jobs[0].sample == index
+        sample = self._jobs.popleft().result() if ready else self._source[index]
+        return sample if self._transform is None else self._transform(sample)

@@ -1,0 +1,132 @@
+"""From the bytes of a record to a sample. TensorFlow is imported only where it is asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from resumable.errors import ConfigurationError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Decoding", "choose_decoder"]
+
+_LIBRARIES = {"cv2": ("cv2", "opencv-python-headless"), "pil": ("PIL", "pillow"), "tf": ("tensorflow", "tensorflow")}
+
+
+def choose_decoder(decode: str | None, *, tf: bool) -> str:
+    """Return the decoder's name, which belongs to the identity of the data: decoders differ in the pixels.
+
+    Raises:
+        ConfigurationError: there is none of that name.
+        MissingDependencyError: its library is not installed.
+    """
+    known = ("tf",) if tf else ("cv2", "pil", "none")
+    if decode is None:
+        decode = next((name for name in known[:2] if importlib.util.find_spec(_LIBRARIES[name][0])), known[:2][-1])
+    if decode not in known:
+        raise ConfigurationError(
+            f"decode must be one of {', '.join(known)} with this reader, but it is {decode!r}.\n"
+            'The images would be decoded by something else. decode="tf" goes with reader="tf", the others go with '
+            "readers that do without TensorFlow."
+        )
+    module, package = _LIBRARIES.get(decode, ("", ""))
+    if module and importlib.util.find_spec(module) is None:
+        raise MissingDependencyError(f'decode="{decode}" needs {module}.\nInstall it: pip install {package}')
+    return decode
+
+
+class Decoding:
+    """Makes samples of records; the features are read from `features.json` where the first record is decoded.
+
+    Args:
+        folder: of the prepared data set.
+        decode: "cv2", "pil", "none" (images stay as they are in the file) or "tf".
+        fields: the top-level features to decode; None: all.
+        structure: what a sample is made of: nested tuples and dicts with names of features; None: a dict of all fields.
+    """
+
+    def __init__(self, folder: str, decode: str, fields: list[str] | None, structure: Any) -> None:
+        self._folder, self._decode, self._fields, self._structure = folder, decode, fields, structure
+        self._function: Callable[[bytes], Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_function": None}
+
+    def __call__(self, record: bytes) -> Any:
+        """Decode a record."""
+        values = (self._function or self.prepare())(record)
+        return values if self._structure is None else _arrange(values, self._structure)
+
+    def prepare(self) -> Callable[[bytes], Any]:
+        """Make what decodes."""
+        if self._function is None:
+            self._function = self._make()
+        return self._function
+
+    def _make(self) -> Callable[[bytes], Any]:
+        from tensorflow_datasets.core import features  # noqa: PLC0415  # takes a second, and workers import it, too
+
+        everything = features.FeaturesDict.from_config(self._folder)
+        wanted = sorted(everything) if self._fields is None else self._fields
+        chosen = features.FeaturesDict({name: everything[name] for name in wanted})
+        if self._decode == "tf":
+            return _tensorflow_function(chosen)
+        for image in _images(chosen, features.Image):
+            _set_decoder(image, self._decode)
+        decode: Callable[[bytes], Any] = chosen.deserialize_example_np
+        return decode
+
+
+def _arrange(values: Any, structure: Any) -> Any:
+    if isinstance(structure, (tuple, list)):
+        return tuple(_arrange(values, part) for part in structure)
+    if isinstance(structure, dict):
+        return {name: _arrange(values, part) for name, part in structure.items()}
+    return values[structure]
+
+
+def _images(feature: Any, kind: type) -> Iterator[Any]:
+    """Find the images among features, also those in sequences and nested data sets."""
+    if isinstance(feature, kind):
+        yield feature
+    elif hasattr(feature, "feature"):
+        yield from _images(feature.feature, kind)
+    elif hasattr(feature, "values"):
+        for part in feature.values():
+            yield from _images(part, kind)
+
+
+def _set_decoder(image: Any, decode: str) -> None:
+    """Fix by which library an image is decoded; left alone, it is the one that happens to be installed."""
+    if decode == "none":
+        image.decode_example_np = _unchanged
+    else:
+        name = {"cv2": "decode_example_np_with_opencv", "pil": "decode_example_np_with_pil"}[decode]
+        image.decode_example_np = partial(getattr(image, name), num_channels=image.shape[-1])
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _tensorflow_function(features: Any) -> Callable[[bytes], Any]:
+    """Return what decodes as `as_dataset` does: the same operations, in a graph that is made once.
+
+    A process in which TensorFlow was not imported before leaves the GPUs alone, which belong to the training.
+    """
+    ours = "tensorflow" not in sys.modules
+    import tensorflow as tf  # noqa: PLC0415  # takes seconds, and only this decoder needs it
+
+    if ours:
+        tf.config.set_visible_devices([], "GPU")
+        tf.config.threading.set_intra_op_parallelism_threads(1)  # the samples are what is read side by side
+    function = tf.function(features.deserialize_example, input_signature=[tf.TensorSpec((), tf.string)])
+    return lambda record: tf.nest.map_structure(_plain, function(record))
+
+
+def _plain(tensor: Any) -> Any:
+    return tensor.numpy()

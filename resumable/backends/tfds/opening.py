@@ -1,0 +1,197 @@
+"""source(): finds a split, and the way to read it."""
+
+from __future__ import annotations
+
+import importlib.util
+import operator
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from resumable.backends.tfds.decoding import Decoding, choose_decoder
+from resumable.backends.tfds.index_cache import default_folder
+from resumable.backends.tfds.layout import layout_of
+from resumable.backends.tfds.records import ArrayRecords, TFRecords
+from resumable.backends.tfds.source import TfdsSource
+from resumable.errors import ConfigurationError, MissingDependencyError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from resumable.backends.tfds.layout import Layout
+
+__all__ = ["default_threads", "source"]
+
+_MOST_THREADS = 8
+_READERS = ("auto", "index", "data_source", "tf")
+
+
+def source(  # noqa: PLR0913  # every option has a default
+    dataset: Any,
+    split: Any,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    reader: Literal["auto", "index", "data_source", "tf"] = "auto",
+    decode: Literal["cv2", "pil", "none", "tf"] | None = None,
+    as_supervised: bool = False,
+    fields: Sequence[str] | None = None,
+    add_tfds_id: bool = False,
+    mark_padding: bool = False,
+    repeats: int = 1,
+    verify: bool = False,
+    index_dir: str | os.PathLike[str] | Literal[False] | None = None,
+    threads: int | None = None,
+) -> TfdsSource:
+    """Open a split of a data set of TensorFlow Datasets, to be read by index.
+
+    Args:
+        dataset: a builder, the folder of a prepared data set (with its `dataset_info.json`), or the name of one in
+            `data_dir`.
+        split: a name, a slice such as `"train[10%:50%]"`, a sum of them, one of `tfds.even_splits`, or a
+            `tfds.core.ReadInstruction`.
+        data_dir: as in `tfds.load`; with a name only.
+        reader: "index" reads TFRecord files by an index of our own, "data_source" array_record files by that package's,
+            and "auto" takes what fits the files; neither imports TensorFlow. "tf" reads the same records, and decodes
+            them by TensorFlow, bit for bit as `as_dataset` does.
+        decode: how images are decoded: "cv2", "pil", "none" (the encoded bytes), or with the reader "tf" always "tf".
+            By default "cv2" where OpenCV is installed, else "pil". The name is part of the state, as pixels differ.
+        as_supervised: samples are tuples, as the data set declares them, instead of dicts with sorted names.
+        fields: the features to decode; by default all.
+        add_tfds_id: add the field `tfds_id`, the sample's name.
+        mark_padding: add `valid` to each sample (to a tuple as its last part): False where it only fills up the last
+            batch of `tail="pad"`.
+        repeats: how often each sample is in an epoch.
+        verify: compare the checksum of each TFRecord that is read; it takes a third of a millisecond.
+        index_dir: where the indices of TFRecord files are kept; by default below `XDG_CACHE_HOME` or `~/.cache`; False:
+            in memory only.
+        threads: threads that read ahead where `wrap` reads the source in this process; 0: none. By default one per
+            processor, at most 8. In a `DataLoader`, its workers read.
+
+    Raises:
+        MissingDependencyError: a package is not installed; the message has the command.
+        ConfigurationError: there is no such data set, split, field or option.
+        UnsupportedError: the files are of a format that cannot be read by index.
+    """
+    _check_options(reader, repeats, threads)
+    info, folder = _find(dataset, data_dir)
+    layout = layout_of(info, split, folder)
+    decode_by = choose_decoder(decode, tf=reader == "tf")
+    structure = _supervised(info, fields) if as_supervised else None
+    if add_tfds_id and as_supervised:
+        raise ConfigurationError("add_tfds_id and as_supervised do not go together: a tuple has no field tfds_id.")
+    chosen = sorted(_names(structure)) if as_supervised else _check_fields(info, fields)
+    where = default_folder() if index_dir is None else None if index_dir is False else Path(index_dir)
+    extra = {"repeats": str(repeats)} if repeats != 1 else {}
+    return TfdsSource(
+        layout,
+        _records(layout, reader, where, verify=verify),
+        Decoding(folder, decode_by, chosen, structure),
+        identity={**layout.identity, "decode": decode_by, "fields": _describe(structure, chosen), **extra},
+        repeats=repeats,
+        mark_padding=mark_padding,
+        add_tfds_id=add_tfds_id,
+        threads=default_threads() if threads is None else threads,
+    )
+
+
+def default_threads() -> int:
+    """Count the processors that this process may use, up to a limit."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(count, _MOST_THREADS)
+
+
+def _check_options(reader: str, repeats: int, threads: int | None) -> None:
+    if reader not in _READERS:
+        raise ConfigurationError(
+            f"reader must be one of {', '.join(_READERS)}, but it is {reader!r}.\nIt says how the files are read."
+        )
+    for name, value, least in (("repeats", repeats, 1), ("threads", 0 if threads is None else threads, 0)):
+        if not hasattr(value, "__index__") or isinstance(value, bool) or operator.index(value) < least:
+            raise ConfigurationError(
+                f"{name} must be an integer of {least} or more, but it is {value!r}.\nNothing could be counted with it."
+            )
+
+
+def _find(dataset: Any, data_dir: Any) -> tuple[Any, str]:
+    """Return the `DatasetInfo` and the folder of a data set."""
+    if importlib.util.find_spec("tensorflow_datasets") is None:
+        raise MissingDependencyError(
+            'tensorflow_datasets is not installed.\nInstall it: pip install "resumable[tfds]" (it needs no TensorFlow)'
+        )
+    import tensorflow_datasets as tfds  # noqa: PLC0415  # half a second
+
+    if hasattr(dataset, "info") and hasattr(dataset, "data_dir"):
+        return dataset.info, os.fspath(dataset.data_dir)
+    path = Path(dataset)
+    if data_dir is None and (path / "dataset_info.json").is_file():
+        builder = tfds.builder_from_directory(os.fspath(path))
+        return builder.info, os.fspath(path)
+    try:
+        builder = tfds.builder(os.fspath(dataset), data_dir=None if data_dir is None else os.fspath(data_dir))
+    except Exception as error:
+        raise ConfigurationError(
+            f"there is no data set {os.fspath(dataset)!r} in {data_dir or 'the default data_dir'}: "
+            f"{type(error).__name__}: {error}\nNothing could be read. Give a builder, the name and data_dir of a "
+            "prepared data set, or its folder: the one with dataset_info.json."
+        ) from error
+    return builder.info, os.fspath(builder.data_dir)
+
+
+def _records(layout: Layout, reader: str, where: Path | None, *, verify: bool) -> TFRecords | ArrayRecords:
+    wanted = {"index": "tfrecord", "data_source": "array_record"}.get(reader, layout.file_format)
+    if layout.file_format not in {"tfrecord", "array_record"}:
+        raise UnsupportedError(
+            f"the files of {layout.folder} are in the format {layout.file_format}, which has no reader by index here.\n"
+            "Only tfrecord and array_record have. Prepare the data set in one of them, or convert its files: "
+            "python -m tensorflow_datasets.scripts.convert_format --help."
+        )
+    if wanted != layout.file_format:
+        raise ConfigurationError(
+            f'reader="{reader}" reads files of the format {wanted}, but those of {layout.folder} are '
+            f'{layout.file_format}.\nThey could not be read. Use reader="auto", which takes what fits.'
+        )
+    if wanted == "tfrecord":
+        return TFRecords(layout, where, verify=verify)
+    if importlib.util.find_spec("array_record") is None:
+        raise MissingDependencyError(
+            'array_record files need the package array_record.\nInstall it: pip install "resumable[tfds]"'
+        )
+    return ArrayRecords(layout)
+
+
+def _supervised(info: Any, fields: Sequence[str] | None) -> Any:
+    if fields is not None:
+        raise ConfigurationError(
+            "fields and as_supervised were both given, but only one of them can say what a sample is made of.\n"
+            "Leave one out."
+        )
+    if info.supervised_keys is None:
+        raise ConfigurationError(
+            f"{info.full_name} does not declare what is supervised, so as_supervised=True has no meaning for it.\n"
+            "Give fields=[...] with the names that you need."
+        )
+    return info.supervised_keys
+
+
+def _names(structure: Any) -> set[str]:
+    if isinstance(structure, str):
+        return {structure}
+    parts = structure.values() if isinstance(structure, dict) else structure
+    return set[str]().union(*map(_names, parts))
+
+
+def _check_fields(info: Any, fields: Sequence[str] | None) -> list[str] | None:
+    if fields is None:
+        return None
+    if isinstance(fields, str) or not fields or not set(fields) <= set(info.features):
+        raise ConfigurationError(
+            f"fields must be a list of features, but it is {fields!r}.\n"
+            f"A sample would lack what was asked for. {info.full_name} has {', '.join(sorted(info.features))}."
+        )
+    return sorted(set(fields))
+
+
+def _describe(structure: Any, fields: list[str] | None) -> str:
+    if structure is not None:
+        return f"supervised {structure}"
+    return "all" if fields is None else ", ".join(fields)

@@ -1,0 +1,102 @@
+"""TfdsSource: a split as a map-style dataset, opened in each process that reads it."""
+
+from __future__ import annotations
+
+import operator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from resumable.backends.tfds.records import TFRecords
+from resumable.schedule import Padding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch.utils.data import Dataset
+
+    from resumable.backends.tfds.decoding import Decoding
+    from resumable.backends.tfds.layout import Layout
+    from resumable.backends.tfds.records import ArrayRecords
+
+    # For type checkers only: a DataLoader takes any object with a length and indices, and torch may not be there.
+    _Base = Dataset[Any]
+else:
+    _Base = object
+
+__all__ = ["TfdsSource"]
+
+
+class TfdsSource(_Base):
+    """A split of a data set, read by index. `resumable.backends.tfds.source` makes it.
+
+    Give it to `resumable.wrap`, or to a `DataLoader` as its dataset. It can be pickled, and each process opens the
+    files for itself.
+
+    Attributes:
+        threads: threads that read ahead where `wrap` reads it in this process.
+    """
+
+    def __init__(  # noqa: PLR0913  # made in one place
+        self,
+        layout: Layout,
+        records: TFRecords | ArrayRecords,
+        decoding: Decoding,
+        *,
+        identity: Mapping[str, str],
+        repeats: int = 1,
+        mark_padding: bool = False,
+        add_tfds_id: bool = False,
+        threads: int = 0,
+    ) -> None:
+        self._layout, self._records, self._decoding = layout, records, decoding
+        self._repeats, self._mark_padding, self._add_tfds_id = repeats, mark_padding, add_tfds_id
+        self.threads = threads
+        self.resumable_identity = dict(identity)
+
+    def __len__(self) -> int:
+        return len(self._layout) * self._repeats
+
+    def __getitem__(self, index: int) -> Any:
+        sample = self._decoding(self.record(index))
+        if self._add_tfds_id:
+            sample["tfds_id"] = self.tfds_id(index).encode()
+        if not self._mark_padding:
+            return sample
+        valid = not isinstance(index, Padding)
+        return {**sample, "valid": valid} if isinstance(sample, dict) else (*sample, valid)
+
+    def __repr__(self) -> str:
+        said = self.resumable_identity
+        return f"TfdsSource({said['dataset']}/{said['version']}, split={said['split']!r}, decode={said['decode']!r})"
+
+    def record(self, index: int) -> bytes:
+        """Return the bytes of a sample's record: a serialized `tf.train.Example`."""
+        return self._records[self._place(index)]
+
+    def tfds_id(self, index: int) -> str:
+        """Return the name that TensorFlow Datasets gives a sample: file and number of the record in it."""
+        run, record = self._layout.locate(self._place(index))
+        return f"{Path(run.path).name}__{record}"
+
+    def build_index(self) -> int:
+        """Build the index of every TFRecord file now, with a progress bar, instead of when it is first read from.
+
+        Returns:
+            The number of records in the files.
+        """
+        if not isinstance(self._records, TFRecords):
+            return sum({run.path: run.total for run in self._layout.runs}.values())
+        runs = {run.path: run for run in self._layout.runs}.values()
+        return sum(map(self._records.build_index, tqdm(runs, desc="indexing", unit="file", delay=1.0, leave=False)))
+
+    def prepare(self) -> None:
+        """Import what decodes, so that threads do not do so at the same time."""
+        self._decoding.prepare()
+
+    def _place(self, index: int) -> int:
+        place = operator.index(index)
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"there is no sample {index}: {self!r} has {len(self)}")
+        return place % len(self._layout)

@@ -1,0 +1,271 @@
+"""FFCV: what is refused or warned about, operations of the user's own, failures, memory, and kept code."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import ffcv_data
+import numpy as np
+import pytest
+import torch
+from ffcv.fields.decoders import IntDecoder, SimpleRGBImageDecoder
+from ffcv.loader import Loader, OrderOption
+from ffcv.pipeline.operation import Operation
+from ffcv.transforms import ImageMixup, ToTensor
+from ffcv.traversal_order.base import TraversalOrder
+from numba import njit
+
+import resumable
+from resumable.backends.ffcv import source
+from resumable.backends.ffcv.code_cache import CodeCache
+from resumable.backends.ffcv.compiling import CodeMaker
+from resumable.backends.ffcv.memory import Memory
+from resumable.backends.ffcv.seeding import generator_words, seed_generator
+from resumable.errors import ConfigurationError, PromiseWarning, SampleError, UnsupportedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Noise(Operation):  # type: ignore[misc]  # FFCV ships no types
+    """An operation of a user: random, per sample, in place."""
+
+    def generate_code(self) -> Any:
+        def noise(images: Any, memory: Any) -> Any:
+            for i in range(len(images)):
+                images[i] += np.uint8(np.random.randint(0, 100))
+            return images
+
+        return noise
+
+    def declare_state_and_memory(self, previous_state: Any) -> Any:
+        return previous_state, None
+
+
+class Fails(Operation):  # type: ignore[misc]  # FFCV ships no types
+    """Python code that fails in the third batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def generate_code(self) -> Any:
+        def fail(tensor: Any, memory: Any) -> Any:
+            self.calls += 1
+            if self.calls == 3:
+                raise ValueError("boom")
+            return tensor
+
+        return fail
+
+    def declare_state_and_memory(self, previous_state: Any) -> Any:
+        return previous_state, None
+
+
+class Keeps(torch.nn.Module):
+    """A module with a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator()
+
+    def forward(self, images: Any) -> Any:
+        return images
+
+
+class Backwards(TraversalOrder):  # type: ignore[misc]  # FFCV ships no types
+    def __call__(self, loader: Any) -> Backwards:
+        super().__init__(loader)
+        return self
+
+    def __init__(self) -> None:
+        pass
+
+    def sample_order(self, epoch: int) -> Any:
+        return self.indices[::-1]
+
+
+def make_loader(*operations: Any, **options: Any) -> Loader:
+    pipelines = {"raw": [SimpleRGBImageDecoder(), *operations], "label": [IntDecoder(), ToTensor()]}
+    given: dict[str, Any] = {"batch_size": 10, "num_workers": 1, "order": OrderOption.RANDOM, "pipelines": pipelines}
+    return Loader(ffcv_data.beton(), **given | options)
+
+
+def pixels(loader: resumable.Loader) -> dict[int, bytes]:
+    return {
+        int(label): image.numpy().tobytes()
+        for images, labels in loader
+        for image, label in zip(images, labels, strict=True)
+    }
+
+
+def test_an_operation_of_the_users_own_is_keyed_per_batch_and_said_to_be() -> None:
+    loader = make_loader(Noise(), ToTensor())
+    with pytest.warns(PromiseWarning, match="Noise draws random numbers, and may mix the samples"):
+        first = pixels(resumable.wrap(loader))
+    assert pixels(resumable.wrap(loader, randomness="batch")) == first
+    assert pixels(resumable.wrap(loader, randomness="batch", seed=1)) != first
+    with pytest.warns(PromiseWarning, match="Noise"):
+        assert pixels(resumable.wrap(loader)) == first
+
+
+def test_an_operation_that_is_told_to_be_per_sample_survives_another_batch_size() -> None:
+    made = [
+        make_loader(Noise(), ToTensor(), batch_size=size, num_workers=workers) for size, workers in ((10, 1), (7, 2))
+    ]
+    first, second = (pixels(resumable.wrap(source(loader, keyed={Noise: "sample"}))) for loader in made)
+    assert first == second
+    plain = pixels(resumable.wrap(source(make_loader(ToTensor()))))
+    assert sum(first[i] != plain[i] for i in plain) > 60
+
+
+def test_without_keys_the_order_alone_is_exact() -> None:
+    loader = make_loader(Noise(), ToTensor())
+    off = resumable.wrap(source(loader, keyed=False), seed=1)
+    assert off.state_dict()["randomness"]["mode"] == "off"
+    assert list(pixels(off)) == list(pixels(resumable.wrap(loader, seed=1, randomness="off")))
+    with pytest.raises(ConfigurationError, match="keyed=False was given"):
+        resumable.wrap(source(loader, keyed=False), randomness="sample")
+
+
+def test_mixing_is_said_to_depend_on_the_batch() -> None:
+    with pytest.warns(PromiseWarning, match="ImageMixup mixes the samples of a batch"):
+        resumable.wrap(make_loader(ImageMixup(0.5, same_lambda=True), ToTensor()))
+
+
+def test_generators_that_no_key_reaches_are_refused_by_name() -> None:
+    with pytest.warns(ResourceWarning):
+        loader = make_loader(ToTensor(), Keeps())
+    with pytest.raises(UnsupportedError, match="Keeps draws from random generators of its own .generator."):
+        resumable.wrap(loader)
+    with pytest.warns(PromiseWarning, match="Keeps"):
+        resumable.wrap(source(loader, on_nondeterministic="warn"))
+    resumable.wrap(loader, randomness="off")
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 3}, {"shuffle": True}, {"transform": len}, {"collate": len}])
+def test_options_of_the_loader_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError, match="does not fit a Loader of FFCV"):
+        resumable.wrap(make_loader(ToTensor()), **options)
+
+
+def test_an_order_of_the_users_own_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError, match="an order of your own, Backwards"):
+        resumable.wrap(make_loader(ToTensor(), order=Backwards()))
+
+
+@pytest.mark.parametrize(
+    "options", [{"keyed": {Noise: "often"}}, {"keyed": {"Noise": "sample"}}, {"on_nondeterministic": "?"}]
+)
+def test_bad_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="must"):
+        source(make_loader(ToTensor()), **options)
+
+
+def test_what_the_pipeline_raises_comes_out_and_the_run_can_go_on() -> None:
+    loader = resumable.wrap(make_loader(ToTensor(), Fails()), seed=2)
+    before = threading.active_count()
+    count = 0
+    with pytest.raises(SampleError, match="ValueError: boom\nIt belongs to epoch 0, step 2, rank 0") as caught:
+        for _ in loader:
+            count += 1
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert (count, loader.cursor.step) == (2, 2)
+    assert threading.active_count() == before
+    assert len(list(loader)) == 5
+
+
+def test_a_failure_in_the_thread_that_makes_batches_comes_out() -> None:
+    loader = resumable.wrap(source(make_loader(ToTensor(), Fails()), keyed={Fails: "plain"}))
+    before = threading.active_count()
+    with pytest.raises(SampleError, match="boom"):
+        list(loader)
+    assert threading.active_count() == before
+
+
+def test_batches_that_are_kept_stay_as_they_are() -> None:
+    loader = resumable.wrap(make_loader(ToTensor(), batch_size=5), seed=1)
+    kept, copies = [], []
+    for batch in loader:
+        kept.append(batch[0][1:3])  # a view: the batch itself is dropped
+        copies.append(batch[0][1:3].clone())
+    assert all(a.equal(b) for a, b in zip(kept, copies, strict=True))
+    assert len({part.data_ptr() for part in kept}) == 14
+
+
+def test_memory_is_used_again_when_nobody_refers_to_it() -> None:
+    from ffcv.pipeline.allocation_query import AllocationQuery  # noqa: PLC0415  # only here
+
+    for dtype in (np.dtype("<f4"), torch.float32):
+        memory = Memory(AllocationQuery((3,), dtype), samples=4, keep=2, pinned=False)
+        first = memory.lend(4)
+        address = np.asarray(first).ctypes.data
+        assert address % 64 == 0
+        view = first[1:2]
+        del first
+        second = memory.lend(2)
+        assert second.shape == (2, 3)
+        assert np.asarray(second).ctypes.data != address, "a view is left"
+        del view
+        assert np.asarray(memory.lend(4)).ctypes.data == address
+
+
+def test_the_generator_is_seeded_as_said() -> None:
+    @njit  # type: ignore[untyped-decorator]  # Numba ships no types
+    def draw(key: Any) -> Any:
+        seed_generator(np.uint64(key))
+        numbers = np.empty(700)
+        for i in range(700):
+            numbers[i] = np.random.random()
+        return numbers
+
+    generator = np.random.MT19937()
+    generator.state = {
+        "bit_generator": "MT19937",
+        "state": {"key": generator_words(0x0123456789ABCDEF).astype(np.uint32), "pos": 0},
+    }
+    assert np.array_equal(draw(0x0123456789ABCDEF), np.random.RandomState(generator).random_sample(700))
+
+
+def kept_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.code"))
+
+
+def make_adder(constant: int) -> Any:
+    def add(x: Any) -> Any:
+        return x + constant
+
+    return add
+
+
+def test_code_is_kept_by_content_and_damaged_files_are_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from resumable.backends.ffcv import compiling  # noqa: PLC0415  # only here
+
+    def compile_anew(constant: int) -> Any:
+        monkeypatch.setattr(compiling, "_compiled", {})
+        return CodeMaker(tmp_path).compile(make_adder(constant))
+
+    assert (compile_anew(1)(10), compile_anew(2)(10)) == (11, 12)
+    assert len(kept_files(tmp_path)) == 2
+    again = compile_anew(1)
+    assert isinstance(again._cache, CodeCache)
+    assert again(10) == 11
+    assert again.overloads[again.signatures[0]].metadata is None, "loaded, not compiled"
+    for file in kept_files(tmp_path):
+        file.write_bytes(file.read_bytes()[:-1] + b"\0")
+    fresh = compile_anew(1)
+    assert fresh(10) == 11
+    assert fresh.overloads[fresh.signatures[0]].metadata is not None, "compiled anew"
+
+
+def test_code_whose_content_cannot_be_told_is_not_kept(tmp_path: Path) -> None:
+    large = np.zeros(2_000_000, np.uint8)
+
+    def take(i: Any) -> Any:
+        return large[i]
+
+    assert CodeMaker(tmp_path).compile(take)(3) == 0
+    assert not kept_files(tmp_path)

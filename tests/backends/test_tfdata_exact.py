@@ -1,0 +1,221 @@
+"""tf.data pipelines resumed at every step, over the ends of epochs, in pipelines that were built anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+sys.path.insert(0, str(Path(__file__).parent))  # a fresh process of the conformance suite loads this file alone
+
+from tfdata_pipelines import DATA, NATIVE, doubled, explicit, generated, interleaved, of_epoch, repeated, typical
+
+import resumable
+from resumable.backends import tfdata
+from resumable.errors import UnsupportedError
+from resumable.testing import BackendTests, Run, digest, rest_of_run
+
+pytestmark = pytest.mark.slow
+HERE = Path(__file__).parent
+
+
+def run_of(loader: resumable.Loader, epochs: int) -> tuple[Run, list[dict[str, Any]]]:
+    run, states = [], [loader.state_dict()]
+    for epoch in loader.epochs(epochs):
+        for batch in epoch:
+            run.append((epoch.number, digest(batch)))
+            states.append(loader.state_dict())
+    return run, states
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_restored_at_every_step_the_rest_is_the_same(name: str) -> None:
+    run, states = run_of(resumable.wrap(NATIVE[name]()), 3)
+    assert {epoch for epoch, _ in run} == {0, 1, 2}
+    for step, state in enumerate(states):
+        loader = resumable.wrap(NATIVE[name]())
+        loader.load_state_dict(state)
+        assert rest_of_run(loader, 3) == run[step:], f"{name}: restored after {step} batches"
+
+
+@pytest.mark.parametrize("name", ["typical", "parallel interleave", "rerandomized", "cached"])
+def test_it_gives_what_the_pipeline_gives(name: str) -> None:
+    """From the second pass on: the count of a pass that TensorFlow begins with cannot be set."""
+    dataset = NATIVE[name]()
+    plain = [[digest(batch) for batch in dataset.as_numpy_iterator()] for _ in range(4)]
+    run = rest_of_run(resumable.wrap(NATIVE[name]()), 3)
+    assert run == [(epoch, what) for epoch in range(3) for what in plain[epoch + 1]]
+
+
+def test_what_was_read_of_the_dataset_before_does_not_matter() -> None:
+    dataset = typical()
+    for _ in range(3):
+        next(iter(dataset))
+    assert rest_of_run(resumable.wrap(dataset), 3) == rest_of_run(resumable.wrap(typical()), 3)
+
+
+class TestSymbolic(BackendTests):
+    native = True
+
+    @staticmethod
+    def make(**options: Any) -> resumable.Loader:
+        return resumable.wrap(typical(), **options)
+
+    others = {
+        "kind": lambda: resumable.wrap(explicit(typical())),
+        "parameters": lambda: resumable.wrap(DATA.range(21).shuffle(8, seed=1).map(doubled).batch(3).prefetch(2)),
+        "operations": lambda: resumable.wrap(DATA.range(20).shuffle(8, seed=1).batch(3)),
+    }
+
+
+class TestExplicit(BackendTests):
+    native = True
+    stride = 2
+
+    @staticmethod
+    def make(**options: Any) -> resumable.Loader:
+        return resumable.wrap(interleaved(parallel=2), **options)
+
+
+class TestReplay(BackendTests):
+    shared = True
+
+    @staticmethod
+    def make(**options: Any) -> resumable.Loader:
+        return resumable.wrap(tfdata.source(of_epoch, strategy="replay"), **({"shard": True} | options))
+
+    others = {"operations": lambda: resumable.wrap(tfdata.source(typical_of_epoch, strategy="replay"), shard=True)}
+
+    def test_ranks_share_every_global_batch(self) -> None:
+        """Each element is a batch: a step of two ranks takes two of them."""
+        ranks = [self.make(world=resumable.World(rank, 2)) for rank in range(2)]
+        together = [digest(batch) for pair in zip(*ranks, strict=True) for batch in pair]
+        assert together == [what for epoch, what in self.reference()[0] if epoch == 0][: len(together)]
+
+
+def typical_of_epoch(epoch: int) -> Any:
+    return DATA.range(20).shuffle(8, seed=epoch + 1).batch(3)
+
+
+def test_an_endless_pipeline_has_one_epoch_and_goes_on_where_it_was_left() -> None:
+    def make() -> resumable.Loader:
+        return resumable.wrap(DATA.range(7).shuffle(4, seed=1).repeat().batch(2).prefetch(2))
+
+    run = [digest(batch) for batch in islice(make(), 40)]
+    loader = make()
+    assert not loader.is_sized
+    states, got = [], []
+    for epoch in loader.epochs(4):
+        for batch in islice(epoch, 9):
+            got.append(digest(batch))
+            states.append((len(got), loader.state_dict()))
+    assert got == run[:36]
+    for step, state in states[::5]:
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert [digest(batch) for batch in islice(resumed, 36 - step)] == run[step:36]
+
+
+@pytest.mark.parametrize("make", [repeated, interleaved, lambda: explicit(interleaved(parallel=2))])
+def test_an_epoch_that_is_left_in_its_middle_does_not_change_the_next(make: Any) -> None:
+    def run(loader: resumable.Loader, left: list[int]) -> tuple[list[str], list[dict[str, Any]]]:
+        got, states = [], []
+        for epoch in loader.epochs(3):
+            for batch in islice(epoch, left[epoch.number]):
+                got.append(digest(batch))
+                states.append(loader.state_dict())
+        return got, states
+
+    whole, states = run(resumable.wrap(make()), [3, 2, 4])
+    for step, state in enumerate(states, start=1):
+        resumed = resumable.wrap(make())
+        resumed.load_state_dict(state)
+        done = state["cursor"]["step"]
+        left = [3, 2, 4]
+        left[state["cursor"]["epoch"]] -= done
+        assert run(resumed, left)[0] == whole[step:], step
+
+
+def test_a_state_costs_where_it_is_taken_and_not_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    from resumable.backends.tfdata.passes import Stream  # noqa: PLC0415  # this test counts its calls
+
+    saves = []
+    plain = Stream.save
+
+    def counted(stream: Stream) -> bytes:
+        saves.append(stream)
+        return plain(stream)
+
+    monkeypatch.setattr(Stream, "save", counted)
+    loader = resumable.wrap(typical())
+    iterator = iter(loader)
+    first = [next(iterator) for _ in range(5)]
+    before = len(saves)
+    assert before == 0
+    loader.state_dict()
+    assert len(saves) == before + 1
+    assert len(first) == 5
+
+
+CHILD = """
+import os, pickle, signal, sys
+sys.path.insert(0, {here!r})
+from tfdata_pipelines import NATIVE
+import resumable
+from resumable.testing import digest
+name, state, ledger, stop = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+loader = resumable.wrap(NATIVE[name]())
+if os.path.exists(state):
+    loader.load_state_dict(pickle.load(open(state, "rb")))
+seen = 0
+with open(ledger, "a") as out:
+    for epoch in loader.epochs(3):
+        for batch in epoch:
+            seen += 1
+            if seen > stop + 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if seen <= stop:
+                out.write(f"{{epoch.number}} {{digest(batch)}}\\n")
+                out.flush()
+            if seen == stop:
+                pickle.dump(loader.state_dict(), open(state, "wb"))
+"""
+
+
+@pytest.mark.parametrize("name", ["typical", "parallel interleave", "of an epoch"])
+def test_killed_twice_in_real_processes(name: str, tmp_path: Path) -> None:
+    script, state, ledger = tmp_path / "child.py", tmp_path / "state", tmp_path / "ledger"
+    script.write_text(CHILD.format(here=str(HERE)))
+    codes = []
+    for stop in (4, 9, 1000):
+        arguments = [sys.executable, str(script), name, str(state), str(ledger), str(stop)]
+        codes.append(subprocess.run(arguments, check=False, capture_output=True, env={**os.environ}).returncode)
+    assert codes == [-signal.SIGKILL, -signal.SIGKILL, 0]
+    expected = [f"{epoch} {what}" for epoch, what in rest_of_run(resumable.wrap(NATIVE[name]()), 3)]
+    assert ledger.read_text().splitlines() == expected
+
+
+def test_a_python_generator_is_replayed() -> None:
+    def make() -> resumable.Loader:
+        return resumable.wrap(tfdata.source(generated, assume_pure=True))
+
+    run, states = run_of(make(), 2)
+    for step, state in enumerate(states):
+        assert "native" not in state
+        loader = make()
+        loader.load_state_dict(state)
+        assert rest_of_run(loader, 2) == run[step:]
+
+
+def test_parallel_interleave_is_never_restored_symbolically() -> None:
+    """TensorFlow 2.21 waits for ever in it, at some places; seen by hand, and too bad to be tried here."""
+    with pytest.raises(UnsupportedError, match="ParallelInterleave cannot be relied on"):
+        resumable.wrap(tfdata.source(interleaved(parallel=2), strategy="symbolic"))
+    assert "tf.data/explicit" in repr(resumable.wrap(interleaved(parallel=tf.data.AUTOTUNE)))
