@@ -285,7 +285,7 @@ class Loader:
         """
         point("loader.load", self, state_dict)
         state = parse(state_dict)
-        check_same(state.facts, self._feed.facts(), strict=strict)
+        check_same(state.facts, self._feed.facts(), strict=strict, remedies=self._feed.remedies())
         world, options = self._feed.world(), self._options
         global_batch = agree_on_batch(state, options.batch_size, world.size, options.on_batch_change)
         check_share(global_batch, world, uneven=options.uneven)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 import warnings
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from resumable.cursor import Cursor
@@ -31,23 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "Mark", "State", "agree_on_batch", "check_position", "check_same", "damaged", "parse"]
 
 FORMAT = 1
+_NONE: Mapping[str, str] = MappingProxyType({})
 
-_OF_DALI = (
-    "batch_size", "graph", "initial_fill", "iterators", "last_batch_policy", "num_shards", "outputs",
-    "pad_last_batch", "pipelines", "random_shuffle", "reader_name", "seed", "seeds", "shard_id", "shuffle_after_epoch",
-    "shuffle_after_epoch_seed", "size", "stick_to_shard",
-)  # fmt: skip
 _REMEDIES = {
     "backend.kind": "Wrap the same sort of source as the run that saved it.",
-    **dict.fromkeys(
-        ("backend.batch", "backend.drop_last", "backend.workers", "backend.order"),
-        "Make the DataLoader with the options that the run was started with.",
-    ),
-    **dict.fromkeys((f"backend.{name}" for name in _OF_DALI), "Make the DALI pipelines and their iterator as before."),
-    "backend.decode": "Other decoders give other pixels. Give the source the decoder of the run that saved it.",
-    "backend.fields": "Give the source the fields of the run that saved it.",
-    "backend.layout": "The data set was written into other shards. Give the files that the run was started with.",
-    "backend.pipeline": "Give the Loader the pipelines that the run was started with.",
     "backend": "Give the data that the run was started with, or start a new run. If only its name changed, give both "
     "runs the same wrap(..., identity=...).",
     "backend.length": "The data grew or shrank since. Give the data that the run was started with, or start a new run.",
@@ -163,13 +151,16 @@ def _check_integer(name: str, value: Any, *, most: int | None) -> None:
         raise ValueError(f"{name} must be an integer of {limits}, but it is {value!r}")
 
 
-def check_same(stored: Mapping[str, Any], own: Mapping[str, Any], *, strict: bool) -> None:
+def check_same(
+    stored: Mapping[str, Any], own: Mapping[str, Any], *, strict: bool, remedies: Mapping[str, str] = _NONE
+) -> None:
     """Compare the facts of a state with this loader's.
 
     Args:
         stored: the state's facts.
         own: this loader's facts.
         strict: refuse any difference; else only another kind of source is refused and the rest is warned about.
+        remedies: what to do about a difference, by its name, where the backend knows it better.
 
     Raises:
         StateMismatchError: they differ; the message names the field, both values and the way out.
@@ -178,7 +169,7 @@ def check_same(stored: Mapping[str, Any], own: Mapping[str, Any], *, strict: boo
         before, now = stored.get(name), own.get(name)
         if before == now:
             continue
-        message = _mismatch(name, before, now)
+        message = _mismatch(name, before, now, remedies)
         if strict or name == "backend.kind":
             raise StateMismatchError(message)
         warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=3)
@@ -235,13 +226,14 @@ def check_position(state: State, schedule: Schedule) -> None:
         )
 
 
-def _mismatch(name: str, before: Any, now: Any) -> str:
+def _mismatch(name: str, before: Any, now: Any, remedies: Mapping[str, str]) -> str:
     if name in {"randomness.seed", "sampler.seed"}:
         what = "the seed differs from the checkpoint's, so the order and the augmentations would change."
         remedy = f"Use seed={before}, or load_state_dict(state, strict=False) to start a new order at this position."
     else:
         what = f"{name} differs from the checkpoint's, so other samples would follow than in the run that saved it."
-        remedy = _REMEDIES.get(name) or _REMEDIES.get(name.partition(".")[0], "")
+        known = {**_REMEDIES, **remedies}
+        remedy = known.get(name) or known.get(name.partition(".")[0], "")
         if name != "backend.kind":
             remedy += " Or load_state_dict(state, strict=False) to go on at this position all the same."
     return f"{what}\n  in the checkpoint: {_short(before)}\n  in this run:       {_short(now)}\n{remedy}"

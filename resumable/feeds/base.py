@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from resumable.cursor import Cursor
     from resumable.schedule import Schedule
     from resumable.state import Mark
     from resumable.world import World
 
-__all__ = ["Feed"]
+__all__ = ["Feed", "remedies_of"]
 
 
 class Feed(Protocol):
@@ -20,6 +20,10 @@ class Feed(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """Return what must be the same in the run that saved a state and the one that loads it."""
+        ...
+
+    def remedies(self) -> Mapping[str, str]:
+        """Return what to do about a difference in a fact, by the fact's name; those that its backend knows."""
         ...
 
     def schedule(self, global_batch: int) -> Schedule | None:
@@ -49,3 +53,8 @@ class Feed(Protocol):
             asked: it becomes part of a state; otherwise it is only kept for the case that it will.
         """
         ...
+
+
+def remedies_of(backend: Any) -> dict[str, str]:
+    """Return a backend's `remedies` under the names that the facts have."""
+    return {f"backend.{name}": remedy for name, remedy in getattr(backend, "remedies", {}).items()}

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from resumable.backend import SnapshotBackend
 from resumable.cursor import Cursor
 from resumable.errors import ConfigurationError, StateMismatchError
+from resumable.feeds.base import remedies_of
 from resumable.feeds.draws import Draws
 from resumable.schedule import Schedule, check_share, share
 from resumable.state import Mark
 from resumable.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from resumable.backend import ReplayBackend
     from resumable.options import Options
@@ -91,6 +92,10 @@ class ElementFeed:
             world = self._options.find_world()
             facts |= {"rank": world.rank, "world_size": world.size}
         return facts
+
+    def remedies(self) -> Mapping[str, str]:
+        """Return the backend's."""
+        return remedies_of(self._backend)
 
     def schedule(self, global_batch: int) -> Schedule | None:
         """Return the epoch's schedule where the source knows its length; used for `len()` and `seek()` only."""

@@ -7,11 +7,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from resumable.errors import BackendError, ConfigurationError
+from resumable.feeds.base import remedies_of
 from resumable.feeds.requests import Requests
 from resumable.schedule import Schedule, check_share, share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from resumable.backend import IndexedBackend
     from resumable.cursor import Cursor
@@ -58,6 +59,10 @@ class IndexedFeed:
             **{f"sampler.{name}": value for name, value in self._sampler.spec().items()},
             "tail": self._tail,
         }
+
+    def remedies(self) -> Mapping[str, str]:
+        """Return the backend's."""
+        return remedies_of(self._backend)
 
     def schedule(self, global_batch: int) -> Schedule:
         """Return the epoch's schedule."""

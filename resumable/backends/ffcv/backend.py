@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from resumable.backends.ffcv.code_cache import default_folder
 from resumable.backends.ffcv.compiling import CodeMaker
@@ -32,6 +32,7 @@ class FFCVBackend:
     """
 
     kind = "ffcv"
+    remedies: ClassVar = {"pipeline": "Give the Loader the pipelines that the run was started with."}
 
     def __init__(self, source: Source, options: Options) -> None:
         loader = source.loader

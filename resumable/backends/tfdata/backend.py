@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["NativeBackend", "ReplayBackend"]
 
 _LARGE = 64 * 2**20
+_REMEDIES = {
+    **dict.fromkeys(
+        ("elements", "operations", "parameters", "functions"), "Build the pipeline as in the run that saved the state."
+    ),
+    "tensorflow": "Use the TensorFlow of the run that saved the state.",
+    "data": "The files, or the values that the pipeline was made of, are others. Give those of the run that saved the "
+    "state; if only their names changed, give both runs the same wrap(..., identity=...).",
+}
 _log = logging.getLogger("resumable")
 
 
@@ -51,6 +59,7 @@ class ReplayBackend:
         length: int | None,
     ) -> None:
         self.kind = f"tf.data/{strategy}"
+        self.remedies = _REMEDIES
         self.identity, self.length = identity, length
         self._datasets, self._strategy, self._convert = datasets, strategy, convert
 

@@ -44,6 +44,7 @@ class TfdsBackend:
         self._randomness, self._seeding = options.randomness or "sample", Seeding()
         self.length = len(source)
         self.identity = identity_of(source, options.identity)
+        self.remedies = source.resumable_remedies
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request."""

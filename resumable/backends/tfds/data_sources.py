@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from resumable.backends.tfds import forks
-from resumable.backends.tfds.layout import layout_of
+from resumable.backends.tfds.layout import REMEDIES, layout_of
 from resumable.backends.tfds.opening import default_threads
 from resumable.errors import UnsupportedError
 
@@ -36,6 +36,7 @@ class GuardedSource:
         self._threaded = layout.file_format == "array_record"
         self.threads = default_threads()
         self.resumable_identity = {**layout.identity, "decode": _decoder(source), "fields": "all"}
+        self.resumable_remedies = REMEDIES
 
     @property
     def user_dataset(self) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from resumable.backends.tfds.layout import REMEDIES
 from resumable.backends.tfds.records import TFRecords
 from resumable.schedule import Padding
 
@@ -53,7 +54,7 @@ class TfdsSource(_Base):
         self._layout, self._records, self._decoding = layout, records, decoding
         self._repeats, self._mark_padding, self._add_tfds_id = repeats, mark_padding, add_tfds_id
         self.threads = threads
-        self.resumable_identity = dict(identity)
+        self.resumable_identity, self.resumable_remedies = dict(identity), REMEDIES
 
     def __len__(self) -> int:
         return len(self._layout) * self._repeats

@@ -40,6 +40,7 @@ class TorchBackend:
         self._here = loader.num_workers == 0 and not loader.pin_memory
         self.length = length
         self.identity = identity_of(reader.source, options.identity)
+        self.remedies = getattr(reader.source, "resumable_remedies", {})
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request; without workers, past the `DataLoader` and what it costs."""

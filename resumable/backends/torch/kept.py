@@ -8,7 +8,7 @@ replayed from epoch 0, as its order may depend on what it gave before.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from resumable.backend import Request
 from resumable.backends.torch.engine import Engine, WorkerSetup
@@ -37,6 +37,9 @@ class KeptOrderBackend:
     """
 
     kind = "torch-map-own-order"
+    remedies: ClassVar = dict.fromkeys(
+        ("batch", "drop_last", "order"), "Make the DataLoader with the options that the run was started with."
+    )
     keyed = True
     needs_shard = True
 

@@ -9,7 +9,7 @@ worker gets its own part back; without states, it draws and drops as many sample
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from resumable.backends.torch.engine import Engine, WorkerSetup
 from resumable.backends.torch.parts import Part, StreamPlan
@@ -35,6 +35,9 @@ class TorchStreamBackend:
     """
 
     kind = "torch-iterable"
+    remedies: ClassVar = dict.fromkeys(
+        ("batch", "drop_last", "workers"), "Make the DataLoader with the options that the run was started with."
+    )
     keyed = True
     needs_shard = True
 

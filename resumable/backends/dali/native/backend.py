@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -10,6 +10,13 @@ if TYPE_CHECKING:
     from resumable.backends.dali.native.passes import Source
 
 __all__ = ["NativeBackend"]
+
+
+_OPTIONS = (
+    "batch_size", "graph", "initial_fill", "iterators", "last_batch_policy", "num_shards", "outputs",
+    "pad_last_batch", "pipelines", "random_shuffle", "reader_name", "seed", "seeds", "shard_id", "shuffle_after_epoch",
+    "shuffle_after_epoch_seed", "size", "stick_to_shard",
+)  # fmt: skip
 
 
 class NativeBackend:
@@ -27,6 +34,7 @@ class NativeBackend:
     """
 
     kind = "dali"
+    remedies: ClassVar = dict.fromkeys(_OPTIONS, "Make the DALI pipelines and their iterator as before.")
     eager = True  # a snapshot costs microseconds, and is taken before each draw, so that a failing draw loses nothing
 
     def __init__(
