@@ -57,6 +57,9 @@ SOURCES = {
     "lightning-stream": Source(
         "Lightning, IterableDataset with state, 2 workers", f"{_MODULE}:make_stateful_stream", _LIGHTNING, _TRAINER
     ),
+    "lightning-ffcv": Source(
+        "Lightning, FFCV", "resumable.demo.ffcv:make_ffcv", _LIGHTNING, (*_TRAINER, "ffcv.loader")
+    ),
     "lightning-dali": Source(
         "Lightning, DALI, JPEG files", _DALI, _LIGHTNING, (*_TRAINER, "nvidia.dali.plugin.pytorch")
     ),
