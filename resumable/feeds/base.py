@@ -56,5 +56,6 @@ class Feed(Protocol):
 
 
 def remedies_of(backend: Any) -> dict[str, str]:
-    """Return a backend's `remedies` under the names that the facts have."""
-    return {f"backend.{name}": remedy for name, remedy in getattr(backend, "remedies", {}).items()}
+    """Return a backend's `remedies` under the names that the facts have: `backend.` stands before one without a dot."""
+    said = getattr(backend, "remedies", {})
+    return {name if "." in name else f"backend.{name}": remedy for name, remedy in said.items()}

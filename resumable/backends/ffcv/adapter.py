@@ -40,10 +40,11 @@ def adapt(thing: Any, options: Options) -> tuple[FFCVBackend, Options] | None:
     backend = FFCVBackend(source, options)
     if options.randomness != "off":
         _check_randomness(source, options, backend.pipeline.planned)
+    window = source.window or 2 * loader.batch_size * options.find_world().size
     return backend, replace(
         options,
         batch_size=loader.batch_size,
-        sampler=options.sampler or find_order(loader, options.seed, source.window),
+        sampler=options.sampler or find_order(loader, options.seed, window),
         tail=options.tail or ("drop" if loader.drop_last else "partial"),
     )
 

@@ -32,7 +32,11 @@ class FFCVBackend:
     """
 
     kind = "ffcv"
-    remedies: ClassVar = {"pipeline": "Give the Loader the pipelines that the run was started with."}
+    remedies: ClassVar = {
+        "pipeline": "Give the Loader the pipelines that the run was started with.",
+        "sampler.window": "QUASI_RANDOM shuffles by windows of pages: give the one of the run that saved it, "
+        "wrap(resumable.backends.ffcv.source(loader, window=...)).",
+    }
 
     def __init__(self, source: Source, options: Options) -> None:
         loader = source.loader

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from ffcv.pipeline.graph import DecoderNode, RefNode
-from ffcv.transforms import ModuleWrapper
+from ffcv.transforms import ModuleWrapper, ToDevice
 
 from resumable.keyed import digest
 
@@ -53,11 +53,23 @@ def _name(operation: Operation) -> str:
 def _parameters(operation: Operation) -> Iterator[tuple[str, str]]:
     if isinstance(operation, ModuleWrapper):
         yield "module", _ADDRESS.sub("", repr(operation.module))
+        yield from _attributes(operation.module)
         return
     for name, value in sorted(vars(operation).items()):
+        if isinstance(operation, ToDevice) and name == "device":
+            yield name, torch.device(value).type  # without the number, as each rank has its own GPU and all one state
+            continue
         text = None if name in _FFCVS_OWN else _text(value)
         if text is not None:
             yield name, text
+
+
+def _attributes(module: torch.nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield the plain public attributes of a module and of those inside of it, which its `repr` may leave out."""
+    for number, inner in enumerate(module.modules()):
+        for name, value in sorted(vars(inner).items()):
+            if not name.startswith("_") and name != "training" and (text := _text(value)) is not None:
+                yield f"{number}.{name}", text
 
 
 def _text(value: Any) -> str | None:
@@ -71,5 +83,7 @@ def _text(value: Any) -> str | None:
         return f"({','.join(str(_text(item)) for item in value)})"
     if isinstance(value, type):
         return value.__qualname__
-    plain = (bool, int, float, str, bytes, np.dtype, torch.dtype, torch.device)
+    if isinstance(value, torch.device):
+        return value.type
+    plain = (bool, int, float, str, bytes, np.dtype, torch.dtype)
     return repr(value) if value is None or isinstance(value, plain) else None

@@ -73,8 +73,11 @@ class EpochRun:
             finally:
                 self._stopped = True
                 self._asked.put(None)
-                thread.join()
-                self._team.stop()
+                # Garbage may be collected, and so this generator closed, in one of its own threads.
+                inside = threading.current_thread() is thread or self._team.has_this_thread()
+                if not inside:
+                    thread.join()
+                self._team.stop(wait=not inside)
 
     def _ask(self) -> bool:
         """Ask for one more batch, if there is a request; tell whether any batch is to come."""

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 __all__ = ["find_order"]
 
 
-def find_order(loader: Loader, seed: int, window: int | None) -> Sampler:
+def find_order(loader: Loader, seed: int, window: int) -> Sampler:
     """Return the order of a loader, of its `indices` if it has any.
 
     Args:
         loader: FFCV's.
         seed: of our loader; FFCV's own is not looked at.
-        window: pages that `QUASI_RANDOM` shuffles together; by default twice the batch size, as in FFCV.
+        window: pages that `QUASI_RANDOM` shuffles together.
 
     Raises:
         UnsupportedError: an order of the user's own.
@@ -38,7 +38,7 @@ def find_order(loader: Loader, seed: int, window: int | None) -> Sampler:
     return samplers.Subset(indices, inner)
 
 
-def _inner(loader: Loader, indices: np.ndarray, seed: int, window: int | None) -> Sampler:
+def _inner(loader: Loader, indices: np.ndarray, seed: int, window: int) -> Sampler:
     order, count = type(loader.traversal_order), len(indices)
     if order is Sequential:
         return samplers.Sequential(count)
@@ -46,7 +46,7 @@ def _inner(loader: Loader, indices: np.ndarray, seed: int, window: int | None) -
         return samplers.Shuffle(count, seed=seed)
     if order is QuasiRandom:
         pages = pages_of_samples(loader.reader)[indices]
-        return samplers.PagedShuffle(pages, window=window or 2 * loader.batch_size, seed=seed)
+        return samplers.PagedShuffle(pages, window=window, seed=seed)
     raise UnsupportedError(
         f"the Loader has an order of your own, {order.__qualname__}, which gives whole epochs.\n"
         "It may depend on the epochs before, so nothing would tell where a resumed run goes on. Give the order as "

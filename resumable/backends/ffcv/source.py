@@ -50,7 +50,8 @@ def source(  # noqa: PLR0913  # options with defaults
             your own to "sample", "batch", "late" or "plain" says how each is keyed.
         on_nondeterministic: what to do about operations that no key can make reproducible.
         content_hash: tell the file by all of its bytes, instead of its tables and 64 places of its content.
-        window: pages that `OrderOption.QUASI_RANDOM` shuffles together; twice the batch size by default.
+        window: pages that `OrderOption.QUASI_RANDOM` shuffles together; by default twice the samples of a step
+            over all ranks.
         compile_cache: keep compiled operations for the next start: False for not, or a folder to keep them in.
 
     Raises:

@@ -78,7 +78,7 @@ class Fingerprint:
         self.operations = short(operations)
         self.parameters = short("; ".join(filter(None, parameters)))
         self.functions = _digest(functions)
-        self.data = _digest(sorted(self._constants()))
+        self.data = _digest([self._content_behind(graph.root, {}), *sorted(self._texts())])
         self.structure = _digest([str(dataset.element_spec), operations, *bare, *nested])
 
     def _chain(self, reference: str) -> str:
@@ -106,12 +106,33 @@ class Fingerprint:
         ]
         return " ".join([plain_name(operation.node.op), *values]) if values else ""
 
-    def _constants(self) -> Iterator[str]:
-        """Yield a digest of each text and array, wherever it stands, but not of single numbers."""
+    def _content_behind(self, reference: str, known: dict[str, str], *, numbers: bool = False) -> str:
+        """Return the digest of the constants that feed a node, in the order of its inputs; empty where there is none.
+
+        Args:
+            reference: names the node.
+            known: digests of nodes that were seen.
+            numbers: a single integer is data, too: a function uses it, or it is an element.
+        """
+        node = self._graph.top[_node_of(reference)]
+        if node.op == "Const":
+            tensor = node.attr["value"].tensor
+            return _digest([_content(tensor)]) if _is_data(tensor) or (numbers and _is_plain(tensor)) else ""
+        if node.name not in known:
+            lists = self._graph.listed(node)
+            inputs = enumerate(_data_inputs(node))
+            parts = [self._content_behind(one, known, numbers=place in lists) for place, one in inputs]
+            found = [part for part in parts if part]
+            # What adds no data, such as options or a number of parallel calls, leaves no trace.
+            known[node.name] = _digest(found) if len(found) > 1 else "".join(found)
+        return known[node.name]
+
+    def _texts(self) -> Iterator[str]:
+        """Yield a digest of each text in a function; its other constants belong to the digest of the function."""
         for operation in self._graph.operations:
-            if operation.node.op == "Const":
+            if operation.function and operation.node.op == "Const":
                 tensor = operation.node.attr["value"].tensor
-                if _is_data(tensor) and (not operation.function or tensor.dtype == tf.string.as_datatype_enum):
+                if tensor.dtype == tf.string.as_datatype_enum:
                     yield _digest([_content(tensor)])
 
     def _function(self, name: str) -> str:
@@ -206,8 +227,12 @@ def _is_switch(name: str, value: Any) -> bool:
 
 def _is_data(tensor: Any) -> bool:
     text = tensor.dtype == tf.string.as_datatype_enum
-    known = tensor.dtype not in {tf.resource.as_datatype_enum, tf.variant.as_datatype_enum}
-    return bool(text or (known and tensor.tensor_shape.dim) or (known and tf.as_dtype(tensor.dtype).is_floating))
+    return bool(text or (_is_plain(tensor) and (tensor.tensor_shape.dim or tf.as_dtype(tensor.dtype).is_floating)))
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Tell whether a constant is a value, and no handle of this process."""
+    return tensor.dtype not in {tf.resource.as_datatype_enum, tf.variant.as_datatype_enum}
 
 
 def _content(tensor: Any) -> bytes:

@@ -90,6 +90,17 @@ class Graph:
             place += count
         return named
 
+    def listed(self, node: Any) -> set[int]:
+        """Return the places of the inputs that a list of types belongs to: elements, and what functions captured."""
+        known = op_def_registry.get(node.op)
+        places, place = set[int](), 0
+        for argument in known.input_arg if known is not None else ():
+            count = _count(argument, node)
+            if argument.type_list_attr:
+                places |= set(range(place, place + count))
+            place += count
+        return places
+
     def constant(self, operation: Operation, argument: str) -> Any:
         """Return the value of an argument as a NumPy array; None where it is no constant, or an array of texts."""
         reference = self.inputs(operation).get(argument)

@@ -116,6 +116,7 @@ class _Ahead:
         self._source, self._jobs, self._transform = source, jobs, transform
 
     def __getitem__(self, index: int) -> Any:
-        ready = self._jobs and self._jobs[0].sample == index
+        # By the object's kind, too: the same sample may stand in a batch as itself and as what fills it up.
+        ready = self._jobs and self._jobs[0].sample == index and type(self._jobs[0].sample) is type(index)
         sample = self._jobs.popleft().result() if ready else self._source[index]
         return sample if self._transform is None else self._transform(sample)

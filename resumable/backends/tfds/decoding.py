@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from resumable.backends.tfds import forks
 from resumable.errors import ConfigurationError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class Decoding:
 
     def __call__(self, record: bytes) -> Any:
         """Decode a record."""
+        if self._decode == "tf":
+            forks.check_tensorflow()
         values = (self._function or self.prepare())(record)
         return values if self._structure is None else _arrange(values, self._structure)
 

@@ -80,6 +80,7 @@ def source(  # noqa: PLR0913  # every option has a default
     if add_tfds_id and as_supervised:
         raise ConfigurationError("add_tfds_id and as_supervised do not go together: a tuple has no field tfds_id.")
     chosen = sorted(_names(structure)) if as_supervised else _check_fields(info, fields)
+    _check_added(info, chosen, {"tfds_id": add_tfds_id, "valid": mark_padding and structure is None})
     where = default_folder() if index_dir is None else None if index_dir is False else Path(index_dir)
     extra = {"repeats": str(repeats)} if repeats != 1 else {}
     return TfdsSource(
@@ -189,6 +190,15 @@ def _check_fields(info: Any, fields: Sequence[str] | None) -> list[str] | None:
             f"A sample would lack what was asked for. {info.full_name} has {', '.join(sorted(info.features))}."
         )
     return sorted(set(fields))
+
+
+def _check_added(info: Any, chosen: list[str] | None, added: dict[str, bool]) -> None:
+    for name in set(info.features if chosen is None else chosen) & {name for name, wanted in added.items() if wanted}:
+        option = {"tfds_id": "add_tfds_id", "valid": "mark_padding"}[name]
+        raise ConfigurationError(
+            f"{info.full_name} has a feature {name!r}, and {option}=True adds a field of that name.\n"
+            f"The feature would be overwritten. Leave it out with fields=[...], or leave out {option}."
+        )
 
 
 def _describe(structure: Any, fields: list[str] | None) -> str:

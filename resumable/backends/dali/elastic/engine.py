@@ -35,9 +35,12 @@ class Engine:
     def __init__(self, source: Source, batch_size: int, *, files: bool) -> None:
         self._source, self.batch_size, self._files = source, batch_size, files
         self._feed = Feed(source.uniforms)
-        self.pipeline: Pipeline = make_pipeline(source, self._feed, batch_size, files=files)
+        self.pipeline = self._make()
         self._used = False
         self.broken = False
+
+    def _make(self) -> Pipeline:
+        return make_pipeline(self._source, self._feed, self.batch_size, files=self._files)
 
     def check(self) -> None:
         """Refuse the graph if it would not give the same batches again."""
@@ -93,3 +96,5 @@ class Engine:
                 self.pipeline.release_outputs()
         except StopIteration:
             self.pipeline.reset()
+        except RuntimeError:  # of a batch that nobody asks for any more; one that is asked for again fails again
+            self.pipeline = self._make()

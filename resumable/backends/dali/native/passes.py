@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from resumable.backends.dali.native.private import at_end, resets_itself
+from resumable.backends.dali.native.private import at_end, place_of, resets_itself
+from resumable.backends.dali.native.refusals import check_place
 
 if TYPE_CHECKING:
     from resumable.backends.dali.native.holders import Holder
@@ -52,6 +53,7 @@ class Pass:
         self._ahead: list[Any] = []  # at most one batch, drawn to find out whether there is one
         self._error: Exception | None = None  # what came of drawing ahead
         self._over = False
+        self._place = place_of(holder.iterator)  # where it was left
         self._snapshot: dict[str, Any] | None = self._take()
 
     def draw(self) -> Any:
@@ -68,6 +70,7 @@ class Pass:
         if self._over or self._ahead or self._error is not None:
             return self._over
         self.snapshot()
+        self._check_place()
         if at_end(self._holder.iterator) is not False:
             try:
                 self._ahead = [self._next()]
@@ -91,6 +94,7 @@ class Pass:
         """Build the pipelines anew at a snapshot."""
         self._ahead, self._error = [], None
         self._over = self._holder.rewind(list(snapshot["checkpoints"]))
+        self._place = place_of(self._holder.iterator)
         self._snapshot = self._take() if self._over else snapshot
 
     def _next(self) -> Any:
@@ -98,14 +102,22 @@ class Pass:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+        self._check_place()
         iterator = self._holder.iterator
         try:
             return next(iterator)
         except StopIteration:
             if not resets_itself(iterator):
                 iterator.reset()
+            self._place = place_of(iterator)
             self._over, self._snapshot = True, self._take()
             raise
+        finally:
+            self._place = place_of(iterator)
+
+    def _check_place(self) -> None:
+        check_place(self._place, place_of(self._holder.iterator))
 
     def _take(self) -> dict[str, Any]:
+        self._check_place()
         return {"checkpoints": list(self._holder.iterator.checkpoints())}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
 
 from nvidia.dali import Pipeline
 from nvidia.dali.plugin.base_iterator import _DaliBaseIterator as BaseIterator
@@ -28,15 +29,20 @@ __all__ = [
     "is_fed",
     "operators",
     "pipelines_of",
+    "place_of",
     "rebuild",
     "resets_itself",
     "settings_of",
+    "was_rebuilt",
 ]
 
 _OPTIONS = (
     "num_threads", "device_id", "seed", "exec_pipelined", "prefetch_queue_depth", "exec_async", "set_affinity",
     "enable_memory_stats", "exec_dynamic", "stream_policy", "concurrency",
 )  # fmt: skip
+
+
+_rebuilt: WeakSet[Any] = WeakSet()
 
 
 class Blueprint:
@@ -131,6 +137,16 @@ def at_end(iterator: Any) -> bool | None:
     return bool(over or iterator._advance_and_check_drop_last(dry_run=True, end_iteration=False))
 
 
+def place_of(iterator: Any) -> tuple[int, bool]:
+    """Return what changes with each batch that is drawn, whoever draws it."""
+    return int(iterator._counter), getattr(iterator, "_first_batch", None) is None
+
+
+def was_rebuilt(iterator: Any) -> bool:
+    """Tell whether the pipelines of an iterator were built anew by `rebuild`."""
+    return iterator in _rebuilt
+
+
 def has_eaten_an_end(iterator: Any) -> bool:
     """Tell whether a new iterator, made at a checkpoint, has passed an epoch's end while preparing its first batch.
 
@@ -179,6 +195,7 @@ def rebuild(iterator: Any, blueprints: Sequence[Blueprint], checkpoints: Sequenc
     """
     pipelines, reader = pipelines_of(iterator), iterator._reader_name
     iterator._first_batch = None
+    _rebuilt.add(iterator)
     for pipeline in pipelines:
         pipeline._shutdown()
     for pipeline, blueprint, checkpoint in zip(pipelines, blueprints, checkpoints, strict=True):

@@ -13,13 +13,14 @@ from resumable.backends.dali.native.private import (
     is_fed,
     operators,
     pipelines_of,
+    was_rebuilt,
 )
 from resumable.errors import StateFormatError, StateMismatchError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["check_fresh", "check_holds_checkpoints", "check_pipelines", "refuse_errors"]
+__all__ = ["check_fresh", "check_holds_checkpoints", "check_pipelines", "check_place", "refuse_errors"]
 
 _FACTORY = (
     "Give a function that makes the iterator instead: wrap(make), where make(checkpoints) builds its pipelines with "
@@ -33,10 +34,35 @@ def check_fresh(iterator: Any) -> None:
     Raises:
         UnsupportedError: they were.
     """
+    if was_rebuilt(iterator):
+        raise UnsupportedError(
+            "this DALI iterator was wrapped before, and its pipelines were built anew for that.\n"
+            "Two loaders would take each other's batches. Make an iterator for each, or use the loader that is there."
+        )
     if is_consumed(iterator):
         raise UnsupportedError(
             "batches were drawn from this DALI iterator before it was wrapped.\n"
             "They would not be counted, and a resumed run would repeat them. Wrap the iterator right after making it."
+        )
+
+
+def check_place(before: tuple[int, bool], now: tuple[int, bool]) -> None:
+    """Refuse to go on where somebody else has moved the iterator.
+
+    Args:
+        before: where it was left, as `place_of` tells it.
+        now: where it is.
+
+    Raises:
+        UnsupportedError: the two differ.
+    """
+    if before != now:
+        raise UnsupportedError(
+            "somebody else has drawn batches from the DALI iterator, or reset it, since it was wrapped.\n"
+            f"  where the loader left it: {before[0]} samples of the epoch\n"
+            f"  where it is now:          {now[0]} samples of the epoch\n"
+            "Batches would be missing, or counted in another epoch. Use the loader alone: it resets the iterator by "
+            "itself, and next(iter(loader)) counts."
         )
 
 
