@@ -6,6 +6,7 @@ import operator
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
+from resumable.closing import close
 from resumable.cursor import Cursor
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.faults import point
@@ -357,7 +358,7 @@ class Loader:
 
     def _close(self) -> None:
         if self._stream is not None:
-            self._stream.close()  # type: ignore[attr-defined]  # feeds are generators
+            close(self._stream)  # type: ignore[arg-type]  # feeds are generators
             self._stream = None
 
     def _set(self, mark: Mark) -> None:

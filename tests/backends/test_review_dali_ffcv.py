@@ -28,7 +28,6 @@ import resumable
 from resumable.backends.dali import source
 from resumable.backends.ffcv import source as ffcv_source
 from resumable.backends.ffcv.describe import describe_pipelines
-from resumable.backends.ffcv.parts import Team
 from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -178,19 +177,3 @@ def test_a_loader_that_is_garbage_may_be_collected_in_its_own_thread() -> None:
         gc.enable()
         sys.unraisablehook = hook
     assert (failed, threading.active_count()) == ([], before)
-
-
-def test_a_team_knows_its_threads_and_ends_from_inside() -> None:
-    team, seen, both = Team(2), dict[str, bool](), threading.Barrier(2, timeout=10)
-
-    def work(_part: slice) -> None:
-        if len(seen) < 2:
-            both.wait()
-            seen[threading.current_thread().name] = team.has_this_thread()
-            if team.has_this_thread():
-                team.stop(wait=False)
-            both.wait()
-
-    team.run(work, 8)
-    assert sorted(seen.values()) == [False, True]
-    team.stop()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import threading
 from collections import deque
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 import resumable
 from resumable.backends.tfds.backend import _Ahead, _Job
 from resumable.backends.tfds.opening import _check_added
+from resumable.backends.tfds.opening import source as tfds_source
 from resumable.errors import ConfigurationError, StateMismatchError
 from resumable.schedule import Padding
 
@@ -102,3 +105,19 @@ def test_tensorflow_in_forked_workers_is_refused_where_it_would_hang(before: str
     command = [sys.executable, "-c", FORKED, folder("shapes", "tfrecord"), before, "fork"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=110)
     assert expected in (done.stderr if before == "used" else done.stdout), done.stderr[-2000:]
+
+
+def test_a_loader_may_be_collected_while_a_thread_is_starting() -> None:
+    """Which holds a lock that the end of any thread needs: to wait for one there is to wait forever."""
+    source = tfds_source(folder("shapes", "tfrecord"), "train", threads=2, fields=["label"], index_dir=False)
+    holder: dict[str, Any] = {"batches": iter(resumable.wrap(source, batch_size=4))}
+    holder["itself"] = holder
+    next(holder["batches"])
+    del holder
+    held = threading.Event()
+    collector = threading.Thread(target=lambda: held.wait() and gc.collect(), daemon=True)
+    collector.start()
+    with threading._shutdown_locks_lock:  # type: ignore[attr-defined]  # the lock in question
+        held.set()
+        collector.join(timeout=20)
+        assert not collector.is_alive()

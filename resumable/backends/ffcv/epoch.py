@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import ExitStack
 from itertools import chain, repeat
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import numba
 from resumable.backends.ffcv.device import find_device, seeded
 from resumable.backends.ffcv.pages import needs_all_requests, opened, wake_if_readers_died
 from resumable.backends.ffcv.parts import Team
+from resumable.closing import may_wait
 from resumable.errors import SampleError
 from resumable.faults import point
 
@@ -62,22 +64,24 @@ class EpochRun:
 
     def batches(self) -> Iterator[Any]:
         """Yield a batch for each request."""
-        with self._opened as self._pages:
-            thread = threading.Thread(target=self._work, name="resumable-ffcv", daemon=True)
-            thread.start()
-            try:
-                for _ in repeat(None, self._ahead):
-                    self._ask()
-                while self._ask():
-                    yield self._take()
-            finally:
-                self._stopped = True
-                self._asked.put(None)
-                # Garbage may be collected, and so this generator closed, in one of its own threads.
-                inside = threading.current_thread() is thread or self._team.has_this_thread()
-                if not inside:
-                    thread.join()
-                self._team.stop(wait=not inside)
+        file = ExitStack()  # closed by the other thread, which uses it, at its end
+        self._pages = file.enter_context(self._opened)
+        thread = threading.Thread(target=self._work, args=(file,), name="resumable-ffcv", daemon=True)
+        thread.start()
+        wait = True
+        try:
+            for _ in repeat(None, self._ahead):
+                self._ask()
+            while self._ask():
+                yield self._take()
+        except GeneratorExit:
+            wait = may_wait()
+            raise
+        finally:
+            self._stopped = True
+            self._asked.put(None)
+            if wait:
+                thread.join()
 
     def _ask(self) -> bool:
         """Ask for one more batch, if there is a request; tell whether any batch is to come."""
@@ -110,17 +114,18 @@ class EpochRun:
             except Empty:
                 wake_if_readers_died(self._pages)
 
-    def _work(self) -> None:
-        """Make batches until told to stop; in the other thread."""
+    def _work(self, file: ExitStack) -> None:
+        """Make batches until told to stop, and leave nothing behind; in the other thread."""
         numba.set_num_threads(self._workers)
-        while (asked := self._asked.get()) is not None and not self._stopped:
-            made: Any
-            try:
-                made = self._make(*asked)
-            except BaseException as error:  # noqa: BLE001  # raised again where the batch would have come
-                made = error
-            self._made.put(made)
-            del made, asked  # so that the memory is free once the batch is dropped
+        with file, self._team:
+            while (asked := self._asked.get()) is not None and not self._stopped:
+                made: Any
+                try:
+                    made = self._make(*asked)
+                except BaseException as error:  # noqa: BLE001  # raised again where the batch would have come
+                    made = error
+                self._made.put(made)
+                del made, asked  # so that the memory is free once the batch is dropped
 
     def _make(self, number: int, request: Request) -> tuple[Job, Any]:
         self._pages.start_batch(number)

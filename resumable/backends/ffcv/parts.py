@@ -7,9 +7,8 @@ made in half of the time, and is the same for any number of workers.
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from resumable.errors import UnsupportedError
 
@@ -33,10 +32,7 @@ class Team:
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
-        self._members: set[int] = set()
-        self._others = (
-            ThreadPoolExecutor(workers - 1, "resumable-ffcv-part", _join, (self._members,)) if workers > 1 else None
-        )
+        self._others = ThreadPoolExecutor(workers - 1, "resumable-ffcv-part") if workers > 1 else None
 
     def run(self, work: Callable[[slice], None], count: int) -> None:
         """Call a function for parts of `0..count-1`, in any order."""
@@ -52,18 +48,13 @@ class Team:
             for other in others:
                 other.result()
 
-    def has_this_thread(self) -> bool:
-        """Tell whether the running thread is one of the others."""
-        return threading.get_ident() in self._members
+    def __enter__(self) -> Self:
+        return self
 
-    def stop(self, *, wait: bool = True) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the threads."""
         if self._others is not None:
-            self._others.shutdown(wait=wait)
-
-
-def _join(members: set[int]) -> None:
-    members.add(threading.get_ident())
+            self._others.shutdown()
 
 
 def _work_off(work: Callable[[slice], None], parts: Iterator[slice]) -> None:

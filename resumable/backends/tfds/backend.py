@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable.backends.tfds.collate import stack
+from resumable.closing import may_wait
 from resumable.naming import identity_of
 from resumable.reading import Reader, indices_of
 from resumable.seeding import Seeding
@@ -54,10 +55,14 @@ class TfdsBackend:
                 yield self._batch(request, _Ahead(self._source, deque(), self._transform))
             return
         pool = ThreadPoolExecutor(self._source.threads, "resumable-tfds")
+        wait = True
         try:
             yield from self._read_ahead(iter(requests), pool)
+        except GeneratorExit:
+            wait = may_wait()
+            raise
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=wait, cancel_futures=True)
 
     def _read_ahead(self, requests: Iterator[Request], pool: ThreadPoolExecutor) -> Iterator[Any]:
         begun: deque[tuple[Request, _Ahead]] = deque()

@@ -1,0 +1,61 @@
+"""Whoever closes a generator may wait for its threads, and the garbage collector may not."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import resumable
+from resumable.closing import close, may_wait
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Noting:
+    """A backend that notes, at each end of an iteration, whether it might wait."""
+
+    kind = "noting"
+
+    def __init__(self) -> None:
+        self.identity = {"source": "noting"}
+        self.ends: list[bool] = []
+
+    def open(self, epoch: int) -> Iterator[int]:
+        try:
+            yield from range(5)
+        except GeneratorExit:
+            self.ends.append(may_wait())
+            raise
+
+
+def test_the_end_by_hand_is_told_from_the_end_by_the_garbage_collector() -> None:
+    source = Noting()
+    loader = resumable.wrap(source)
+    next(iter(loader))
+    loader.load_state_dict(loader.state_dict())
+    assert source.ends == [True]
+    next(iter(loader))
+    holder: dict[str, Any] = {"loader": loader}
+    holder["itself"] = holder
+    del loader, holder
+    gc.collect()
+    assert source.ends == [True, False]
+    assert not may_wait()
+
+
+def test_a_failing_close_leaves_nothing_behind() -> None:
+    def stubborn() -> Any:
+        try:
+            yield 1
+        finally:
+            raise OSError("it does not close")
+
+    generator = stubborn()
+    next(generator)
+    try:
+        close(generator)
+    except OSError:
+        assert not may_wait()
+    else:
+        raise AssertionError("the error is lost")
