@@ -7,6 +7,7 @@ import io
 import os
 import tempfile
 from contextlib import redirect_stderr
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,11 +44,18 @@ def write_beton(digits: Digits, path: Path) -> Path:
     """Write the file, unless it is there."""
     if not path.exists():
         draft = path.with_suffix(f".{os.getpid()}")
-        fields = {"image": RGBImageField(write_mode="jpg", jpeg_quality=100), "label": IntField()}
-        with redirect_stderr(io.StringIO()):  # its progress bar
-            DatasetWriter(str(draft), fields, num_workers=1).from_indexed_dataset(_Samples(digits))
+        # FFCV's writer forks, and waits forever where that fails, as it may beside the threads of other frameworks.
+        writer = get_context("spawn").Process(target=_write, args=(digits, draft))
+        writer.start()
+        writer.join()
         draft.replace(path)
     return path
+
+
+def _write(digits: Digits, path: Path) -> None:
+    fields = {"image": RGBImageField(write_mode="jpg", jpeg_quality=100), "label": IntField()}
+    with redirect_stderr(io.StringIO()):  # its progress bar
+        DatasetWriter(str(path), fields, num_workers=1).from_indexed_dataset(_Samples(digits))
 
 
 class _Samples:

@@ -6,6 +6,7 @@ import atexit
 import os
 import shutil
 import tempfile
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,18 @@ def beton(
     """Write a file once, and return its path."""
     path = folder() / f"{name}.beton"
     if not path.exists():
-        chosen = {field: kind for field, kind in fields().items() if field in only}
         draft = folder() / f"{name}.{os.getpid()}"
-        writer = DatasetWriter(str(draft), chosen, page_size=1 << 21, num_workers=1)
-        writer.from_indexed_dataset(Samples(chosen, count, change), chunksize=10_000)
+        # FFCV's writer forks, and waits forever where that fails, as it may beside the threads of other tests.
+        writer = get_context("spawn").Process(target=write, args=(str(draft), only, count, change))
+        writer.start()
+        writer.join()
+        assert writer.exitcode == 0
         draft.replace(path)
     return str(path)
+
+
+def write(path: str, only: tuple[str, ...], count: int, change: int) -> None:
+    """Write a file, in a process of its own."""
+    chosen = {field: kind for field, kind in fields().items() if field in only}
+    writer = DatasetWriter(path, chosen, page_size=1 << 21, num_workers=1)
+    writer.from_indexed_dataset(Samples(chosen, count, change), chunksize=10_000)
