@@ -54,7 +54,7 @@ class Campaign:
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 CAMPAIGNS = {
-    "kill": Campaign(("train_plain.py",), "kill", 6),
+    "kill": Campaign(("train_plain.py",), "kill", 10),
     "raise": Campaign(("train_plain.py", "--by-hand"), "raise", 2),
     "replayed": Campaign(("train_plain.py", "--source", "replayed"), "kill", 4),
     "stateful": Campaign(("train_plain.py", "--source", "stateful"), "kill", 3),
@@ -119,7 +119,7 @@ def marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     marks.mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(planted.MARKS, str(marks))
-    monkeypatch.setattr(processes, "_PATIENCE", 3.0)  # what these scripts leave alive stays alive
+    monkeypatch.setattr(processes, "_PATIENCE", 12.0)  # what these scripts leave alive stays alive
     return marks
 
 

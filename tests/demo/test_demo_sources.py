@@ -12,6 +12,7 @@ import pytest
 
 from resumable.demo.catalogue import SOURCES, find_source
 from resumable.demo.digits import Digits, load_digits, read_digits, write_digits
+from resumable.demo.model import images_and_labels
 from resumable.demo.streams import DigitsReader, StatefulDigitsStream
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def test_every_source_can_be_made() -> None:
     for source in SOURCES.values():
         module, _, function = source.make.partition(":")
         loader = getattr(import_module(module), function)(digits(200))
-        assert next(iter(loader))[0].shape == (64, 1, 8, 8)
+        images, classes = images_and_labels(next(iter(loader)))
+        assert (images.shape, classes.shape) == ((64, 1, 8, 8), (64,))
 
 
 def test_the_users_own_source_is_taken_by_its_path() -> None:
