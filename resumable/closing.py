@@ -19,11 +19,12 @@ _closing = threading.local()
 
 def close(generator: Generator[Any, None, None]) -> None:
     """Close a generator, which may wait for its threads meanwhile."""
+    before = may_wait()
     _closing.by_hand = True
     try:
         generator.close()
     finally:
-        _closing.by_hand = False
+        _closing.by_hand = before
 
 
 def may_wait() -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import os
 import shutil
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from resumable.checkpoint.reports import reporting
+from resumable.durable import sync_directory
 from resumable.errors import ConfigurationError, MissingDependencyError
 from resumable.faults import point
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["CHUNK", "Files", "connect"]
 
 CHUNK = 8 << 20  # bytes handed to the filesystem at once, so that a remote file never buffers a whole tensor
-NO_FSYNC = (errno.EINVAL, errno.ENOTSUP)  # from file systems that know no fsync of a directory
 
 
 def connect(root: str, options: Mapping[str, Any]) -> tuple[Files, str]:
@@ -156,13 +155,4 @@ class _LocalFiles(Files):
         return Path(path).open("rb")
 
     def settle(self, directory: str) -> None:
-        if os.name == "nt":  # Windows cannot open a directory, and keeps the order of its metadata by itself
-            return
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            if error.errno not in NO_FSYNC:
-                raise
-        finally:
-            os.close(descriptor)
+        sync_directory(directory)

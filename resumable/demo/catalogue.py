@@ -13,8 +13,9 @@ _MODULE = "resumable.demo.sources"
 _LOOP = "resumable.demo.training"
 _LIGHTNING = "resumable.demo.lightning_training"
 _DALI = "resumable.demo.dali:make_dali"
-_TFDS = "resumable.demo.tfds"
-_TRAINER = ("torch", "torch._dynamo", "pytorch_lightning")
+_TORCH = ("torch", "torch._dynamo")
+_TRAINER = (*_TORCH, "pytorch_lightning")
+_DALIS = "nvidia.dali.plugin.pytorch"
 
 
 class Source(NamedTuple):
@@ -30,7 +31,7 @@ class Source(NamedTuple):
     label: str
     make: str
     program: str = _LOOP
-    slow: tuple[str, ...] = ("torch", "torch._dynamo")
+    slow: tuple[str, ...] = _TORCH
 
 
 SOURCES = {
@@ -42,17 +43,15 @@ SOURCES = {
     "own-sampler": Source("DataLoader, own sampler", f"{_MODULE}:make_own_sampler"),
     "stateful-stream": Source("IterableDataset with state, 2 workers", f"{_MODULE}:make_stateful_stream"),
     "stream": Source("IterableDataset, 2 workers", f"{_MODULE}:make_stream"),
-    "dali": Source("DALI, JPEG files", _DALI, slow=("torch", "torch._dynamo", "nvidia.dali.plugin.pytorch")),
+    "dali": Source("DALI, JPEG files", _DALI, slow=(*_TORCH, _DALIS)),
     "dali-elastic": Source(
         "DALI, fed by our sampler",
         "resumable.demo.dali:make_dali_elastic",
-        slow=("torch", "torch._dynamo", "nvidia.dali.plugin.pytorch"),
+        slow=(*_TORCH, _DALIS),
     ),
-    "tfdata": Source(
-        "tf.data, shuffle buffer", "resumable.demo.tfdata:make_tfdata", slow=("torch", "torch._dynamo", "tensorflow")
-    ),
-    "ffcv": Source("FFCV", "resumable.demo.ffcv:make_ffcv", slow=("torch", "torch._dynamo", "ffcv.loader")),
-    "tfds": Source("TensorFlow Datasets", f"{_TFDS}:make_tfds", slow=("torch", "torch._dynamo", "tensorflow_datasets")),
+    "tfdata": Source("tf.data, shuffle buffer", "resumable.demo.tfdata:make_tfdata", slow=(*_TORCH, "tensorflow")),
+    "ffcv": Source("FFCV", "resumable.demo.ffcv:make_ffcv", slow=(*_TORCH, "ffcv.loader")),
+    "tfds": Source("TensorFlow Datasets", "resumable.demo.tfds:make_tfds", slow=(*_TORCH, "tensorflow_datasets")),
     "lightning": Source("Lightning, DataLoader", f"{_MODULE}:make_plain", _LIGHTNING, _TRAINER),
     "lightning-stream": Source(
         "Lightning, IterableDataset with state, 2 workers", f"{_MODULE}:make_stateful_stream", _LIGHTNING, _TRAINER
@@ -60,9 +59,7 @@ SOURCES = {
     "lightning-ffcv": Source(
         "Lightning, FFCV", "resumable.demo.ffcv:make_ffcv", _LIGHTNING, (*_TRAINER, "ffcv.loader")
     ),
-    "lightning-dali": Source(
-        "Lightning, DALI, JPEG files", _DALI, _LIGHTNING, (*_TRAINER, "nvidia.dali.plugin.pytorch")
-    ),
+    "lightning-dali": Source("Lightning, DALI, JPEG files", _DALI, _LIGHTNING, (*_TRAINER, _DALIS)),
 }
 
 

@@ -59,3 +59,23 @@ def test_a_failing_close_leaves_nothing_behind() -> None:
         assert not may_wait()
     else:
         raise AssertionError("the error is lost")
+
+
+def test_a_close_inside_of_a_close_leaves_the_outer_one_by_hand() -> None:
+    def inner() -> Any:
+        yield 1
+
+    def outer(seen: list[bool]) -> Any:
+        try:
+            yield 1
+        finally:
+            generator = inner()
+            next(generator)
+            close(generator)
+            seen.append(may_wait())
+
+    seen = list[bool]()
+    generator = outer(seen)
+    next(generator)
+    close(generator)
+    assert seen == [True]

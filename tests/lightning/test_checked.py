@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -132,3 +135,31 @@ def test_options_for_other_storage_are_refused(made: CheckedCheckpointIO, tmp_pa
     with pytest.raises(errors.UnsupportedError, match="knows no storage_options"):
         made.save_checkpoint(content(1), tmp_path / "last.ckpt", storage_options={})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_a_file_system_without_fsync_of_directories_will_do(
+    number: int, made: CheckedCheckpointIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_for_directories(monkeypatch, number)
+    made.save_checkpoint(content(3), tmp_path / "a.ckpt")
+    assert made.load_checkpoint(tmp_path / "a.ckpt")["global_step"] == 3
+
+
+def test_a_directory_that_cannot_be_made_durable_is_told(
+    made: CheckedCheckpointIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_for_directories(monkeypatch, errno.EIO)
+    with pytest.raises(OSError, match="a directory"):
+        made.save_checkpoint(content(3), tmp_path / "a.ckpt")
+
+
+def fail_for_directories(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    fsync = os.fsync
+
+    def fail(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, "a directory")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail)

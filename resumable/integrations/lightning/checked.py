@@ -15,6 +15,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
+from resumable.durable import sync_directory
 from resumable.errors import CorruptCheckpointError, CorruptCheckpointWarning, UnsupportedError
 from resumable.faults import point
 
@@ -76,7 +77,7 @@ class CheckedCheckpointIO(_CheckpointIO):  # type: ignore[misc]  # its base is f
         point("store.rename", final)
         part.replace(final)
         point("store.renamed", final)
-        _sync_directory(final.parent)
+        sync_directory(final.parent)
 
     def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> Any:
         """Read a checkpoint.
@@ -130,16 +131,6 @@ def _write(checkpoint: dict[str, Any], path: Path) -> None:
         point("store.written", path)
         os.fsync(file.fileno())
     point("store.synced", path)
-
-
-def _sync_directory(path: Path) -> None:
-    if os.name == "nt":  # Windows cannot open a directory, and keeps the order of its metadata by itself
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _load_whole(path: Path, load: Any) -> Any:
