@@ -77,6 +77,7 @@ class DaliBackend:
             told = worker_death(error) if self._source.workers else None
             if told is None:
                 raise
+            self._started().end()
             self._workers = None
             raise told from error
         finally:

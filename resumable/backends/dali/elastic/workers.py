@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import suppress
 from multiprocessing import connection, parent_process
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ class Workers:
         self._reader, self._count, self._start_method = reader, count, start_method
         self._requests = _Requests()
         self._loader: DataLoader[Any] | None = None
+        self._ended = False
 
     def read(self, requests: Iterable[Request]) -> Iterator[Fed]:
         """Yield what the workers read, in order."""
@@ -51,9 +53,27 @@ class Workers:
             for request, (raw, lengths, labels) in loader:
                 yield Fed(request, np.split(raw.numpy(), np.cumsum(lengths)[:-1]), labels)
         except GeneratorExit:
-            self._loader = loader
+            self._keep(loader)
             raise
-        self._loader = loader
+        except BaseException:
+            _end(loader)
+            raise
+        self._keep(loader)
+
+    def end(self) -> None:
+        """End the processes, for good, though something may still hold them.
+
+        As long as one that died is held, PyTorch tells of it whenever any process ends, between any two lines.
+        """
+        self._ended = True
+        if self._loader is not None:
+            _end(self._loader)
+
+    def _keep(self, loader: DataLoader[Any]) -> None:
+        if self._ended:
+            _end(loader)
+        else:
+            self._loader = loader
 
     def _build(self) -> DataLoader[Any]:
         return DataLoader(
@@ -67,6 +87,13 @@ class Workers:
             persistent_workers=True,
             generator=torch.Generator(),  # the trainer's stays as it is
         )
+
+
+def _end(loader: DataLoader[Any]) -> None:
+    with suppress(RuntimeError):  # what the handler says of a worker that is found dead here, between any two lines
+        shut_down = getattr(loader._iterator, "_shutdown_workers", None)  # noqa: SLF001  # the only way to end them now
+        if shut_down is not None:
+            shut_down()
 
 
 class _Requests:
