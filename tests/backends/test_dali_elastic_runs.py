@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -31,9 +32,11 @@ logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
 def children(of: int) -> set[int]:
     """Return the processes below a process."""
     found: set[int] = set()
-    for task in Path(f"/proc/{of}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
-            found |= {child} | children(child)
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread or a process that has just ended
+        for task in Path(f"/proc/{of}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                for child in map(int, (task / "children").read_text().split()):
+                    found |= {child} | children(child)
     return found
 
 
@@ -151,6 +154,30 @@ def test_the_death_of_a_worker_is_told_and_can_be_gone_on_from(monkeypatch: pyte
     monkeypatch.delenv("DEADLY")
     got.extend(map(pixels, loader))
     assert got == whole
+
+
+class Collecting(Bytes):
+    """Collects garbage where it reads, as Python may do at any time."""
+
+    def __getitem__(self, index: int) -> Any:
+        gc.collect()
+        return super().__getitem__(index)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_below")
+def test_a_forked_worker_does_not_free_the_pipelines_of_its_parent() -> None:
+    whole = [pixels(batch) for batch in wrap(Bytes(), shuffle=False)]
+    gc.disable()
+    try:
+        left: list[Any] = [wrap()]
+        next(iter(left[0]))
+        left.append(left)  # a cycle, so that only the collector frees it
+        del left
+        loader = wrap(Collecting(), shuffle=False, py_num_workers=1, py_start_method="fork")
+        assert [pixels(batch) for batch in loader] == whole
+    finally:
+        gc.enable()
 
 
 @pytest.mark.slow
