@@ -6,6 +6,8 @@ say what DALI reads, for runs that change their number of ranks.
 
 from __future__ import annotations
 
+import gc
+import os
 from typing import TYPE_CHECKING, Any
 
 from resumable.backends.dali.elastic.source import source
@@ -22,3 +24,9 @@ def adapt(thing: Any, options: Options) -> Any:
     from resumable.backends.dali.native import adapter  # noqa: PLC0415  # DALI itself is imported on first use only
 
     return adapter.adapt(thing, options)
+
+
+if hasattr(os, "register_at_fork"):
+    # A pipeline that is freed in a forked process, where its threads are not, crashes it. What a fork inherits, garbage
+    # in cycles included, is left to the parent; this has to be before any line of Python runs there.
+    os.register_at_fork(after_in_child=gc.freeze)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +131,6 @@ class WorkerSetup:
 
     def __call__(self, worker: int) -> None:
         """Run in a worker."""
-        gc.freeze()  # what a fork inherited is its parent's to free: DALI's pipelines would crash this process
         point("worker.start")
         info = get_worker_info()
         assert info is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
@@ -126,7 +125,6 @@ def _unchanged(item: Any) -> Any:
 
 def _start(worker: int) -> None:
     """Begin a worker: it ends with its parent, also where that is killed and says nothing."""
-    gc.freeze()  # garbage of the parent, as pipelines of DALI, crashes the process where it is collected in a fork
     point("worker.start")
     threading.Thread(target=_end_with_parent, name=f"parent of worker {worker}", daemon=True).start()
 
