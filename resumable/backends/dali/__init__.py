@@ -6,11 +6,10 @@ say what DALI reads, for runs that change their number of ranks.
 
 from __future__ import annotations
 
-import gc
-import os
 from typing import TYPE_CHECKING, Any
 
 from resumable.backends.dali.elastic.source import source
+from resumable.backends.dali.forks import leave_garbage
 from resumable.backends.dali.native.turns import in_turn
 
 if TYPE_CHECKING:
@@ -26,7 +25,4 @@ def adapt(thing: Any, options: Options) -> Any:
     return adapter.adapt(thing, options)
 
 
-if hasattr(os, "register_at_fork"):
-    # A pipeline that is freed in a forked process, where its threads are not, crashes it. What a fork inherits, garbage
-    # in cycles included, is left to the parent; this has to be before any line of Python runs there.
-    os.register_at_fork(after_in_child=gc.freeze)
+leave_garbage()
