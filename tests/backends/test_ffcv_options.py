@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,18 @@ class Noise(Operation):  # type: ignore[misc]  # FFCV ships no types
 
     def declare_state_and_memory(self, previous_state: Any) -> Any:
         return previous_state, None
+
+
+class PythonNoise(Noise):
+    """The same from Python's generator, which compiled code has, too, as another one."""
+
+    def generate_code(self) -> Any:
+        def noise(images: Any, memory: Any) -> Any:
+            for i in range(len(images)):
+                images[i] += np.uint8(random.randint(0, 50)) + np.uint8(np.random.randint(0, 50))
+            return images
+
+        return noise
 
 
 class Fails(Operation):  # type: ignore[misc]  # FFCV ships no types
@@ -100,8 +113,9 @@ def pixels(loader: resumable.Loader) -> dict[int, bytes]:
     }
 
 
-def test_an_operation_of_the_users_own_is_keyed_per_batch_and_said_to_be() -> None:
-    loader = make_loader(Noise(), ToTensor())
+@pytest.mark.parametrize("noise", [Noise, PythonNoise])
+def test_an_operation_of_the_users_own_is_keyed_per_batch_and_said_to_be(noise: type[Noise]) -> None:
+    loader = make_loader(noise(), ToTensor())
     with pytest.warns(PromiseWarning, match="Noise draws random numbers, and may mix the samples"):
         first = pixels(resumable.wrap(loader))
     assert pixels(resumable.wrap(loader, randomness="batch")) == first
@@ -110,11 +124,12 @@ def test_an_operation_of_the_users_own_is_keyed_per_batch_and_said_to_be() -> No
         assert pixels(resumable.wrap(loader)) == first
 
 
-def test_an_operation_that_is_told_to_be_per_sample_survives_another_batch_size() -> None:
+@pytest.mark.parametrize("noise", [Noise, PythonNoise])
+def test_an_operation_that_is_told_to_be_per_sample_survives_another_batch_size(noise: type[Noise]) -> None:
     made = [
-        make_loader(Noise(), ToTensor(), batch_size=size, num_workers=workers) for size, workers in ((10, 1), (7, 2))
+        make_loader(noise(), ToTensor(), batch_size=size, num_workers=workers) for size, workers in ((10, 1), (7, 2))
     ]
-    first, second = (pixels(resumable.wrap(source(loader, keyed={Noise: "sample"}))) for loader in made)
+    first, second = (pixels(resumable.wrap(source(loader, keyed={noise: "sample"}))) for loader in made)
     assert first == second
     plain = pixels(resumable.wrap(source(make_loader(ToTensor()))))
     assert sum(first[i] != plain[i] for i in plain) > 60

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
-from resumable.backends.ffcv.seeding import seed_generator
+from resumable.backends.ffcv.operations import draws_from_python
+from resumable.backends.ffcv.seeding import seed_generator, seed_python_generator
 from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["mixed", "per_batch", "per_batch_decoder", "per_sample", "per_sample_decoder"]
 
 _MOST_BUFFERS = 2
+_PYTHON = np.uint64(0x9E3779B97F4A7C15)  # so that the two generators draw different numbers
 
 
 @njit  # type: ignore[untyped-decorator]  # Numba ships no types
@@ -48,11 +50,11 @@ def per_sample(maker: CodeMaker, operation: Callable[..., Any], buffers: int, sa
     """
     inner = maker.compile(operation)
     call, row = _caller(inner, indices=getattr(operation, "with_indices", False)), _rows(buffers)
-    number = np.uint64(salt)
+    number, seed = np.uint64(salt), _seeder(operation)
 
     def keyed(images: Any, memory: Any, keys: Any, indices: Any) -> Any:
         for i in range(len(keys)):
-            seed_generator(mixed(keys[i], number))
+            seed(mixed(keys[i], number))
             result = call(images[i : i + 1], row(memory, i), indices[i : i + 1])
         return result
 
@@ -61,11 +63,12 @@ def per_sample(maker: CodeMaker, operation: Callable[..., Any], buffers: int, sa
 
 def per_sample_decoder(maker: CodeMaker, decoder: Callable[..., Any], buffers: int, salt: int) -> Any:
     """Do the same for a decoder; return a function of `(indices, memory, keys, metadata, storage)`."""
-    inner, row, number = maker.compile(decoder), _rows(buffers), np.uint64(salt)
+    inner, row = maker.compile(decoder), _rows(buffers)
+    number, seed = np.uint64(salt), _seeder(decoder)
 
     def keyed(indices: Any, memory: Any, keys: Any, metadata: Any, storage: Any) -> Any:
         for i in range(len(keys)):
-            seed_generator(mixed(keys[i], number))
+            seed(mixed(keys[i], number))
             result = inner(indices[i : i + 1], row(memory, i), metadata, storage)
         return result
 
@@ -78,11 +81,11 @@ def per_batch(maker: CodeMaker, operation: Callable[..., Any], salt: int) -> Any
     Returns:
         A function of `(input, memory, batch key, indices)`.
     """
-    inner, number = maker.compile(operation), np.uint64(salt)
+    inner, number, seed = maker.compile(operation), np.uint64(salt), _seeder(operation)
     call = _caller(inner, indices=getattr(operation, "with_indices", False))
 
     def keyed(images: Any, memory: Any, key: Any, indices: Any) -> Any:
-        seed_generator(mixed(key, number))
+        seed(mixed(key, number))
         return call(images, memory, indices)
 
     return maker.compile(keyed)
@@ -90,13 +93,28 @@ def per_batch(maker: CodeMaker, operation: Callable[..., Any], salt: int) -> Any
 
 def per_batch_decoder(maker: CodeMaker, decoder: Callable[..., Any], salt: int) -> Any:
     """Do the same for a decoder; return a function of `(indices, memory, batch key, metadata, storage)`."""
-    inner, number = maker.compile(decoder), np.uint64(salt)
+    inner, number, seed = maker.compile(decoder), np.uint64(salt), _seeder(decoder)
 
     def keyed(indices: Any, memory: Any, key: Any, metadata: Any, storage: Any) -> Any:
-        seed_generator(mixed(key, number))
+        seed(mixed(key, number))
         return inner(indices, memory, metadata, storage)
 
     return maker.compile(keyed)
+
+
+@njit  # type: ignore[untyped-decorator]  # Numba ships no types
+def _seed_numpy(key: Any) -> None:
+    seed_generator(key)
+
+
+@njit  # type: ignore[untyped-decorator]  # Numba ships no types
+def _seed_both(key: Any) -> None:
+    seed_generator(key)
+    seed_python_generator(key ^ _PYTHON)
+
+
+def _seeder(function: Callable[..., Any]) -> Any:
+    return _seed_both if draws_from_python(function) else _seed_numpy
 
 
 def _caller(inner: Any, *, indices: bool) -> Any:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ffcv.pipeline.operation import Operation
 
-__all__ = ["Mode", "Plan", "is_ffcvs", "own_generators", "plan_for"]
+__all__ = ["Mode", "Plan", "draws_from_python", "is_ffcvs", "own_generators", "plan_for"]
 
 Mode = Literal["plain", "sample", "batch", "mixup", "late"]
 
@@ -85,7 +85,14 @@ def own_generators(operation: Operation, code: Any) -> list[str]:
 
 def draws(function: Any) -> bool:
     """Tell whether a function that Numba compiles, or one that it calls, draws from `np.random` or `random`."""
-    return any(value in (np.random, random) or _is_bound_to_them(value) for value in _reached(function, set()))
+    return any(_belongs_to(value, np.random, np.random.RandomState) for value in _reached(function, set())) or (
+        draws_from_python(function)
+    )
+
+
+def draws_from_python(function: Any) -> bool:
+    """Tell whether it, or one that it calls, draws from `random`, which compiled code keeps apart from `np.random`."""
+    return any(_belongs_to(value, random, random.Random) for value in _reached(function, set()))
 
 
 def _reached(function: Any, seen: set[int]) -> Iterator[Any]:
@@ -109,8 +116,8 @@ def _names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*map(_names, inner))
 
 
-def _is_bound_to_them(value: Any) -> bool:
-    return isinstance(getattr(value, "__self__", None), (np.random.RandomState, random.Random))
+def _belongs_to(value: Any, module: types.ModuleType, generator: type) -> bool:
+    return value is module or isinstance(getattr(value, "__self__", None), generator)
 
 
 def _is_module(operation: Operation) -> bool:

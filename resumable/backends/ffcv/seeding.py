@@ -7,6 +7,7 @@ word is a hash of the key and the word's number, so that they are computed side 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from numba.extending import intrinsic
 if TYPE_CHECKING:
     from resumable.keyed import Words
 
-__all__ = ["WORDS", "generator_words", "seed_generator"]
+__all__ = ["WORDS", "generator_words", "seed_generator", "seed_python_generator"]
 
 WORDS = 624
 _GOLDEN = 0x9E3779B9
@@ -31,11 +32,17 @@ _LAST_SHIFT = 14
 @intrinsic  # type: ignore[untyped-decorator]  # Numba ships no types
 def seed_generator(typing_context: Any, key: Any) -> Any:  # noqa: ARG001  # an intrinsic's signature
     """Seed this thread's `np.random` for compiled code with a key, uint64."""
-    return types.void(types.uint64), _fill
+    return types.void(types.uint64), partial(_fill, "np")
 
 
-def _fill(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001  # Numba's signature
-    state = randomimpl.get_state_ptr(context, builder, "np")
+@intrinsic  # type: ignore[untyped-decorator]  # Numba ships no types
+def seed_python_generator(typing_context: Any, key: Any) -> Any:  # noqa: ARG001  # an intrinsic's signature
+    """Seed this thread's `random` for compiled code, another generator, with a key, uint64."""
+    return types.void(types.uint64), partial(_fill, "py")
+
+
+def _fill(which: str, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001  # Numba's
+    state = randomimpl.get_state_ptr(context, builder, which)
     (key,) = arguments
     low, high = builder.trunc(key, _I32), builder.trunc(builder.lshr(key, ir.Constant(ir.IntType(64), 32)), _I32)
     words = randomimpl.get_array_ptr(builder, state)
