@@ -47,18 +47,15 @@ def run(plan: Plan, pool: Pool) -> list[Table]:
 
 def _throughput(plan: Plan, pool: Pool, folder: str) -> Table:
     note = (
-        "JPEG images of 224 x 224 pixels, decoded and batched by 64; all processors of the machine for each. Ratio: "
-        "samples per second / those of tf.data, median of paired turns (smallest-largest). Processor time is that of "
-        "the process, without its workers."
+        "JPEG images of 224 x 224 pixels, decoded and batched by 64; all processors of the machine for each. Whole "
+        "epochs, the beginning included. Ratio: samples per second / those of tf.data, median of paired epochs "
+        "(smallest-largest). Processor time is that of the process, without its workers."
     )
     columns = ("reader", "samples/s", "ratio to tf.data", "processor us per sample", "target", "reached")
     table = Table("TensorFlow Datasets: throughput", columns, note=note)
     for name in _NAMES:
-        pool[name].make(f"{_MODULE}:Reading", name=name, folder=folder, warm=min(plan.batches, 10))
-    options = {"batches": plan.batches, "seconds": plan.seconds * 3, "lead": min(plan.lead, 6)}
-    turns: dict[str, list[Any]] = in_turns(
-        plan.rounds, {name: partial(pool[name].call, "turn", **options) for name in _NAMES}
-    )
+        pool[name].make(f"{_MODULE}:Reading", name=name, folder=folder)
+    turns: dict[str, list[Any]] = in_turns(plan.rounds, {name: partial(pool[name].call, "turn") for name in _NAMES})
     wall = {name: [turn["wall"] for turn in taken] for name, taken in turns.items()}
     for name in _NAMES:
         compared = ratio(wall[_REFERENCE], wall[name])

@@ -149,6 +149,30 @@ def test_mixing_is_said_to_depend_on_the_batch() -> None:
         resumable.wrap(make_loader(ImageMixup(0.5, same_lambda=True), ToTensor()))
 
 
+class Drops(torch.nn.Module):
+    """A module that draws from the global generator of torch."""
+
+    def forward(self, images: Any) -> Any:
+        return images * (torch.rand(len(images), 1, 1, 1) < 0.5)
+
+
+class Halves(torch.nn.Module):
+    """A module that draws nothing."""
+
+    def forward(self, images: Any) -> Any:
+        return images // 2
+
+
+def test_a_module_that_draws_is_told_once_and_one_that_does_not_never() -> None:
+    with pytest.warns(ResourceWarning):
+        loader = make_loader(ToTensor(), Halves(), Drops())
+    wrapped = resumable.wrap(loader)
+    with pytest.warns(PromiseWarning, match="Drops draws random numbers where the batch is handed over") as told:
+        first = pixels(wrapped)
+    assert len(told) == 1
+    assert pixels(resumable.wrap(loader, randomness="batch")) == first
+
+
 def test_generators_that_no_key_reaches_are_refused_by_name() -> None:
     with pytest.warns(ResourceWarning):
         loader = make_loader(ToTensor(), Keeps())

@@ -320,6 +320,78 @@ print(len(names), len(ours), same, sum(map(len, batches)))
     assert same < 20
 
 
+WHOLE = """
+import sys
+import numpy as np
+import resumable, resumable.backends.tfds as backend
+from resumable.testing import digest
+
+def batches(source, state=None, **options):
+    loader = resumable.wrap(source, batch_size=7, shuffle=True, seed=3, tail="pad", **options)
+    if state:
+        loader.load_state_dict(state)
+    return loader, [batch for epoch in loader.epochs(2) for batch in epoch]
+
+shapes, digits = sys.argv[1:]
+fixed = {"fields": ["label", "name", "vector"]}
+sources = {
+    "fields": (shapes, fixed),
+    "marked": (shapes, {**fixed, "mark_padding": True, "add_tfds_id": True}),
+    "repeated, no threads": (shapes, {**fixed, "repeats": 2, "threads": 0}),
+    "supervised": (digits, {"as_supervised": True, "mark_padding": True}),
+}
+for name, (root, options) in sources.items():
+    source = backend.source(root, "train", reader="tf", index_dir=False, **options)
+    _, whole = batches(source)
+    assert source.makes_batches, name
+    _, one_by_one = batches(source, transform=lambda sample: sample)
+    assert [digest(batch) for batch in whole] == [digest(batch) for batch in one_by_one], name
+    for batch in whole:
+        for part in batch.values() if isinstance(batch, dict) else batch:
+            assert isinstance(part, list) or part.flags.writeable, name
+    for step in range(len(whole)):
+        loader = resumable.wrap(source, batch_size=7, shuffle=True, seed=3, tail="pad")
+        loader.seek(epoch=step * 2 // len(whole), step=step % (len(whole) // 2))
+        _, rest = batches(source, loader.state_dict())
+        assert [digest(batch) for batch in rest] == [digest(batch) for batch in whole[step:]], (name, step)
+source = backend.source(shapes, "train", reader="tf", index_dir=False)
+source.prepare()
+assert not source.makes_batches, "images of any size"
+"""
+
+BROKEN = """
+import sys
+import resumable, resumable.backends.tfds as backend
+
+source = backend.source(sys.argv[1], "train", reader="tf", index_dir=False, fields=["label"], verify=True)
+loader = resumable.wrap(source, batch_size=4)
+try:
+    list(loader)
+except resumable.errors.SampleError as error:
+    assert "reading sample 5 failed" in str(error), error
+    assert loader.cursor.step == 1
+else:
+    raise AssertionError
+"""
+
+
+def run(script: str, *arguments: str) -> None:
+    command = [sys.executable, "-c", script, *arguments]
+    child = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert child.returncode == 0, child.stderr
+
+
+@pytest.mark.slow
+def test_whole_batches_of_tensorflow_are_those_of_its_samples() -> None:
+    run(WHOLE, folder("shapes", "tfrecord"), folder("digits", "tfrecord"))
+
+
+@pytest.mark.slow
+def test_a_bad_sample_is_named_by_its_index_where_batches_are_decoded_whole(copy: str) -> None:
+    flip(first_file(copy), int(build_index(str(first_file(copy)))[5]) + 30)
+    run(BROKEN, copy)
+
+
 def test_cv2_and_pil_agree_on_these_images_and_none_gives_the_bytes() -> None:
     sources = {
         decode: backend.source(folder("shapes", "tfrecord"), "test", decode=decode, index_dir=False)

@@ -13,10 +13,11 @@ from resumable.backends.ffcv.backend import FFCVBackend
 from resumable.backends.ffcv.operations import own_generators
 from resumable.backends.ffcv.order import find_order
 from resumable.backends.ffcv.source import Source
+from resumable.backends.ffcv.warn import warn_of_batch
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
 
 if TYPE_CHECKING:
-    from resumable.backends.ffcv.pipeline import Planned
+    from resumable.backends.ffcv.pipeline import Pipeline
     from resumable.options import Options
 
 __all__ = ["adapt"]
@@ -39,7 +40,7 @@ def adapt(thing: Any, options: Options) -> tuple[FFCVBackend, Options] | None:
     options = replace(options, randomness=_randomness(source, options))
     backend = FFCVBackend(source, options)
     if options.randomness != "off":
-        _check_randomness(source, options, backend.pipeline.planned)
+        _check_randomness(source, options, backend.pipeline)
     window = source.window or 2 * loader.batch_size * options.find_world().size
     return backend, replace(
         options,
@@ -65,28 +66,19 @@ def _randomness(source: Source, options: Options) -> Any:
     return options.randomness or "sample"
 
 
-def _check_randomness(source: Source, options: Options, planned: list[Planned]) -> None:
-    for each in planned:
+def _check_randomness(source: Source, options: Options, pipeline: Pipeline) -> None:
+    for each in pipeline.planned:
         operation, mode = each.place.operation, each.plan.mode
         name = type(getattr(operation, "module", operation)).__qualname__
         kept = own_generators(operation, each.function) if mode in {"late", "batch"} else []
         if kept and type(operation) not in source.modes:
             _refuse(source, name, kept)
-        elif mode == "mixup" and options.randomness == "sample":
-            _warn(f"{name} mixes the samples of a batch", name)
-        elif mode == "batch" and not each.plan.known and options.randomness == "sample":
-            _warn(f"{name} draws random numbers, and may mix the samples of a batch,", name)
-
-
-def _warn(what: str, name: str) -> None:
-    warnings.warn(
-        f"{what}, so its randomness belongs to the batch: it is exact after a resume, but changes with the batch size "
-        f'and the number of ranks.\nGive wrap(..., randomness="batch") to accept it. If the operation takes each '
-        f'sample by itself, say so: wrap(source(loader, keyed={{{name}: "sample"}})), with source from '
-        "resumable.backends.ffcv.",
-        PromiseWarning,
-        stacklevel=6,
-    )
+        elif options.randomness != "sample":
+            continue
+        elif mode == "mixup" or (mode == "batch" and not each.plan.known):
+            warn_of_batch(name, mode, stacklevel=5)
+        elif mode == "late" and not each.plan.known:
+            pipeline.watched[each.place.node.id] = name
 
 
 def _refuse(source: Source, name: str, kept: list[str]) -> None:

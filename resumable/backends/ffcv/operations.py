@@ -44,7 +44,7 @@ _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, rand
 
 
 class Plan(NamedTuple):
-    """What is done about an operation; `known` tells that its randomness is FFCV's, or was told by the user."""
+    """What is done about an operation; `known` tells that its randomness is FFCV's or none, or was told by the user."""
 
     mode: Mode
     known: bool = True
@@ -66,7 +66,7 @@ def plan_for(node: Any, operation: Operation, code: Any, told: Mapping[type, Mod
         per_sample = _generated_by(operation, ResizedCropRGBImageDecoder)
         return Plan("plain") if not draws(code) else Plan("sample" if per_sample else "batch", known=per_sample)
     if not node.is_jitted:
-        return Plan("plain" if is_ffcvs(operation) and not _is_module(operation) else "late")
+        return Plan("plain") if is_ffcvs(operation) and not _is_module(operation) else Plan("late", known=False)
     if any(_generated_by(operation, kind) for kind in _RANDOM):
         return Plan("sample")
     if isinstance(operation, _MIXING) and is_ffcvs(operation):

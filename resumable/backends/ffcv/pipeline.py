@@ -14,8 +14,10 @@ from resumable.backends.ffcv.memory import make_memory
 from resumable.backends.ffcv.operations import Plan, plan_for
 from resumable.backends.ffcv.parts import Segment, Team
 from resumable.backends.ffcv.steps import Place, Step, make_step, places, result_of
+from resumable.backends.ffcv.warn import warn_of_batch
 from resumable.errors import UnsupportedError
 from resumable.keyed import Words, derive, random_u64
+from resumable.randomness import states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -58,10 +60,14 @@ class Pipeline:
         loader: FFCV's.
         maker: compiles the operations.
         told: modes of operations by their type, from the user; None to leave all randomness to FFCV.
+
+    Attributes:
+        watched: names of late operations, by their nodes, of which is told once that they draw random numbers.
     """
 
     def __init__(self, loader: Loader, maker: CodeMaker, told: Mapping[type, Mode] | None) -> None:
         self._loader, self._maker, self._told = loader, maker, told
+        self.watched: dict[int, str] = {}
         self._outputs = [result_of(node) for node in loader.graph.leaf_nodes.values()]
         self._generate()
 
@@ -91,10 +97,10 @@ class Pipeline:
                     "Nobody could tell what is in it when a run is resumed. Use an operation without it."
                 )
             function, plan = code["operation"][node.id], Plan("plain")
-            if node.parent is not None and result_of(node.parent) in late:
-                plan = Plan("late")
-            elif self._told is not None:
+            if self._told is not None:
                 plan = plan_for(node, operation, function, self._told)
+            if node.parent is not None and result_of(node.parent) in late:
+                plan = plan._replace(mode="late")
             if plan.mode == "late":
                 late.add(node.id)
             planned.append(Planned(place, function, plan))
@@ -128,7 +134,12 @@ class Pipeline:
     def finish(self, job: Job, memory: dict[int, Any]) -> None:
         """Do the late steps of a batch."""
         for step in self._late:
+            name = self.watched.get(step.node)
+            before = None if name is None else states()
             self._run(step, job, memory)
+            if name is not None and states() != before:
+                del self.watched[step.node]
+                warn_of_batch(name, "late")
 
     def outputs(self, job: Job) -> tuple[Any, ...]:
         """Return the batch as FFCV does: one part for each field."""

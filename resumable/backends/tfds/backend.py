@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable.backends.tfds.collate import stack
 from resumable.closing import may_wait
+from resumable.faults import point
 from resumable.naming import identity_of
 from resumable.reading import Reader, indices_of
 from resumable.seeding import Seeding
@@ -42,6 +43,7 @@ class TfdsBackend:
     def __init__(self, source: Any, options: Options) -> None:
         self._source, self._transform = source, options.transform
         self._collate = None if options.batch_size is None else options.collate or stack
+        self._plain = options.transform is None and self._collate is stack
         self._randomness, self._seeding = options.randomness or "sample", Seeding()
         self.length = len(source)
         self.identity = identity_of(source, options.identity)
@@ -55,23 +57,43 @@ class TfdsBackend:
                 yield self._batch(request, _Ahead(self._source, deque(), self._transform))
             return
         pool = ThreadPoolExecutor(self._source.threads, "resumable-tfds")
+        begin, take = (self._begin_whole, self._whole) if self._makes_whole() else (self._begin, self._batch)
         wait = True
         try:
-            yield from self._read_ahead(iter(requests), pool)
+            yield from self._read_ahead(iter(requests), pool, begin, take)
         except GeneratorExit:
             wait = may_wait()
             raise
         finally:
             pool.shutdown(wait=wait, cancel_futures=True)
 
-    def _read_ahead(self, requests: Iterator[Request], pool: ThreadPoolExecutor) -> Iterator[Any]:
-        begun: deque[tuple[Request, _Ahead]] = deque()
+    def _makes_whole(self) -> bool:
+        return self._plain and bool(self._source.makes_batches)
+
+    def _read_ahead(
+        self,
+        requests: Iterator[Request],
+        pool: ThreadPoolExecutor,
+        begin: Callable[[Request, ThreadPoolExecutor], Any],
+        take: Callable[[Request, Any], Any],
+    ) -> Iterator[Any]:
+        begun: deque[tuple[Request, Any]] = deque()
         for request in islice(requests, _AHEAD):
-            begun.append((request, self._begin(request, pool)))
+            begun.append((request, begin(request, pool)))
         while begun:
-            batch = self._batch(*begun.popleft())
-            begun.extend((request, self._begin(request, pool)) for request in islice(requests, 1))
+            batch = take(*begun.popleft())
+            begun.extend((request, begin(request, pool)) for request in islice(requests, 1))
             yield batch
+
+    def _begin_whole(self, request: Request, pool: ThreadPoolExecutor) -> Future[Any]:
+        point("worker.read", request)
+        return pool.submit(self._source.batch, indices_of(request))
+
+    def _whole(self, request: Request, batch: Future[Any]) -> Any:
+        try:
+            return batch.result()
+        except Exception:  # noqa: BLE001  # which of the samples fails is seen where they are read one by one
+            return self._batch(request, _Ahead(self._source, deque(), self._transform))
 
     def _begin(self, request: Request, pool: ThreadPoolExecutor) -> _Ahead:
         indices, jobs = indices_of(request), deque[_Job]()

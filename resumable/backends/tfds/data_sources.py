@@ -35,6 +35,7 @@ class GuardedSource:
         self._process = os.getpid()
         self._threaded = layout.file_format == "array_record"
         self.threads = default_threads()
+        self.makes_batches = False
         self.resumable_identity = {**layout.identity, "decode": _decoder(source), "fields": "all"}
         self.resumable_remedies = REMEDIES
 

@@ -6,6 +6,7 @@ import operator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from tqdm import tqdm
 
 from resumable.backends.tfds.layout import REMEDIES
@@ -67,6 +68,21 @@ class TfdsSource(_Base):
             return sample
         valid = not isinstance(index, Padding)
         return {**sample, "valid": valid} if isinstance(sample, dict) else (*sample, valid)
+
+    @property
+    def makes_batches(self) -> bool:
+        """Whether `batch` can be asked, once `prepare` was called: TensorFlow decodes samples of equal shapes."""
+        return self._decoding.makes_batches
+
+    def batch(self, indices: list[int]) -> Any:
+        """Return what stacking the samples gives, by fewer calls of TensorFlow: arrays `(len(indices), ...)`."""
+        batch = self._decoding.batch([self.record(index) for index in indices])
+        if self._add_tfds_id:
+            batch["tfds_id"] = [self.tfds_id(index).encode() for index in indices]
+        if not self._mark_padding:
+            return batch
+        valid = np.array([not isinstance(index, Padding) for index in indices])
+        return {**batch, "valid": valid} if isinstance(batch, dict) else (*batch, valid)
 
     def __repr__(self) -> str:
         said = self.resumable_identity
