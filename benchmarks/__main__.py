@@ -16,25 +16,22 @@ __all__ = ["main"]
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and write the tables to a file if asked to; return the exit status."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.only and options.markdown:
-        parser.error("--markdown writes all tables of the page anew, so it needs a run without --only")
+    options = _parser().parse_args(arguments)
     tables = _measure(options.only or list(SUITES), QUICK if options.quick else FULL)
     if options.markdown is not None:
-        report.write(options.markdown, tables)
+        report.write(options.markdown, tables, list(SUITES))
     return 0
 
 
-def _measure(names: list[str], plan: Plan) -> list[report.Table]:
-    """Run suites one after the other, each table shown as soon as it is there."""
-    tables: list[report.Table] = []
+def _measure(names: list[str], plan: Plan) -> dict[str, list[report.Table]]:
+    """Run suites one after the other, and show their tables as soon as they are there."""
+    tables: dict[str, list[report.Table]] = {}
     with Pool() as pool:
         for name in names:
             print(f"measuring: {name} ...", file=sys.stderr, flush=True)
-            for table in SUITES[name](plan, pool):
+            tables[name] = SUITES[name](plan, pool)
+            for table in tables[name]:
                 report.show(table)
-                tables.append(table)
             pool.rest()
     return tables
 
@@ -43,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether everything runs, not how fast")
     parser.add_argument("--only", action="append", choices=list(SUITES), metavar="NAME", help=", ".join(SUITES))
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables into this page")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the suites' tables into this page")
     return parser
 
 

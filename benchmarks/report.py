@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 import time
 from dataclasses import dataclass, field
@@ -14,14 +15,19 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["Table", "show", "write"]
 
 BEGIN = "<!-- begin: written by python -m benchmarks --markdown -->"
 END = "<!-- end: written by python -m benchmarks --markdown -->"
+_SUITE = re.compile(r"<!-- suite: (\S+) -->")
 _WIDTH = 140  # where the output is no terminal
-_LIBRARIES = ("numpy", "torch", "torchdata", "grain", "nvidia-dali-cuda120")
+_LIBRARIES = (
+    "numpy", "torch", "pytorch-lightning", "torchdata", "grain", "nvidia-dali-cuda120", "ffcv", "tensorflow-cpu",
+    "tensorflow-datasets",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -51,13 +57,22 @@ def show(table: Table) -> None:
     Console(width=_WIDTH if not sys.stdout.isatty() else None).print(printed)
 
 
-def write(path: Path, tables: list[Table]) -> None:
-    """Put the tables between the two marks of a Markdown file; a file without marks gets them at its end."""
+def write(path: Path, measured: Mapping[str, list[Table]], order: Sequence[str]) -> None:
+    """Put tables between the two marks of a Markdown file; a file without marks gets them at its end.
+
+    Args:
+        path: of the file.
+        measured: tables by suite; what the file has of other suites stays as it is.
+        order: all suites; the file loses what it has of any other.
+    """
     text = path.read_text() if path.exists() else ""
     before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    body = "\n\n".join([_surroundings(), *map(_markdown, tables)])
-    path.write_text(f"{before}{BEGIN}\n\n{body}\n\n{END}{after or chr(10)}")
+    body, _, after = rest.partition(END)
+    parts = _SUITE.split(body)
+    sections = dict(zip(parts[1::2], map(str.strip, parts[2::2]), strict=True))
+    sections |= {suite: "\n\n".join([*map(_markdown, tables), _surroundings()]) for suite, tables in measured.items()}
+    kept = [f"<!-- suite: {suite} -->\n\n{sections[suite]}" for suite in order if suite in sections]
+    path.write_text("\n\n".join([f"{before}{BEGIN}", *kept, f"{END}{after or chr(10)}"]))
 
 
 def _markdown(table: Table) -> str:

@@ -13,7 +13,6 @@ import pytest
 pytest.importorskip("rich")
 pytest.importorskip("torch")
 
-from benchmarks.__main__ import main
 from benchmarks.contenders import ENTRIES, OURS, PEERS
 from benchmarks.ratios import Ratio, in_turns, ratio
 from benchmarks.report import BEGIN, END, Table, write
@@ -76,11 +75,26 @@ def test_a_page_without_marks_gets_them(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     path.write_text("text\n")
     for _ in range(2):
-        write(path, [Table("Title", ("a", "b"), [("1", "2")], "Note.")])
+        write(path, {"one": [Table("Title", ("a", "b"), [("1", "2")], "Note.")]}, ["one"])
         text = path.read_text()
         assert text.startswith("text\n")
         assert text.count(BEGIN) == text.count(END) == text.count("### Title") == 1
         assert "| a | b |\n| --- | ---: |\n| 1 | 2 |\n\nNote." in text
+
+
+def test_a_suite_is_written_in_its_place_and_the_others_are_left(tmp_path: Path) -> None:
+    path, order = tmp_path / "page.md", ["one", "two", "three"]
+    for suite, cell in (("three", "3"), ("one", "old"), ("gone", "0"), ("one", "1")):
+        write(path, {suite: [Table(suite, ("a",), [(cell,)])]}, [*order, "gone"])
+    before = path.read_text()
+    write(path, {"two": [Table("two", ("a",), [("2",)])]}, order)
+    text = path.read_text()
+    shown = [line for line in text.splitlines() if line.startswith(("### ", "| "))]
+    wanted = [(f"### {suite}", "| a |", "| --- |", f"| {cell} |") for suite, cell in zip(order, "123", strict=True)]
+    assert shown == list(itertools.chain(*wanted))
+    third = before.partition("<!-- suite: three -->")[2].partition("<!--")[0]
+    assert third in text
+    assert "old" not in text
 
 
 def test_measurements_are_taken_in_turns() -> None:
@@ -98,9 +112,3 @@ def test_a_ratio_is_that_of_pairs() -> None:
 )
 def test_a_target_is_judged_with_the_spread(measured: Ratio, said: str) -> None:
     assert measured.at_least(1.0) == said
-
-
-def test_a_page_is_written_whole_or_not_at_all(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--only", "state", "--markdown", "page.md"])
-    assert "without --only" in capsys.readouterr().err

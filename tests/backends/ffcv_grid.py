@@ -22,6 +22,7 @@ from ffcv.transforms import (
     Cutout,
     ImageMixup,
     LabelMixup,
+    MixupToOneHot,
     NormalizeImage,
     Poison,
     RandomBrightness,
@@ -35,16 +36,17 @@ from ffcv.transforms import (
     ToDevice,
     ToTensor,
     ToTorchImage,
+    View,
 )
 
 import resumable
 from resumable.testing import digest
 
 EVERY = ("raw", "jpg", "odd", "label", "value", "array", "tensor", "text", "json")
-PLAIN = ("center", "simple", "normal", "half", "poisoned", "replaced", "label", "value", "array", "tensor")
+PLAIN = ("center", "simple", "normal", "half", "poisoned", "replaced", "label", "value", "array", "tensor", "viewed")
 PADDED = ("text", "json")
 RANDOM = ("crop_raw", "crop_jpg", "crop_odd", "light", "geometry", "resized")
-BATCHED = ("mixed", "shares", "module")
+BATCHED = ("mixed", "shares", "one_hot", "module")
 
 
 def path() -> str:
@@ -66,6 +68,7 @@ def plain_pipelines() -> dict[str, Any]:
         "half": ("raw", simple(), [NormalizeImage(mean, mean, np.float16), ToTensor(), ToTorchImage()]),
         "poisoned": ("raw", simple(), [Poison(mask, np.full((24, 24), 0.5), [1, 5, 9]), ToTensor()]),
         "replaced": ("label", label(), [ReplaceLabel([2, 4], 77), ToTensor(), Squeeze()]),
+        "viewed": ("value", None, [ToTensor(), View(torch.int64)]),
         **{name: (name, None, [ToTensor()]) for name in ("label", "value", "array", "tensor", "text", "json")},
     }
     return {name: specify(*pipeline) for name, pipeline in pipelines.items()}
@@ -93,6 +96,7 @@ def batched_pipelines() -> dict[str, Any]:
     pipelines = {
         "mixed": ("raw", simple(), [ImageMixup(**mixup), ToTensor()]),
         "shares": ("label", label(), [LabelMixup(**mixup), ToTensor()]),
+        "one_hot": ("label", label(), [LabelMixup(**mixup), ToTensor(), MixupToOneHot(100)]),
         "module": ("value", None, [ToTensor(), Convert(torch.float32), torch.nn.Dropout(0.5)]),
     }
     return {name: specify(*pipeline) for name, pipeline in pipelines.items()}

@@ -17,6 +17,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 import resumable
 from resumable import World
 from resumable.backends.dali import in_turn
+from resumable.backends.dali.native.listing import is_of_files
 from resumable.errors import (
     ConfigurationError,
     PromiseWarning,
@@ -424,3 +425,8 @@ def test_dali_itself_says_nothing_of_another_shard() -> None:
         {"num_shards": 4, "shard_id": 3}, batch_size=BATCH, seed=1, enable_checkpointing=True, checkpoint=checkpoint
     )
     dali_torch.DALIGenericIterator(other, ["data", "label"], reader_name="Reader", prepare_first_batch=False)
+
+
+@pytest.mark.parametrize("value", ["x" * 5000, "a\0b", b"\xff" * 300, 7, None])
+def test_arguments_that_cannot_be_names_of_files_are_none(value: object) -> None:
+    assert not is_of_files("text", value)
