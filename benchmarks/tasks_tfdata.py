@@ -11,9 +11,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 
 import resumable
+from resumable.backends import tfdata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from resumable.backends.tfdata.strategy import Choice
 
 __all__ = ["PIPELINES", "Reading", "States"]
 
@@ -58,41 +61,29 @@ PIPELINES: dict[str, Callable[[int, int], Any]] = {
 
 
 class Reading:
-    """Reads one pipeline without end, pass after pass.
+    """Reads the beginning of passes over one pipeline, each anew, as TensorFlow would read ahead between turns.
 
     Args:
         name: of the pipeline.
         length: elements of a pass, before they are batched.
         buffer: of the shuffle.
-        wrapped: by this package, or alone.
+        strategy: by which it is to be resumed; None: the pipeline alone.
     """
 
-    def __init__(self, name: str, length: int, buffer: int, *, wrapped: bool) -> None:
+    def __init__(self, name: str, length: int, buffer: int, strategy: Choice | None) -> None:
         dataset = PIPELINES[name](length, buffer)
-        self._batches = _endless(resumable.wrap(dataset) if wrapped else _Passes(dataset))
-        next(self._batches)
+        self._begin: Callable[[], Iterator[Any]] = dataset.as_numpy_iterator
+        if strategy is not None:
+            self._begin = resumable.wrap(tfdata.source(dataset, strategy=strategy)).__iter__
 
     def turn(self, batches: int, seconds: float) -> float:
-        """Return the batches per second of up to `batches` batches, or of `seconds`."""
-        begin, count = time.perf_counter(), 0
-        while count < batches and time.perf_counter() - begin < seconds:
-            next(self._batches)
+        """Return the batches per second of up to `batches` batches, or of `seconds`, behind the first."""
+        iterator, count = self._begin(), 0
+        next(iterator)
+        begin = time.perf_counter()
+        while count < batches and time.perf_counter() - begin < seconds and next(iterator, None) is not None:
             count += 1
         return count / (time.perf_counter() - begin)
-
-
-class _Passes:
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def __iter__(self) -> Iterator[Any]:
-        iterator: Iterator[Any] = self._dataset.as_numpy_iterator()
-        return iterator
-
-
-def _endless(source: Any) -> Iterator[Any]:
-    while True:
-        yield from source
 
 
 class States:
@@ -102,19 +93,17 @@ class States:
         name: of the pipeline.
         length: elements of a pass, before they are batched.
         buffer: of the shuffle.
+        strategy: by which it is resumed.
     """
 
-    def __init__(self, name: str, length: int, buffer: int) -> None:
+    def __init__(self, name: str, length: int, buffer: int, strategy: Choice) -> None:
         self._dataset, self._middle = PIPELINES[name](length, buffer), length // _BATCH // 2
-        self._loader = resumable.wrap(self._dataset)
+        self._strategy = strategy
+        self._loader = self._wrapped()
         batches = iter(self._loader)
         for _ in range(self._middle):
             next(batches)
         self._state = self._loader.state_dict()
-
-    def strategy(self) -> str:
-        """Return how it is resumed."""
-        return str(self._state["backend"]["kind"]).partition("/")[2]
 
     def size(self) -> int:
         """Return the bytes of TensorFlow's state."""
@@ -130,7 +119,7 @@ class States:
     def resume(self) -> float:
         """Return the milliseconds from making the loader to the first batch behind the state."""
         begin = time.perf_counter()
-        loader = resumable.wrap(self._dataset)
+        loader = self._wrapped()
         loader.load_state_dict(self._state)
         next(iter(loader))
         return (time.perf_counter() - begin) * 1e3
@@ -145,5 +134,8 @@ class States:
     def cold(self) -> float:
         """Return the milliseconds from making the loader to the first batch of a new run."""
         begin = time.perf_counter()
-        next(iter(resumable.wrap(self._dataset)))
+        next(iter(self._wrapped()))
         return (time.perf_counter() - begin) * 1e3
+
+    def _wrapped(self) -> resumable.Loader:
+        return resumable.wrap(tfdata.source(self._dataset, strategy=self._strategy))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,19 @@ def test_a_dataset_that_fails_is_named() -> None:
         for _ in loader:
             pass
     assert loader.cursor.position == 8, "the batches before it were handed over"
+
+
+def test_looking_for_a_bad_sample_leaves_the_trainers_randomness_alone() -> None:
+    class Broken(Bytes):
+        def __getitem__(self, index: int) -> Any:
+            raw, label = super().__getitem__(index)
+            return (b"no image" if index == 9 else raw), label
+
+    loader = wrap(Broken(), graph=plain, shuffle=False)
+    before = random.getstate()
+    with pytest.raises(SampleError, match="sample 9"):
+        list(loader)
+    assert random.getstate() == before, "its labels are drawn"
 
 
 def random_crop(raw: Any, label: Any) -> Any:

@@ -317,6 +317,17 @@ def test_iterators_in_turn_may_have_different_shards() -> None:
     assert state["rank"] == 0
 
 
+@WARNED
+def test_another_order_of_turns_is_another_order_of_batches() -> None:
+    def loader(order: Any) -> resumable.Loader:
+        return resumable.wrap(in_turn([iterator(), iterator()], order=order))
+
+    state = loader("batch").state_dict()
+    with pytest.raises(StateMismatchError, match=r"in_turn differs: .*batch.* epoch(.|\n)*Give in_turn"):
+        loader("epoch").load_state_dict(state)
+    loader("batch").load_state_dict(state)
+
+
 def test_a_plain_list_of_iterators_is_no_list_of_batches() -> None:
     with pytest.raises(UnsupportedError, match="in_turn"):
         resumable.wrap([iterator(), iterator()])

@@ -16,7 +16,7 @@ _under_way = 0
 
 
 def leave_garbage() -> None:
-    """From now on, no fork of this process frees what was there before it."""
+    """From now on, no fork of this process collects garbage that was there before it."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_hold, after_in_parent=_go_on, after_in_child=_begin)
 

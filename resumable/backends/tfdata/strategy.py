@@ -130,8 +130,8 @@ def _check_replay(graph: Graph, chosen: Plan, *, per_epoch: bool) -> None:
     if again and not per_epoch:
         raise UnsupportedError(
             f"this tf.data pipeline is to be resumed by replay ({chosen.reason}), but {', '.join(again)} gives another "
-            "order in each epoch, counted by TensorFlow where nobody can set it.\nA resumed run would begin to count "
-            "anew. Give a function that builds the pipeline for an epoch: wrap(tfdata.source(build)) with "
+            "order in each epoch, which TensorFlow counts.\nA replay would begin to count anew. Give a function that "
+            "builds the pipeline for an epoch: wrap(tfdata.source(build)) with "
             "def build(epoch): ... .shuffle(1000, seed=epoch); or shuffle(..., reshuffle_each_iteration=False)."
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,12 +53,14 @@ class TfdsBackend:
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request."""
         self._source.prepare()
+        makes_whole = self._plain and bool(self._source.makes_batches)
         if not self._source.threads:
             for request in requests:
-                yield self._batch(request, _Ahead(self._source, deque(), self._transform))
+                whole = partial(self._source.batch, indices_of(request))
+                yield self._take_whole(request, whole) if makes_whole else self._read_samples(request)
             return
         pool = ThreadPoolExecutor(self._source.threads, "resumable-tfds")
-        begin, take = (self._begin_whole, self._whole) if self._makes_whole() else (self._begin, self._batch)
+        begin, take = (self._begin_whole, self._take_whole) if makes_whole else (self._begin, self._batch)
         wait = True
         try:
             yield from self._read_ahead(iter(requests), pool, begin, take)
@@ -66,9 +69,6 @@ class TfdsBackend:
             raise
         finally:
             pool.shutdown(wait=wait, cancel_futures=True)
-
-    def _makes_whole(self) -> bool:
-        return self._plain and bool(self._source.makes_batches)
 
     def _read_ahead(
         self,
@@ -85,15 +85,18 @@ class TfdsBackend:
             begun.extend((request, begin(request, pool)) for request in islice(requests, 1))
             yield batch
 
-    def _begin_whole(self, request: Request, pool: ThreadPoolExecutor) -> Future[Any]:
-        point("worker.read", request)
-        return pool.submit(self._source.batch, indices_of(request))
+    def _begin_whole(self, request: Request, pool: ThreadPoolExecutor) -> Callable[[], Any]:
+        return pool.submit(self._source.batch, indices_of(request)).result
 
-    def _whole(self, request: Request, batch: Future[Any]) -> Any:
+    def _take_whole(self, request: Request, read: Callable[[], Any]) -> Any:
+        point("worker.read", request)
         try:
-            return batch.result()
+            return read()
         except Exception:  # noqa: BLE001  # which of the samples fails is seen where they are read one by one
-            return self._batch(request, _Ahead(self._source, deque(), self._transform))
+            return self._read_samples(request)
+
+    def _read_samples(self, request: Request) -> Any:
+        return self._batch(request, _Ahead(self._source, deque(), self._transform))
 
     def _begin(self, request: Request, pool: ThreadPoolExecutor) -> _Ahead:
         indices, jobs = indices_of(request), deque[_Job]()

@@ -10,6 +10,7 @@ from resumable.backends.dali.elastic.graph import make_pipeline
 from resumable.backends.dali.elastic.samples import Files
 from resumable.backends.dali.elastic.uniforms import uniforms
 from resumable.errors import DataError, SampleError, WorkerError
+from resumable.randomness import isolated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,8 @@ def _works(source: Source, request: Request, place: int, index: int, *, files: b
     if files and isinstance(samples, Files):
         raw, label = samples.paths(np.array([index]))[0], samples.labels[index : index + 1]
     else:
-        raw, label = samples[index]
+        with isolated(int(request.keys[place]) if len(request.keys) else None):  # as it was read, if it draws
+            raw, label = samples[index]
     drawn = (uniforms(request.keys[place : place + 1], source.uniforms),) if source.uniforms else ()
     inputs: tuple[Any, ...] = ([raw], [label], *drawn)
     try:

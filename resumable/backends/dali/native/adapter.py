@@ -46,6 +46,8 @@ def adapt(source: Any, options: Options) -> tuple[NativeBackend, Options]:
     for iterator, maker in zip(iterators, made, strict=True):
         _check(iterator, made=maker is not None)
     identity = identity_of(iterators, options.identity)  # before a pipeline is built anew, which forgets its operators
+    if isinstance(source, InTurn):
+        identity["in_turn"] = source.order
     check, lengths = partial(check_shards, shards_of(iterators), options), list(map(length_of_epoch, iterators))
     holders = [
         maker or Kept(iterator, enable=not checkpoints_itself(iterator))

@@ -34,7 +34,10 @@ class NativeBackend:
     """
 
     kind = "dali"
-    remedies: ClassVar = dict.fromkeys(_OPTIONS, "Make the DALI pipelines and their iterator as before.")
+    remedies: ClassVar = {
+        **dict.fromkeys(_OPTIONS, "Make the DALI pipelines and their iterator as before."),
+        "in_turn": "Give in_turn(..., order=...) as before: in another order, other batches are behind a state.",
+    }
     eager = True  # a snapshot costs microseconds, and is taken before each draw, so that a failing draw loses nothing
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What DALI does not document: the one place for its private names, which test_dali_native_private.py pins.
+"""What DALI does not document about iterators: the one place for these private names, which a test pins.
 
 DALI loads a checkpoint into a new pipeline only. So that whoever holds the iterator and its pipelines may keep them,
 both are initialized anew in place: a pipeline by its public constructor and `deserialize_and_build`, an iterator by the
