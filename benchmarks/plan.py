@@ -22,6 +22,7 @@ class Plan:
         calls: calls per measurement of something that takes microseconds.
         costs: microseconds that the samples take.
         memory: samples of the data set in the measurements of memory, for the plain loader.
+        every: measure every case, also where each is compiled for itself; else the first.
     """
 
     length: int = 1_000_000
@@ -34,7 +35,19 @@ class Plan:
     calls: int = 2000
     costs: tuple[int, ...] = (0, 20)
     memory: int = 10_000_000
+    every: bool = True
 
 
 FULL = Plan()
-QUICK = Plan(length=20_000, rounds=2, batches=20, seconds=0.1, lead=2, pause=0.0, calls=20, costs=(20,), memory=100_000)
+QUICK = Plan(
+    length=20_000,
+    rounds=2,
+    batches=20,
+    seconds=0.1,
+    lead=2,
+    pause=0.0,
+    calls=20,
+    costs=(20,),
+    memory=100_000,
+    every=False,
+)

@@ -64,11 +64,16 @@ def write(path: Path, measured: Mapping[str, list[Table]], order: Sequence[str])
         path: of the file.
         measured: tables by suite; what the file has of other suites stays as it is.
         order: all suites; the file loses what it has of any other.
+
+    Raises:
+        ValueError: the file has figures of no suite, and not all suites were measured.
     """
     text = path.read_text() if path.exists() else ""
     before, _, rest = text.partition(BEGIN)
     body, _, after = rest.partition(END)
     parts = _SUITE.split(body)
+    if parts[0].strip() and not set(order) <= set(measured):
+        raise ValueError(f"{path} has figures that belong to no suite and would be lost: measure all suites.")
     sections = dict(zip(parts[1::2], map(str.strip, parts[2::2]), strict=True))
     sections |= {suite: "\n\n".join([*map(_markdown, tables), _surroundings()]) for suite, tables in measured.items()}
     kept = [f"<!-- suite: {suite} -->\n\n{sections[suite]}" for suite in order if suite in sections]

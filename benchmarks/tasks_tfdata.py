@@ -74,7 +74,7 @@ class Reading:
         dataset = PIPELINES[name](length, buffer)
         self._begin: Callable[[], Iterator[Any]] = dataset.as_numpy_iterator
         if strategy is not None:
-            self._begin = resumable.wrap(tfdata.source(dataset, strategy=strategy)).__iter__
+            self._begin = lambda: iter(resumable.wrap(tfdata.source(dataset, strategy=strategy)))
 
     def turn(self, batches: int, seconds: float) -> float:
         """Return the batches per second of up to `batches` batches, or of `seconds`, behind the first."""

@@ -30,14 +30,14 @@ def run(plan: Plan, pool: Pool) -> list[Table]:
     """Compare epochs in turns, and first batches in fresh processes."""
     table = Table("FFCV: throughput of keyed operations", _COLUMNS, note=_NOTE)
     images = max(50, min(2000, plan.batches * 4))
-    for mode, size, workers in _CASES:
+    for mode, size, workers in _CASES if plan.every else _CASES[:1]:
         remote = pool["ffcv"]
         remote.make(_TASK, mode=mode, workers=workers, images=images, size=size)
         measures = {wrapped: partial(remote.call, "epoch", wrapped=wrapped) for wrapped in (False, True)}
         in_turns(1, measures)
         taken = in_turns(plan.rounds, measures)
         table.rows.append(_row((mode, str(size), str(workers)), images, taken[False], taken[True]))
-    return [table, _starts(images)]
+    return [table, _starts(images, (1, 2) if plan.every else (1,))]
 
 
 def _row(case: tuple[str, ...], images: int, plain: list[Any], ours: list[Any]) -> tuple[str, ...]:
@@ -48,9 +48,9 @@ def _row(case: tuple[str, ...], images: int, plain: list[Any], ours: list[Any]) 
     return (*case, *rates, str(compared), str(ratio(processors[0], processors[1])), compared.at_least(0.95))
 
 
-def _starts(images: int) -> Table:
+def _starts(images: int, numbers: tuple[int, ...]) -> Table:
     table = Table("FFCV: time to the first batch", _STARTS, note="A fresh process each; imports are done before.")
-    for workers in (1, 2):
+    for workers in numbers:
         with tempfile.TemporaryDirectory() as folder:
             seconds = [_first(images, workers, *how) for how in ((False, ""), (True, folder), (True, folder))]
         table.rows.append((str(workers), *(f"{value:.1f}" for value in seconds)))

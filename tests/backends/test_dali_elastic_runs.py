@@ -19,6 +19,7 @@ import torch
 from dali_images import COUNT, Bytes, images, pixels, wrap
 
 import resumable
+from resumable.backends.dali.elastic import engine
 from resumable.errors import WorkerError
 from resumable.integrations.lightning import ResumableCallback
 
@@ -154,6 +155,34 @@ def test_the_death_of_a_worker_is_told_and_can_be_gone_on_from(monkeypatch: pyte
     monkeypatch.delenv("DEADLY")
     got.extend(map(pixels, loader))
     assert got == whole
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_below")
+def test_a_worker_that_dies_while_dali_works_is_forgotten_though_the_error_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loader = wrap(Bytes(), shuffle=False, py_num_workers=1, py_start_method="fork")
+    whole = [pixels(batch) for batch in wrap(Bytes(), shuffle=False)]
+    before, make = children(os.getpid()), vars(engine)["tensors"]
+    batches = iter(loader)
+    got = [pixels(next(batches))]
+
+    def kill(*arguments: Any, **options: Any) -> Any:
+        for worker in children(os.getpid()) - before:
+            os.kill(worker, signal.SIGKILL)
+        settled(lambda: False, 0.5)  # PyTorch's handler raises here
+        return make(*arguments, **options)
+
+    monkeypatch.setattr(engine, "tensors", kill)
+    with pytest.raises(WorkerError, match="a process that reads samples died") as error:
+        next(batches)
+    monkeypatch.undo()
+    subprocess.run([sys.executable, "-c", ""], check=True)  # the end of any process calls the handler
+    assert children(os.getpid()) <= before
+    got += [pixels(batch) for batch in loader]
+    assert got == whole
+    assert error.value.__cause__ is not None, "it is still there, and all that it refers to"
 
 
 class Collecting(Bytes):

@@ -173,6 +173,13 @@ def test_a_module_that_draws_is_told_once_and_one_that_does_not_never() -> None:
     assert pixels(resumable.wrap(loader, randomness="batch")) == first
 
 
+def test_compiled_randomness_where_the_batch_is_handed_over_is_refused() -> None:
+    told = source(make_loader(Noise(), ToTensor()), keyed={Noise: "late"})
+    with pytest.raises(UnsupportedError, match="Noise is compiled and draws random numbers"):
+        resumable.wrap(told)
+    resumable.wrap(told, randomness="off")
+
+
 def test_generators_that_no_key_reaches_are_refused_by_name() -> None:
     with pytest.warns(ResourceWarning):
         loader = make_loader(ToTensor(), Keeps())

@@ -326,8 +326,8 @@ import numpy as np
 import resumable, resumable.backends.tfds as backend
 from resumable.testing import digest
 
-def batches(source, state=None, **options):
-    loader = resumable.wrap(source, batch_size=7, shuffle=True, seed=3, tail="pad", **options)
+def batches(source, state=None, tail="pad", **options):
+    loader = resumable.wrap(source, batch_size=7, shuffle=True, seed=3, tail=tail, **options)
     if state:
         loader.load_state_dict(state)
     return loader, [batch for epoch in loader.epochs(2) for batch in epoch]
@@ -346,6 +346,8 @@ for name, (root, options) in sources.items():
     assert source.makes_batches, name
     _, one_by_one = batches(source, transform=lambda sample: sample)
     assert [digest(batch) for batch in whole] == [digest(batch) for batch in one_by_one], name
+    parts = [batches(source, tail="partial", **more)[1] for more in ({}, {"transform": lambda sample: sample})]
+    assert [digest(batch) for batch in parts[0]] == [digest(batch) for batch in parts[1]], name
     for batch in whole:
         for part in batch.values() if isinstance(batch, dict) else batch:
             assert isinstance(part, list) or part.flags.writeable, name

@@ -15,7 +15,7 @@ from resumable.backends.ffcv.device import find_device, seeded
 from resumable.backends.ffcv.pages import needs_all_requests, opened, wake_if_readers_died
 from resumable.backends.ffcv.parts import Team
 from resumable.closing import may_wait
-from resumable.errors import SampleError
+from resumable.errors import PromiseWarning, SampleError
 from resumable.faults import point
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ class EpochRun:
             if self._pipeline.has_late_steps:
                 with seeded(request.batch_key):
                     self._pipeline.finish(job, self._memory)
+        except PromiseWarning:  # where warnings are errors
+            raise
         except Exception as error:
             raise _failure(request, error) from error
         return self._pipeline.outputs(job)

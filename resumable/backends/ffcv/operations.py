@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ffcv.pipeline.operation import Operation
 
-__all__ = ["Mode", "Plan", "draws_from_python", "is_ffcvs", "own_generators", "plan_for"]
+__all__ = ["Mode", "Plan", "draws", "draws_from_python", "is_ffcvs", "own_generators", "plan_for"]
 
 Mode = Literal["plain", "sample", "batch", "mixup", "late"]
 

@@ -11,7 +11,7 @@ import numpy as np
 from ffcv.pipeline.compiler import Compiler
 
 from resumable.backends.ffcv.memory import make_memory
-from resumable.backends.ffcv.operations import Plan, plan_for
+from resumable.backends.ffcv.operations import Plan, draws, plan_for
 from resumable.backends.ffcv.parts import Segment, Team
 from resumable.backends.ffcv.steps import Place, Step, make_step, places, result_of
 from resumable.backends.ffcv.warn import warn_of_batch
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from resumable.backends.ffcv.operations import Mode
 
 _ALL = slice(None)
+_DRAWS_LATE = (
+    "{} is compiled and draws random numbers, and is to run where the batch is handed over.\nNo key reaches compiled "
+    'code there, so a resumed run would get other augmentations. Do not say that it is "late"; or give '
+    'wrap(..., randomness="off") for the exact order alone.'
+)
 
 __all__ = ["Job", "Pipeline", "Planned"]
 
@@ -101,6 +106,8 @@ class Pipeline:
                 plan = plan_for(node, operation, function, self._told)
             if node.parent is not None and result_of(node.parent) in late:
                 plan = plan._replace(mode="late")
+            if self._told is not None and plan.mode == "late" and node.is_jitted and draws(function):
+                raise UnsupportedError(_DRAWS_LATE.format(type(operation).__qualname__))
             if plan.mode == "late":
                 late.add(node.id)
             planned.append(Planned(place, function, plan))
@@ -138,8 +145,8 @@ class Pipeline:
             before = None if name is None else states()
             self._run(step, job, memory)
             if name is not None and states() != before:
-                del self.watched[step.node]
                 warn_of_batch(name, "late")
+                del self.watched[step.node]
 
     def outputs(self, job: Job) -> tuple[Any, ...]:
         """Return the batch as FFCV does: one part for each field."""

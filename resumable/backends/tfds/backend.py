@@ -63,7 +63,8 @@ class TfdsBackend:
         begin, take = (self._begin_whole, self._take_whole) if makes_whole else (self._begin, self._batch)
         wait = True
         try:
-            yield from self._read_ahead(iter(requests), pool, begin, take)
+            ahead = max(_AHEAD, self._source.threads) if makes_whole else _AHEAD  # a thread makes a whole batch
+            yield from self._read_ahead(iter(requests), pool, ahead, begin, take)
         except GeneratorExit:
             wait = may_wait()
             raise
@@ -74,11 +75,12 @@ class TfdsBackend:
         self,
         requests: Iterator[Request],
         pool: ThreadPoolExecutor,
+        ahead: int,
         begin: Callable[[Request, ThreadPoolExecutor], Any],
         take: Callable[[Request, Any], Any],
     ) -> Iterator[Any]:
         begun: deque[tuple[Request, Any]] = deque()
-        for request in islice(requests, _AHEAD):
+        for request in islice(requests, ahead):
             begun.append((request, begin(request, pool)))
         while begun:
             batch = take(*begun.popleft())
@@ -93,7 +95,9 @@ class TfdsBackend:
         try:
             return read()
         except Exception:  # noqa: BLE001  # which of the samples fails is seen where they are read one by one
-            return self._read_samples(request)
+            batch = self._read_samples(request)
+            self._plain = False  # none fails alone, so the next epoch is read like this from the beginning
+            return batch
 
     def _read_samples(self, request: Request) -> Any:
         return self._batch(request, _Ahead(self._source, deque(), self._transform))

@@ -14,7 +14,7 @@ from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.reading import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from resumable.backend import Request
     from resumable.backends.dali.elastic.inputs import Fed
@@ -70,15 +70,16 @@ class DaliBackend:
         first = next(left, None)
         if first is None:
             return
-        engine = self._take(len(first.indices))
+        engine, fed = self._take(len(first.indices)), self._feed(chain([first], left))
         try:
-            yield from engine.run(self._feed(chain([first], left)))
+            yield from engine.run(fed)
         except Exception as error:
             told = worker_death(error) if self._source.workers else None
             if told is None:
                 raise
             self._started().end()
             self._workers = None
+            fed.close()  # else the error's traceback keeps it, and the workers with it
             raise told from error
         finally:
             if not engine.broken:
@@ -96,7 +97,7 @@ class DaliBackend:
     def _engine(self, batch_size: int) -> Engine:
         return Engine(self._source, batch_size, files=self._by_path)
 
-    def _feed(self, requests: Iterable[Request]) -> Iterator[Fed]:
+    def _feed(self, requests: Iterable[Request]) -> Generator[Fed]:
         samples = self._source.samples
         if self._source.workers:
             return self._started().read(requests)

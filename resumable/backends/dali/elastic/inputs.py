@@ -10,7 +10,7 @@ from resumable.backends.dali.elastic.uniforms import uniforms
 from resumable.faults import point
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from resumable.backend import Request
     from resumable.backends.dali.elastic.samples import Files, Labelled
@@ -33,7 +33,7 @@ class Fed(NamedTuple):
     labels: Any
 
 
-def read_paths(files: Files, requests: Iterable[Request]) -> Iterator[Fed]:
+def read_paths(files: Files, requests: Iterable[Request]) -> Generator[Fed]:
     """Leave the reading to DALI's threads."""
     for request in requests:
         point("worker.read", request)
@@ -41,7 +41,7 @@ def read_paths(files: Files, requests: Iterable[Request]) -> Iterator[Fed]:
         yield Fed(request, files.paths(indices), files.labels[indices][:, None])
 
 
-def read_here(reader: Reader, requests: Iterable[Request]) -> Iterator[Fed]:
+def read_here(reader: Reader, requests: Iterable[Request]) -> Generator[Fed]:
     """Read the samples in this process."""
     for request in requests:
         yield split(request, reader.read_isolated(request))

@@ -17,7 +17,7 @@ from resumable.backends.dali.elastic.inputs import Fed
 from resumable.faults import point
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -44,7 +44,7 @@ class Workers:
         self._loader: DataLoader[Any] | None = None
         self._ended = False
 
-    def read(self, requests: Iterable[Request]) -> Iterator[Fed]:
+    def read(self, requests: Iterable[Request]) -> Generator[Fed]:
         """Yield what the workers read, in order."""
         self._requests.current = requests
         loader = self._build() if self._loader is None else self._loader
