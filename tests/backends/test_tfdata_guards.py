@@ -138,7 +138,7 @@ BAD: dict[str, Callable[[], Any]] = {
     "have text": lambda: tfdata.source(DATA.from_tensor_slices(["a", "b"]), convert="torch"),
     "OwnedIterator": lambda: iter(typical()),
     "NumpyIterator": lambda: typical().as_numpy_iterator(),
-    "counted by TensorFlow": lambda: tfdata.source(typical(), strategy="replay"),
+    "which TensorFlow counts": lambda: tfdata.source(typical(), strategy="replay"),
     "uses the same ShuffleDatasetV3": lambda: tfdata.source(same_for_each_epoch),
     "repeats a shuffle, and is resumed by TensorFlow's explicit": lambda: explicit(repeated()),
     "several shuffles": lambda: DATA.range(4).shuffle(4, seed=1).flat_map(part).shuffle(4, seed=2).repeat(2),
