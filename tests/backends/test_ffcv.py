@@ -21,6 +21,8 @@ from resumable import World
 from resumable.backends.ffcv import source
 from resumable.testing import BackendTests
 
+pytestmark = pytest.mark.slow
+
 
 def pipelines() -> dict[str, Any]:
     crop = RandomResizedCropRGBImageDecoder((12, 12))

@@ -28,6 +28,8 @@ from resumable.errors import ConfigurationError, PromiseWarning, SampleError, Un
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 class Noise(Operation):  # type: ignore[misc]  # FFCV ships no types
     """An operation of a user: random, per sample, in place."""

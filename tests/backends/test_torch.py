@@ -9,6 +9,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))  # a fresh process of the suite finds the datasets, too
 
 import datasets
+import pytest
 import torch
 from torch.utils.data import (
     BatchSampler,
@@ -105,6 +106,7 @@ class TestOwnSamplerToldTheEpoch(BackendTests):
         return wrap(datasets.Augmented(), options, batch_size=3, drop_last=True, sampler=datasets.EpochOrder())
 
 
+@pytest.mark.slow
 class TestOwnSamplerByWorkers(BackendTests):
     stride = 4
 
@@ -121,6 +123,7 @@ class TestSamplerWithState(BackendTests):
         return wrap(datasets.Augmented(), options, batch_size=3, sampler=datasets.StatefulOrder())
 
 
+@pytest.mark.slow
 class TestSamplerWithStateByWorkers(BackendTests):
     native = True
     stride = 4
@@ -162,6 +165,7 @@ class TestStream(BackendTests):
     }
 
 
+@pytest.mark.slow
 class TestStreamByWorkers(BackendTests):
     native = True
     stride = 3
@@ -171,6 +175,7 @@ class TestStreamByWorkers(BackendTests):
         return wrap(datasets.Stream(), options, batch_size=4, num_workers=2)
 
 
+@pytest.mark.slow
 class TestStreamByPersistentWorkers(BackendTests):
     native = True
     stride = 3
@@ -188,6 +193,7 @@ class TestStreamWithState(BackendTests):
         return wrap(datasets.StatefulStream(), options, batch_size=4)
 
 
+@pytest.mark.slow
 class TestStreamWithStateByWorkers(BackendTests):
     native = True
     stride = 3
@@ -197,6 +203,7 @@ class TestStreamWithStateByWorkers(BackendTests):
         return wrap(datasets.StatefulStream(), options, batch_size=4, num_workers=2)
 
 
+@pytest.mark.slow
 class TestStreamWithStateByPersistentWorkers(BackendTests):
     native = True
     stride = 3

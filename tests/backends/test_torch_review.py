@@ -27,6 +27,8 @@ from resumable.world import World
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 WAYS: dict[str, dict[str, Any]] = {
     "in the process": {},
     "workers": {"num_workers": 2},

@@ -26,6 +26,8 @@ import planted
 if TYPE_CHECKING:
     from resumable.chaos import Report
 
+pytestmark = pytest.mark.slow
+
 
 MUTATIONS = Path(planted.__file__).parent
 

@@ -30,6 +30,8 @@ from simulation import POINTS, Case, Fault, Job, KilledError, Model, Storage, Sw
 
 from resumable import World, registry
 
+pytestmark = pytest.mark.slow
+
 NUMBERS = st.integers(0, 11)
 STEPS = st.integers(0, 4)  # of training, before something happens
 KEEP = st.sampled_from([None, 2, 3])
