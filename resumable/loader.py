@@ -29,8 +29,8 @@ class Loader:
     """Iterates over batches, and can be stopped and resumed at any of them. `resumable.wrap` makes one.
 
     Iterating goes on where the loader stands: after `break`, or after a state was loaded, the next `for` goes through
-    the rest of the epoch; after an epoch's last batch, through the next epoch. An epoch is empty only where it was left
-    behind its last batch, and nobody but the source can tell that.
+    the rest of the epoch; after an epoch's last batch, through the next epoch. An epoch that gave all its batches is
+    over, however the loop was left, and also where the source has elements left that make no whole batch.
 
     Args:
         feed: gets the batches from a backend.
@@ -225,12 +225,11 @@ class Loader:
             self._set(self._ended[1])
             point("loader.epoch_end", self)
             return
-        cursor = self._acked.cursor
-        asked_now = self._stream is not None or self._untouched
-        native = self._feed.native() if asked_now else self._acked.native
+        cursor, size = self._acked.cursor, self._current_global_batch()
+        native = self._feed.leave(self._mark_now(), size)
         if native is not None and "ended" not in native:
             native = {"before": native, "position": cursor.position, "skip": 0}
-        self._set(Mark(self._feed.following(cursor, self._current_global_batch()), native))
+        self._set(Mark(self._feed.following(cursor, size), native))
         point("loader.epoch_end", self)
 
     def sample_indices(self, *, epoch: int, step: int, rank: int | None = None) -> list[int]:

@@ -42,6 +42,10 @@ class Feed(Protocol):
         """Yield the rest of the mark's epoch: batches, each with the cursor behind it."""
         ...
 
+    def leave(self, mark: Mark, global_batch: int) -> dict[str, Any] | None:
+        """Return the source's own snapshot of an epoch that the loop leaves at a mark, whatever is left of it."""
+        ...
+
     def world(self) -> World:
         """Return the ranks that share a global batch."""
         ...

@@ -140,6 +140,33 @@ class ElementFeed:
             self._standing = native
         return {**native, "ended": True} if place.ended else native
 
+    def leave(self, mark: Mark, global_batch: int) -> dict[str, Any] | None:
+        """Return what `native` does of an epoch that the loop leaves at a mark; at its end if no batch is left.
+
+        Elements that make no whole batch (`tail="drop"`) may be left: they are read here, as otherwise a source that
+        goes on where it stands would give nothing but them in its next pass.
+        """
+        if self._live is not None:
+            return self._look(self._live, global_batch)
+        if mark.native is None or "ended" in mark.native or mark.cursor.position == 0:
+            return mark.native
+        draws = self._live = self._draws(mark.cursor.epoch)
+        try:
+            self._start(draws, mark)
+            self._place.reached = True
+            return self._look(draws, global_batch)
+        finally:
+            self._place.reached, self._live = False, None
+            draws.close()
+
+    def _look(self, draws: Draws, global_batch: int) -> dict[str, Any] | None:
+        """Look whether another batch is left, and return the native of this place, or of the end."""
+        native, least = self.native(), global_batch if self._tail == "drop" else 1
+        if native is None or "ended" in native or draws.has(self._place.position, least):
+            return native
+        self._place.ended = True
+        return self.native()
+
     def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
         """Yield the rest of the mark's epoch: batches, each with the cursor behind it."""
         world, cursor, native = self.world(), mark.cursor, mark.native
@@ -218,7 +245,7 @@ class ElementFeed:
     def _has_ended(self, draws: Draws, place: _Place) -> bool:
         tells: Callable[[], bool] | None = getattr(self._backend, "ended", None)
         if tells is None:
-            return not draws.has_next(place.position)
+            return not draws.has(place.position)
         with draws.guard():
             return tells()
 

@@ -83,6 +83,9 @@ class IndexedFeed:
     def native(self, *, asked: bool = True) -> None:
         """Return None: the position says it all."""
 
+    def leave(self, mark: Mark, global_batch: int) -> None:
+        """Return None: the next epoch is just another number."""
+
     def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
         """Yield the rest of the mark's epoch: batches, each with the cursor behind it."""
         schedule, world = self.schedule(global_batch), self._options.find_world()
