@@ -70,6 +70,11 @@ class Draws:
         drawn = ahead + self._draw(position + len(ahead), count - len(ahead), keep=keep)
         return drawn if keep else [None] * len(drawn)
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether elements were drawn that are not taken yet."""
+        return bool(self._ahead)
+
     def has(self, position: int, count: int = 1) -> bool:
         """Tell whether there are so many more elements, by drawing them ahead; if that fails, the next draw fails."""
         while len(self._ahead) < count and self._error is None:
