@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from resumable.chaos.control import drop_what_differs
 from resumable.chaos.logs import read_attempt
 from resumable.chaos.plan import Case
-from resumable.chaos.runner import Command
+from resumable.chaos.runner import CASE, Command
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
     from resumable.chaos.logs import Attempt
 
-__all__ = ["UNHARMED", "Record", "claim", "read_record", "write_record"]
+__all__ = ["UNHARMED", "Record", "claim", "read_record", "remove_case", "write_record"]
 
 UNHARMED = "unharmed"
 _RECORD = "campaign.json"
 _LOCK = "campaign.lock"
-_OURS = re.compile(rf"\d{{4,}}|{UNHARMED}|report\.json|report\.html|{re.escape(_RECORD)}|{re.escape(_LOCK)}")
+_REPORTS = ("report.json", "report.html")
+_NUMBER = re.compile(r"\d{4,}")
 _FORMAT = 1
 
 
@@ -44,24 +45,78 @@ def claim(directory: Path) -> Iterator[Path]:
     """
     root = directory.absolute()
     root.mkdir(parents=True, exist_ok=True)
-    if foreign := [path.name for path in root.iterdir() if not _OURS.fullmatch(path.name)]:
-        raise ConfigurationError(
-            f"the directory {directory} holds {foreign[0]}, which no chaos run has written.\nA chaos run removes what "
-            "the one before left in its directory. Give it one of its own."
-        )
+    _check_ours(root)
     with _locked(root, directory):
-        for path in root.iterdir():
+        _check_ours(root)
+        for path in sorted(root.iterdir()):
             if path.is_dir():
                 shutil.rmtree(path)
-            elif path.name != _LOCK:
+            elif path.name not in {_LOCK, _RECORD}:
                 path.unlink()
+        (root / _RECORD).unlink(missing_ok=True)  # last of all: without it, nobody would know the others for ours
         yield root
+
+
+def _check_ours(root: Path) -> None:
+    if foreign := sorted(path.name for path in root.iterdir() if not _is_ours(path)):
+        raise _foreign(root, foreign[0])
+
+
+def _foreign(directory: Path, name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the directory {directory} holds {name}, which no chaos run has written.\nA chaos run removes what "
+        "the one before left in its directory. Give it one of its own."
+    )
+
+
+def _is_ours(path: Path) -> bool:
+    """Tell whether a campaign has written something: by what is in it, as anybody may have given it that name."""
+    if path.is_symlink():
+        return False
+    if path.is_dir():
+        if path.name == UNHARMED:
+            return all(_is_case(run) for run in path.iterdir())
+        return _NUMBER.fullmatch(path.name) is not None and _is_case(path)
+    if path.name == _LOCK:
+        return path.stat().st_size == 0
+    return path.name in {_RECORD, *_REPORTS} and _is_record(path.with_name(_RECORD))
+
+
+def _is_case(path: Path) -> bool:
+    """Tell whether a directory is that of a case: it says so itself, or was made by a run that was killed at once."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    return _has_keys(path / CASE, {"command", "legs"}) or not any(path.iterdir())
+
+
+def _is_record(path: Path) -> bool:
+    return _has_keys(path, {"format", "command", "scripts"})
+
+
+def _has_keys(path: Path, keys: set[str]) -> bool:
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(values, dict) and values.keys() >= keys
+
+
+def remove_case(directory: Path) -> None:
+    """Remove what is left of a case, if there is anything.
+
+    Raises:
+        ConfigurationError: it is no case's.
+    """
+    if directory.is_symlink() or (directory.exists() and not _is_case(directory)):
+        raise _foreign(directory.parent, directory.name)
+    if directory.exists():
+        shutil.rmtree(directory)
 
 
 @contextmanager
 def _locked(root: Path, directory: Path) -> Iterator[None]:
     """Hold the lock of a directory; the system releases that of a process which ends."""
-    with (root / _LOCK).open("w") as file:
+    with (root / _LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -123,7 +178,7 @@ def read_record(place: Path) -> Record:
     Raises:
         ConfigurationError: there is none, or the command's scripts cannot be found from here.
     """
-    values, case = _read_json(place.parent / _RECORD, place), _read_json(place / "case.json", place)
+    values, case = _read_json(place.parent / _RECORD, place), _read_json(place / CASE, place)
     if values["format"] != _FORMAT:
         raise ConfigurationError(
             f"{place.parent / _RECORD} has format {values['format']}, and this version of resumable knows {_FORMAT}.\n"

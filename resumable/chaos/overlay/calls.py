@@ -118,7 +118,10 @@ def _make_open(name: str) -> Any:
 
 def _find_to_open(view: View, real: str, flags: int) -> str:
     if not flags & WRITING:
-        return view.shown(real)
+        shown = view.shown(real)
+        if shown == real and view.is_redirected(real):
+            STATE.recent = real
+        return shown
     if _UNNAMED and flags & _UNNAMED == _UNNAMED:
         return real  # a file without a name in a directory
     if flags & posix.O_EXCL and flags & posix.O_CREAT:

@@ -32,13 +32,14 @@ class State:
     Attributes:
         view: None until a plan is in force; then nothing is redirected.
         ledger: directory of the files that say what was redirected.
+        recent: the file outside of the case that was opened last for reading; it may be the checkpoint.
         installed: whether the functions are in their places.
         local: of this thread.
     """
 
     def __init__(self) -> None:
         self.view: View | None = None
-        self.ledger = ""
+        self.ledger = self.recent = ""
         self.installed = False
         self.local = _Local()
         self._told: set[tuple[str, str]] = set()
