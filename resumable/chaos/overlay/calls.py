@@ -10,14 +10,17 @@ import functools
 import io
 import os
 import posix
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from resumable.chaos.overlay.changes import change, create, move, open_for_writing, remove, remove_dir
-from resumable.chaos.overlay.listing import Entries, is_mixed, names_in
+from resumable.chaos.overlay.errors import check_there, see
+from resumable.chaos.overlay.listing import entries_in, entries_of_system, is_mixed, names_in
 from resumable.chaos.overlay.state import STATE
+from resumable.chaos.overlay.view import is_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from resumable.chaos.overlay.view import Place, View
 
@@ -27,15 +30,13 @@ WRITING = posix.O_WRONLY | posix.O_RDWR | posix.O_CREAT | posix.O_TRUNC | posix.
 _UNNAMED = getattr(posix, "O_TMPFILE", 0)
 _SETS = (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids)
 
-Find = "Callable[[View, str], str | None]"
-
 
 def install() -> None:
     """Put them into `os`, `io` and `builtins`."""
-    for name in ("stat", "access", "statvfs", "getxattr", "listxattr", "pathconf"):
-        _put(name, _redirect(name, lambda view, real: view.shown(real)))
+    for name in ("stat", "statvfs", "getxattr", "listxattr", "pathconf"):
+        _put(name, _redirect(name, see))
     for name in ("lstat", "readlink"):
-        _put(name, _redirect(name, lambda view, real: view.shown(real), follow=False))
+        _put(name, _redirect(name, see, follow=False))
     for name in ("truncate", "chmod", "chown", "utime", "setxattr", "removexattr", "chflags"):
         _put(name, _redirect(name, change))
     for name in ("lchown", "lchmod", "lchflags"):
@@ -71,26 +72,29 @@ def _redirect(name: str, find: Callable[[View, str], str | None], *, follow: boo
         more = options if dir_fd is None else {**options, "dir_fd": dir_fd}
         if view is None or isinstance(path, int):
             return original(path, *args, **more)
-        place = view.find(path, dir_fd, follow=follow and options.get("follow_symlinks", True))
-        found = find(view, place.real)
-        if found is None:
-            return None
-        if found == place.real and not place.moved:
-            with STATE.trusted():
+        with _as_given(path):
+            place = view.find(path, dir_fd, follow=follow and options.get("follow_symlinks", True))
+            found = find(view, place.real)
+            if found is None:
+                return None
+            if found == place.real and not place.moved:
                 return original(path, *args, **more)
-        return _pass(original, path, found, *args, **options)
+            return original(found, *args, **options)
 
     return call
 
 
-def _pass(original: Any, given: Any, found: str, *args: Any, **options: Any) -> Any:
-    """Call a function with another path; an error names the one that was given."""
+@contextmanager
+def _as_given(path: Any, other: Any = None) -> Iterator[None]:
+    """Let the audit hook pass what was judged; an error names the path that was given."""
     try:
         with STATE.trusted():
-            return original(found, *args, **options)
+            yield
     except OSError as error:
-        if error.filename == found:
-            error.filename = given
+        if error.filename is not None:
+            error.filename = os.fspath(path) if isinstance(path, os.PathLike) else path
+        if other is not None:
+            error.filename2 = os.fspath(other)
         raise
 
 
@@ -106,19 +110,19 @@ def _make_open(name: str) -> Any:
         view = STATE.view
         if view is None:
             return posix.open(path, flags, mode, dir_fd=dir_fd)
-        place = view.find(path, dir_fd, follow=not flags & (posix.O_NOFOLLOW | posix.O_EXCL))
-        found = _find_to_open(view, place.real, flags)
-        if found == place.real and not place.moved:
-            with STATE.trusted():
+        with _as_given(path):
+            place = view.find(path, dir_fd, follow=not flags & (posix.O_NOFOLLOW | posix.O_EXCL))
+            found = _find_to_open(view, place.real, flags)
+            if found == place.real and not place.moved:
                 return posix.open(path, flags, mode, dir_fd=dir_fd)
-        return int(_pass(posix.open, path, found, flags, mode))
+            return posix.open(found, flags, mode)
 
     return call
 
 
 def _find_to_open(view: View, real: str, flags: int) -> str:
     if not flags & WRITING:
-        shown = view.shown(real)
+        shown = see(view, real)
         if shown == real and view.is_redirected(real):
             STATE.recent = real
         return shown
@@ -143,12 +147,10 @@ def _make_builtin_open() -> Any:
         if opener is not None:  # it opens what it likes, by a function that looks there itself
             with STATE.trusted():
                 return original(file, mode, *args, **options)
-        place = view.find(file, follow="x" not in mode)
-        found = _find_to_open(view, place.real, _flags_of(mode))
-        if found == place.real and not place.moved:
-            with STATE.trusted():
-                return original(file, mode, *args, **options)
-        return _pass(original, file, found, mode, *args, **options)
+        with _as_given(file):
+            place = view.find(file, follow="x" not in mode)
+            found = _find_to_open(view, place.real, _flags_of(mode))
+            return original(file if found == place.real and not place.moved else found, mode, *args, **options)
 
     return call
 
@@ -171,12 +173,12 @@ def _make_rename(name: str) -> Any:
         if view is None:
             original(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
             return
-        source, target = view.find(src, src_dir_fd, follow=False), view.find(dst, dst_dir_fd, follow=False)
-        if view.is_redirected(source.real) or view.is_redirected(target.real) or source.moved or target.moved:
-            move(view, source.real, target.real)
-            return
-        with STATE.trusted():
-            original(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        with _as_given(src, dst):
+            source, target = view.find(src, src_dir_fd, follow=False), view.find(dst, dst_dir_fd, follow=False)
+            if view.is_redirected(source.real) or view.is_redirected(target.real) or source.moved or target.moved:
+                move(view, source.real, target.real)
+            else:
+                original(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
     return call
 
@@ -187,10 +189,12 @@ def _make_link(name: str) -> Any:
         if view is None:
             posix.link(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, **options)
             return
-        source, target = view.find(src, src_dir_fd, follow=False), view.find(dst, dst_dir_fd, follow=False)
-        made = create(view, target.real)
-        with STATE.trusted():  # what is changed by one of its names is changed by the other one, so it has to be a copy
-            posix.link(change(view, source.real), made, **options)
+        with _as_given(src, dst):
+            source = view.find(src, src_dir_fd, follow=False)
+            check_there(view, source.real)
+            target = view.find(dst, dst_dir_fd, follow=False)
+            # What is changed by one of its names is changed by the other one, so it has to be a copy.
+            posix.link(change(view, source.real), create(view, target.real), **options)
 
     return call
 
@@ -200,8 +204,8 @@ def _make_symlink(name: str) -> Any:
         if STATE.view is None:
             posix.symlink(src, dst, target_is_directory, dir_fd=dir_fd)
             return
-        made = _create(STATE.view, STATE.view.find(dst, dir_fd, follow=False).real)
-        with STATE.trusted():
+        with _as_given(src, dst):
+            made = _create(STATE.view, STATE.view.find(dst, dir_fd, follow=False).real)
             posix.symlink(src, made, target_is_directory)
 
     return call
@@ -209,10 +213,14 @@ def _make_symlink(name: str) -> Any:
 
 def _make_listdir(name: str) -> Any:
     def call(path: Any = None) -> Any:
-        found = _find_mixed(path)
-        if found is None:
+        view = STATE.view
+        if view is None:
             return posix.listdir(path)
-        names = names_in(*found)
+        with _as_given(path):
+            place = _find_dir(view, path)
+            if not place.moved and not is_mixed(view, place.real):
+                return posix.listdir(path)
+            names = names_in(view, place.real)
         return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
 
     return call
@@ -220,22 +228,21 @@ def _make_listdir(name: str) -> Any:
 
 def _make_scandir(name: str) -> Any:
     def call(path: Any = None) -> Any:
-        found = _find_mixed(path)
-        if found is None:
+        view = STATE.view
+        if view is None:
             return posix.scandir(path)
-        given = "" if isinstance(path, int) else os.fspath("." if path is None else path)
-        return Entries(*found, given)
+        with _as_given(path):
+            place = _find_dir(view, path)
+            own = place.moved or is_mixed(view, place.real)
+            return (entries_in if own else entries_of_system)(view, place.real, path)
 
     return call
 
 
-def _find_mixed(path: Any) -> tuple[View, str] | None:
-    """Return a directory whose names are others than the system says; None where it is right."""
-    view = STATE.view
-    if view is None:
-        return None
-    place: Place = view.find(".", path) if isinstance(path, int) else view.find("." if path is None else path)
-    return (view, place.real) if place.moved or is_mixed(view, place.real) else None
+def _find_dir(view: View, path: Any) -> Place:
+    place = view.find(".", path) if isinstance(path, int) else view.find("." if path is None else path)
+    see(view, place.real)
+    return place
 
 
 def _make_chdir(name: str) -> Any:
@@ -244,14 +251,29 @@ def _make_chdir(name: str) -> Any:
         if view is None or isinstance(path, int):
             posix.chdir(path)
             return
-        real = view.find(path).real
-        # The machine's, where it has one: relative paths are looked at by Python, and programs in C read its files.
-        _pass(posix.chdir, path, real if view.is_redirected(real) and not view.gone.covers(real) and os.path.isdir(real) else view.shown(real))
+        with _as_given(path):
+            real = view.find(path).real
+            # The machine's, where it has one: relative paths are looked at here, and programs in C read its files.
+            own = not view.is_redirected(real) or view.gone.covers(real) or not is_dir(real)
+            posix.chdir(see(view, real) if own else real)
+
+    return call
+
+
+def _make_access(name: str) -> Any:
+    look = _redirect(name, see)
+
+    def call(path: Any, mode: int, **options: Any) -> bool:
+        try:
+            return bool(look(path, mode, **options))
+        except OSError:  # it says no where others raise
+            return False
 
     return call
 
 
 _OTHERS = {
+    "access": _make_access,
     "open": _make_open,
     "rename": _make_rename,
     "replace": _make_rename,

@@ -11,8 +11,9 @@ import os
 import posix
 import stat
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from resumable.chaos.overlay.errors import check_parent, check_there, fail, folder_of
 from resumable.chaos.overlay.listing import names_in
 from resumable.chaos.overlay.marks import make_dirs
 from resumable.chaos.overlay.state import STATE
@@ -32,7 +33,7 @@ def create(view: View, real: str) -> str:
     if not view.is_redirected(real):
         return real
     if exists(view.shown(real)):
-        _fail(errno.EEXIST, real)
+        fail(errno.EEXIST, real)
     STATE.tell("written", real)
     return _make_parents(view, real)
 
@@ -42,12 +43,12 @@ def open_for_writing(view: View, real: str, flags: int) -> str:
     if not view.is_redirected(real):
         return real
     if not view.is_the_machines(real):
-        STATE.tell("written", _folder(real))
+        STATE.tell("written", folder_of(real))
         return _make_parents(view, real)
     if flags & posix.O_CREAT and flags & posix.O_EXCL:
-        _fail(errno.EEXIST, real)
+        fail(errno.EEXIST, real)
     if is_dir(real):
-        _fail(errno.EISDIR, real)
+        fail(errno.EISDIR, real)
     return change(view, real, empty=bool(flags & posix.O_TRUNC))
 
 
@@ -63,8 +64,9 @@ def change(view: View, real: str, *, empty: bool = False) -> str:
         return real
     copy = view.copy_of(real)
     if not view.is_the_machines(real):
+        check_there(view, real)
         return copy
-    STATE.tell("written", _folder(real))
+    STATE.tell("written", folder_of(real))
     _make_parents(view, real)
     mode = posix.lstat(real).st_mode
     with STATE.trusted():
@@ -79,11 +81,10 @@ def remove(view: View, real: str) -> str | None:
     """Remove a file; return the copy that is left to be removed, if there is one."""
     if not view.is_redirected(real):
         return real
-    copy = view.copy_of(real)
-    if view.is_the_machines(real) and stat.S_ISDIR(posix.lstat(real).st_mode):
-        _fail(errno.EISDIR, real)
-    if not exists(view.shown(real)):
-        _fail(errno.ENOENT, real)
+    copy, shown = view.copy_of(real), view.shown(real)
+    check_there(view, real)
+    if stat.S_ISDIR(posix.lstat(shown).st_mode):
+        fail(errno.EISDIR, real)
     _hide(view, real)
     return copy if exists(copy) else None
 
@@ -93,32 +94,40 @@ def remove_dir(view: View, real: str) -> str | None:
     if not view.is_redirected(real):
         return real
     copy, shown = view.copy_of(real), view.shown(real)
-    if not exists(shown):
-        _fail(errno.ENOENT, real)
+    check_there(view, real)
     if not stat.S_ISDIR(posix.lstat(shown).st_mode):
-        _fail(errno.ENOTDIR, real)
+        fail(errno.ENOTDIR, real)
     if names_in(view, real):
-        _fail(errno.ENOTEMPTY, real)
+        fail(errno.ENOTEMPTY, real)
     _hide(view, real)
     return copy if exists(copy) else None
 
 
 def move(view: View, source: str, target: str) -> None:
     """Rename a file or a directory."""
-    if not exists(view.shown(source)):
-        _fail(errno.ENOENT, source)
+    check_parent(view, source)
+    check_parent(view, target)
+    check_there(view, source)
+    if source == target:
+        return
+    if target.startswith(f"{source}/"):
+        fail(errno.EINVAL, source)
+    if source.startswith(f"{target}/"):
+        fail(errno.ENOTEMPTY, source)
     from_dir = stat.S_ISDIR(posix.lstat(view.shown(source)).st_mode)
     moved_to = _prepare_target(view, target, from_dir=from_dir) if view.is_redirected(target) else target
     moved_from = _copy_tree(view, source) if view.is_redirected(source) else source
     with STATE.trusted():
         posix.rename(moved_from, moved_to)
+    if view.is_redirected(target) and exists(target) and stat.S_ISLNK(posix.lstat(target).st_mode):
+        view.gone.add(target)  # or paths through it would go where the link led to
     if view.is_redirected(source):
         _hide(view, source)
 
 
 def _prepare_target(view: View, target: str, *, from_dir: bool) -> str:
     _check_target(view, target, from_dir=from_dir)
-    STATE.tell("written", target if from_dir else _folder(target))
+    STATE.tell("written", target if from_dir else folder_of(target))
     if from_dir:
         _hide(view, target)  # or what is in it would be seen in the directory that takes its place
     return _make_parents(view, target)
@@ -130,11 +139,11 @@ def _check_target(view: View, target: str, *, from_dir: bool) -> None:
         return
     if stat.S_ISDIR(posix.lstat(shown).st_mode):
         if not from_dir:
-            _fail(errno.EISDIR, target)
+            fail(errno.EISDIR, target)
         if names_in(view, target):
-            _fail(errno.ENOTEMPTY, target)
+            fail(errno.ENOTEMPTY, target)
     elif from_dir:
-        _fail(errno.ENOTDIR, target)
+        fail(errno.ENOTDIR, target)
 
 
 def _copy_tree(view: View, real: str) -> str:
@@ -185,22 +194,14 @@ def _write_all(file: int, chunk: bytes) -> None:
 
 def _hide(view: View, real: str) -> None:
     """Let the machine's file be seen no longer; first of all, so that a kill brings nothing back."""
-    STATE.tell("written", real if is_dir(real) else _folder(real))
+    STATE.tell("written", real if is_dir(real) else folder_of(real))
     if exists(real):
         view.gone.add(real)
 
 
 def _make_parents(view: View, real: str) -> str:
-    """Make the directory of a copy where the real one is shown, and return the copy's path."""
+    """Make the directory of a copy, and return the copy's path."""
+    check_parent(view, real)
     copy = view.copy_of(real)
-    if is_dir(view.shown(_folder(real))):
-        make_dirs(_folder(copy))
+    make_dirs(folder_of(copy))
     return copy
-
-
-def _folder(real: str) -> str:
-    return os.path.dirname(real)  # noqa: PTH120  # strings throughout
-
-
-def _fail(number: int, path: str) -> NoReturn:
-    raise OSError(number, os.strerror(number), path)

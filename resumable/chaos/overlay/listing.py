@@ -7,16 +7,16 @@ import posix
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import TYPE_CHECKING, Any
 
+from resumable.chaos.overlay.errors import check_there
 from resumable.chaos.overlay.view import exists, is_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import TracebackType
+    from collections.abc import Callable, Iterator
     from typing import Self
 
     from resumable.chaos.overlay.view import View
 
-__all__ = ["Entries", "is_mixed", "names_in"]
+__all__ = ["entries_in", "entries_of_system", "is_mixed", "names_in"]
 
 
 def is_mixed(view: View, real: str) -> bool:
@@ -32,6 +32,7 @@ def names_in(view: View, real: str) -> list[str]:
     """
     if not is_mixed(view, real):
         return posix.listdir(real)
+    check_there(view, real)
     copy = view.copy_of(real)
     own = posix.listdir(copy) if exists(copy) or view.gone.covers(real) else []
     if view.gone.covers(real) or not is_dir(real):
@@ -42,17 +43,40 @@ def names_in(view: View, real: str) -> list[str]:
     return own + [name for name in shown if name not in known]
 
 
-class Entries:
-    """What `os.scandir` gives for a directory of two parts.
+def entries_in(view: View, real: str, given: Any) -> Entries:
+    """Return what `os.scandir` gives.
 
     Args:
         view: of the files.
         real: the directory.
-        given: its path as it was given, for the paths of the entries.
+        given: as it was given, for the paths of the entries.
+    """
+    path = "" if isinstance(given, int) else os.fspath("." if given is None else given)
+    return Entries((_Entry(view, f"{real}/{name}", path, name) for name in names_in(view, real)), lambda: None)
+
+
+def entries_of_system(view: View, real: str, given: Any) -> Entries:
+    """Return the system's own; but of a link it says what is where it leads to, which the case may have changed."""
+    path = "" if isinstance(given, int) else os.fspath("." if given is None else given)
+    found = posix.scandir(given)
+
+    def see(entry: os.DirEntry[Any]) -> Any:
+        name = os.fsdecode(entry.name)
+        return _Entry(view, f"{real}/{name}", path, name) if entry.is_symlink() else entry
+
+    return Entries(map(see, found), found.close)
+
+
+class Entries:
+    """An iterator as `os.scandir` gives it.
+
+    Args:
+        entries: its entries.
+        close: what is to be done when it is not needed any longer.
     """
 
-    def __init__(self, view: View, real: str, given: str | bytes) -> None:
-        self._entries = iter([_Entry(view, f"{real}/{name}", given, name) for name in names_in(view, real)])
+    def __init__(self, entries: Iterator[Any], close: Callable[[], None]) -> None:
+        self._entries, self._close = entries, close
 
     def __iter__(self) -> Iterator[Any]:
         return self._entries
@@ -63,12 +87,13 @@ class Entries:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Give no entry any longer."""
         self._entries = iter(())
+        self._close()
 
 
 class _Entry:
@@ -77,7 +102,7 @@ class _Entry:
     def __init__(self, view: View, real: str, given: str | bytes, name: str) -> None:
         self.name: str | bytes = os.fsencode(name) if isinstance(given, bytes) else name
         self.path = os.path.join(given, self.name)  # type: ignore[arg-type]  # noqa: PTH118  # both of one type
-        self._shown, self._followed = view.shown(real), view.shown(view.find(real).real)
+        self._view, self._real = view, real
 
     def __fspath__(self) -> str | bytes:
         return self.path
@@ -87,11 +112,18 @@ class _Entry:
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Return its status."""
-        return posix.stat(self._followed) if follow_symlinks else posix.lstat(self._shown)
+        try:
+            return posix.stat(self._view.shown(self._view.find(self._real).real)) if follow_symlinks else self._status()
+        except OSError as error:
+            error.filename = self.path
+            raise
+
+    def _status(self) -> os.stat_result:
+        return posix.lstat(self._view.shown(self._real))
 
     def inode(self) -> int:
         """Return its number in the file system."""
-        return posix.lstat(self._shown).st_ino
+        return self._status().st_ino
 
     def is_symlink(self) -> bool:
         """Tell whether it is a link."""
@@ -112,5 +144,5 @@ class _Entry:
     def _is(self, kind: Any, *, follow_symlinks: bool) -> bool:
         try:
             return bool(kind(self.stat(follow_symlinks=follow_symlinks).st_mode))
-        except OSError:
+        except FileNotFoundError:  # it is gone, or a link to nothing; other errors are raised, as for Python's own
             return False
