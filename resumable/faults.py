@@ -86,7 +86,7 @@ def watch(
     listener: Callable[[str, tuple[Any, ...]], None] | None = None,
 ) -> None:
     """Let an observer be told of each fault point from now on, and a listener of each notice; None for nobody."""
-    global _observer, _listener  # noqa: PLW0603  # read a million times per second, so nothing may stand between
+    global _observer, _listener  # read a million times per second, so nothing may stand between
     _observer, _listener = observer, listener
 
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from resumable.chaos.campaign import plan_cases, run_campaign, survey
 from resumable.chaos.checks import check
+from resumable.chaos.claim import UNHARMED, claim, remove_case
 from resumable.chaos.guardian import Guardian
 from resumable.chaos.options import check_amount, check_kinds, check_points, check_words, choose_ranks
 from resumable.chaos.preload import Preload, check_preload
 from resumable.chaos.progress import follow
-from resumable.chaos.record import UNHARMED, claim, read_record, remove_case, write_record
+from resumable.chaos.record import read_record, write_record
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.runner import Command, run_case
 from resumable.chaos.untestable import note_outside

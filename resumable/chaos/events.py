@@ -19,7 +19,7 @@ fire       fault                                      the number of the fault th
 
 What leads outside of the case is in files of their own, `outside-*.jsonl`, with fewer fields:
 
-written    path                                       a folder, or something else that was made, redirected into the case
+written    path                                       a folder that was written to, redirected into the case
 read       path                                       a file that `torch.load` read
 refused    why                                        the process ended itself
 """

@@ -1,4 +1,4 @@
-"""What a watched process is stopped for: it would go on from a real run, of which nothing in the case's directory knows.
+"""What a watched process is stopped for: it would go on from a real run outside of its directory.
 
 Nothing would be lost, as all that it writes is redirected. But each start would go on from there, and that it resumes
 from its own checkpoints would not be tested.
@@ -21,7 +21,7 @@ __all__ = ["REFUSALS"]
 
 _WAY_OUT = (
     "Each start would go on from there, and what it saves itself would not be tested. Give the checkpoints a relative "
-    "path, which leads to a fresh directory, or {dir}, in this test"
+    "path, which leads to a fresh directory, or {dir}, in this test."
 )
 
 
@@ -46,17 +46,17 @@ def _refuse_real_steps(_: Any, store: Any) -> None:
         return
     found = sorted(name for name in names_in(view, real) if DIRECTORY.fullmatch(name))
     if steps := [int(name[5:]) for name in found if view.is_the_machines(f"{real}/{name}/{MARKER}")]:
-        _refuse(f"the command loads from {store!r}, which holds a real run: step {steps[-1]} and {len(steps) - 1} others")
+        which = f"step {steps[-1]}" if len(steps) == 1 else f"{len(steps)} checkpoints, the newest of step {steps[-1]}"
+        _refuse(f"the command loads from {store.root}, which holds a real run outside of its directory: {which}")
 
 
 def _refuse_real_state(plan: dict[str, Any], *_: Any) -> None:
     """Refuse the state of a loader before any state was taken in this case: it can only be that of another run."""
     if plan["attempt"] == 0 and not _has_taken_a_state(Path(plan["directory"])):
-        last = f"\n  the last file that it read there: {STATE.recent}" if STATE.recent else ""
+        last = f" The last file that it read outside of its directory: {STATE.recent}" if STATE.recent else ""
         _refuse(
-            "the command loads the state of a loader in its first start, before it has taken one: that of a real run, "
-            f"outside of its directory{last}",
-            ". To begin at a place on purpose, use loader.seek(...)",
+            "the command loads the state of a loader in its first start, before it has taken one: that of a real run",
+            f" To begin at a place on purpose, use loader.seek(...).{last}",
         )
 
 
@@ -74,7 +74,7 @@ def _refuse_real_checkpoint(_: Any, trainer: Any) -> None:
 
 def _refuse(what: str, more: str = "") -> NoReturn:
     assert STATE.view is not None
-    STATE.refuse(f"{what}.\n  the run's directory: {STATE.view.case}\n{_WAY_OUT}{more}.")
+    STATE.refuse(f"{what}.\n  the run's directory: {STATE.view.case}\n{_WAY_OUT}{more}")
 
 
 REFUSALS: dict[str, Callable[..., None]] = {

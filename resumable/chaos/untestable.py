@@ -24,7 +24,8 @@ def check_healthy(attempt: Attempt, directory: Path) -> None:
         how = attempt.killed or f"its exit status is {attempt.status}"
         raise ConfigurationError(
             f"the command fails without any fault: {how}.\nNothing can be learnt from crashing it. It ran in "
-            f"{directory}/work, unless {{dir}} is in the command{_redirected(attempt)}; its last words:\n{attempt.output}"
+            f"{directory}/work, unless {{dir}} is in the command{_redirected(attempt)}; its last words:\n"
+            f"{attempt.output}"
         )
     if not any(log.batches for log in attempt.ranks.values()):
         raise ConfigurationError(_why_nothing_was_trained(attempt))
@@ -34,8 +35,8 @@ def _redirected(attempt: Attempt) -> str:
     if not attempt.written:
         return ""
     return (
-        f". What it wrote to {', '.join(topmost(attempt.written))} was redirected into the run's directory, where programs "
-        "and libraries that are no Python do not look for it"
+        f". What it wrote to {', '.join(topmost(attempt.written))} was redirected into the run's directory, where "
+        "programs and libraries that are no Python do not look for it"
     )
 
 
@@ -44,18 +45,18 @@ def _why_nothing_was_trained(attempt: Attempt) -> str:
     said = "the command trained on no batch of a resumable loader"
     if not any(log.wrapped for log in logs):
         return (
-            f"{said}.\nThere is nothing to watch. Wrap its loader with resumable.wrap(...), and run this with the Python "
-            "that has resumable installed."
+            f"{said}.\nThere is nothing to watch. Wrap its loader with resumable.wrap(...), and run this with the "
+            "Python that has resumable installed."
         )
     if attempt.read or any(log.loaded for log in logs):
         of = f", from {', '.join(sorted(attempt.read))}" if attempt.read else ""
         return (
-            f"{said}: it resumed a finished run{of}.\nNothing is left to be broken. Give the checkpoints a relative path, "
-            "which leads to a fresh directory, or {dir}; or let it train for more epochs."
+            f"{said}: it resumed a finished run{of}.\nNothing is left to be broken. Give the checkpoints a relative "
+            "path, which leads to a fresh directory, or {dir}; or let it train for more epochs."
         )
     return (
-        f"{said}, though it made one.\nThere is nothing to watch. Let the script train: it may have found by other means "
-        "than a loader's state that all epochs are done, or trained on what was wrapped and not on the Loader."
+        f"{said}, though it made one.\nThere is nothing to watch. Let the script train: it may have found by other "
+        "means than a loader's state that all epochs are done, or trained on what was wrapped and not on the Loader."
     )
 
 
@@ -108,4 +109,6 @@ def note_outside(written: set[str], read: set[str]) -> list[str]:
 
 def topmost(paths: set[str]) -> list[str]:
     """Return the paths that are below no other one, in order."""
-    return sorted(path for path in paths if not any(path.startswith(f"{other.rstrip('/')}/") for other in paths - {path}))
+    return sorted(
+        path for path in paths if not any(path.startswith(f"{other.rstrip('/')}/") for other in paths - {path})
+    )

@@ -56,7 +56,9 @@ def test_a_committed_checkpoint_that_does_not_load_is_found(root: Path) -> None:
     assert "has another sha256 checksum" in found
     data = dict(committed(str(root)))
     data[3].unlink()
-    assert len(find_unloadable(attempts(root), root.parent, damaged=True)) == 2  # one was damaged on purpose, and not both
+    assert (
+        len(find_unloadable(attempts(root), root.parent, damaged=True)) == 2
+    )  # one was damaged on purpose, and not both
 
 
 def test_without_a_store_the_newest_file_of_the_trainer_is_damaged(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A private copy of the machine's files for a watched process: it reads all of them, and changes none outside of its case.
+"""What a watched process writes outside of its case goes into it: it reads the machine's files, and changes none.
 
     <case>/                                       inside: nothing is different
     <case>/outside/files/<absolute path>          what was written to that path

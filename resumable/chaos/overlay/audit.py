@@ -7,10 +7,10 @@ before it was replaced, or call one that nobody replaced.
 from __future__ import annotations
 
 import os
-import posix
 import sys
 from typing import TYPE_CHECKING, Any
 
+from resumable.chaos.overlay.opening import WRITING
 from resumable.chaos.overlay.state import STATE
 
 if TYPE_CHECKING:
@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["install"]
 
-_WRITING = posix.O_WRONLY | posix.O_RDWR | posix.O_CREAT | posix.O_TRUNC | posix.O_APPEND
-
 
 def _opened(path: Any, _: Any, flags: Any) -> list[tuple[Any, Any]]:
-    return [(path, -1)] if isinstance(flags, int) and flags & _WRITING else []
+    return [(path, -1)] if isinstance(flags, int) and flags & WRITING else []
 
 
 # What is changed, and relative to which directory, in the arguments of each event.
@@ -67,6 +65,6 @@ def _judge(view: View, event: str, path: Any, at: Any) -> None:
         if view.is_redirected(real):
             STATE.refuse(
                 f"the command would have changed {os.fsdecode(path)} by a function that is not redirected ({event}).\n"
-                f"  the run's directory: {view.case}\nA file of a real run might have been lost, so it was stopped. Let "
-                "it write to a relative path, which leads to a fresh directory, or to {dir}."
+                f"  the run's directory: {view.case}\nA file of a real run might have been lost, so it was stopped. "
+                "Let it write to a relative path, which leads to a fresh directory, or to {dir}."
             )

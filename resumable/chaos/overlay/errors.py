@@ -50,7 +50,7 @@ def check_parent(view: View, real: str) -> None:
 
 def folder_of(real: str) -> str:
     """Return the directory of a path."""
-    return os.path.dirname(real)  # noqa: PTH120  # strings throughout
+    return os.path.dirname(real)
 
 
 def fail(number: int, path: str) -> NoReturn:

@@ -1,7 +1,7 @@
 """What a process may write outside of its case, as other programs look for it there: devices, caches, temporary files.
 
-Checkpoints are never exempt, whatever directory they are in: those of a store, what `torch.save` writes, and files whose
-names end as those of checkpoints do.
+Checkpoints are never exempt, whatever directory they are in: those of a store, what `torch.save` writes, and files
+whose names end as those of checkpoints do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Exempt:
 
     def __init__(self, outside: str) -> None:
         self.temporary, self.checkpoints = Marks(f"{outside}/temporary"), Marks(f"{outside}/checkpoints")
-        home = os.path.expanduser("~")  # noqa: PTH111  # strings throughout
+        home = os.path.expanduser("~")
         folders = [os.environ.get(name) for name in _CACHES] + [f"{home}/.cache", f"{home}/.triton"]
         self._roots = (*_SYSTEM, *{os.path.realpath(folder) for folder in folders if folder})
 
@@ -40,9 +40,10 @@ class Exempt:
 
     def is_new_temporary(self, real: str) -> bool:
         """Tell whether `tempfile` may make a file there for itself: in its own directory, or in one that it made."""
-        directory = os.path.dirname(real)  # noqa: PTH120  # strings throughout
-        known = getattr(sys.modules.get("tempfile"), "tempdir", None)
-        return (bool(known) and directory == os.path.realpath(os.fsdecode(known))) or self.temporary.covers(directory)
+        directory = os.path.dirname(real)
+        known: str | bytes | None = getattr(sys.modules.get("tempfile"), "tempdir", None)
+        in_its_own = known is not None and directory == os.path.realpath(os.fsdecode(known))
+        return in_its_own or self.temporary.covers(directory)
 
     def _is_in_a_cache(self, real: str) -> bool:
         inside = any(real == root or real.startswith(f"{root}/") for root in self._roots)

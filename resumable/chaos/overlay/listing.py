@@ -21,7 +21,9 @@ __all__ = ["entries_in", "entries_of_system", "is_mixed", "names_in"]
 
 def is_mixed(view: View, real: str) -> bool:
     """Tell whether a directory's names are others than the machine's."""
-    return view.is_redirected(real) and (exists(view.copy_of(real)) or view.gone.has_below(real) or view.gone.covers(real))
+    return view.is_redirected(real) and (
+        exists(view.copy_of(real)) or view.gone.has_below(real) or view.gone.covers(real)
+    )
 
 
 def names_in(view: View, real: str) -> list[str]:
@@ -101,7 +103,7 @@ class _Entry:
 
     def __init__(self, view: View, real: str, given: str | bytes, name: str) -> None:
         self.name: str | bytes = os.fsencode(name) if isinstance(given, bytes) else name
-        self.path = os.path.join(given, self.name)  # type: ignore[arg-type]  # noqa: PTH118  # both of one type
+        self.path = os.path.join(given, self.name)  # type: ignore[arg-type]  # both of one type
         self._view, self._real = view, real
 
     def __fspath__(self) -> str | bytes:

@@ -27,7 +27,9 @@ class Marks:
         """Mark a path."""
         make_dirs(f"{self._root}{real}")
         with STATE.trusted():
-            posix.close(posix.open(f"{self._root}{real}/{_MARK}", posix.O_WRONLY | posix.O_CREAT | posix.O_CLOEXEC, 0o644))
+            posix.close(
+                posix.open(f"{self._root}{real}/{_MARK}", posix.O_WRONLY | posix.O_CREAT | posix.O_CLOEXEC, 0o644)
+            )
 
     def covers(self, real: str) -> bool:
         """Tell whether a path, or a directory above it, is marked."""
@@ -61,6 +63,6 @@ def make_dirs(path: str) -> None:
         except FileExistsError:
             return
         except FileNotFoundError:
-            make_dirs(os.path.dirname(path))  # noqa: PTH120  # strings throughout
+            make_dirs(os.path.dirname(path))
             with suppress(FileExistsError):
                 posix.mkdir(path)

@@ -9,16 +9,20 @@ from resumable.chaos.overlay.state import STATE
 
 __all__ = ["is_remote", "look_after", "refuse_remote"]
 
-_HERE = {"asynclocal", "blockcache", "cached", "data", "dir", "file", "filecache", "generic", "libarchive", "local", "memory", "reference", "simplecache", "tar", "zip"}  # fmt: skip
+# Protocols of this machine and this process, and those that read and write through another file system.
+_HERE = {
+    *("asynclocal", "blockcache", "cached", "data", "dir", "file", "filecache", "generic", "libarchive", "local"),
+    *("memory", "reference", "simplecache", "tar", "zip"),
+}
 _WRITING = (
-    "copy", "cp", "cp_file", "delete", "makedir", "makedirs", "mkdir", "mkdirs", "move", "mv", "pipe", "pipe_file", "put",
-    "put_file", "rename", "rm", "rm_file", "rmdir", "touch", "upload", "write_bytes", "write_text",
-    "_cp_file", "_makedirs", "_mkdir", "_pipe_file", "_put_file", "_rm", "_rm_file", "_rmdir",
-)  # fmt: skip
+    *("copy", "cp", "cp_file", "delete", "makedir", "makedirs", "mkdir", "mkdirs", "move", "mv", "pipe", "pipe_file"),
+    *("put", "put_file", "rename", "rm", "rm_file", "rmdir", "touch", "upload", "write_bytes", "write_text"),
+    *("_cp_file", "_makedirs", "_mkdir", "_pipe_file", "_put_file", "_rm", "_rm_file", "_rmdir"),
+)
 
 
 def is_remote(filesystem: Any) -> bool:
-    """Tell whether a file system is one that fsspec knows to be elsewhere; those of a script's own are its own affair."""
+    """Tell whether fsspec knows a file system to be elsewhere; those of a script's own are its own affair."""
     from fsspec.registry import known_implementations  # noqa: PLC0415  # it is imported where there is one
 
     names = (filesystem.protocol,) if isinstance(filesystem.protocol, str) else tuple(filesystem.protocol)
@@ -30,8 +34,8 @@ def refuse_remote(what: str) -> None:
     assert STATE.view is not None
     STATE.refuse(
         f"the command would have written to {what}, which is not on this machine and cannot be redirected.\n"
-        f"  the run's directory: {STATE.view.case}\nEach start would have changed the checkpoints that are there. Give it "
-        "a relative path, or {dir}, for this test."
+        f"  the run's directory: {STATE.view.case}\nEach start would have changed the checkpoints that are there. "
+        "Give it a relative path, or {dir}, for this test."
     )
 
 

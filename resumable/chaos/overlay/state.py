@@ -1,4 +1,4 @@
-"""What the parts of the overlay share: the view, if one is in force, and the ledger of what was redirected and refused."""
+"""What the parts of the overlay share: the view, if one is in force, and the ledger of what came of it."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class View:
             if part in {"", "."}:
                 continue
             if part == "..":
-                real = os.path.dirname(real)  # noqa: PTH120  # strings throughout: this runs for every call
+                real = os.path.dirname(real)
                 continue
             candidate = f"{real.rstrip('/')}/{part}"
             shown = self.shown(candidate) if rest or follow else ""

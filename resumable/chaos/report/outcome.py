@@ -60,7 +60,9 @@ class Outcome:
         """Make the outcome of what each start did."""
         fired = sum(attempt.fired for attempt in attempts)
         resumed = sum(any(log.loaded for log in attempt.ranks.values()) for attempt in attempts)
-        outside = [frozenset[str]().union(*sets) for sets in zip(*((one.written, one.read) for one in attempts), strict=True)]
+        outside = [
+            frozenset[str]().union(*sets) for sets in zip(*((one.written, one.read) for one in attempts), strict=True)
+        ]
         return cls(case, directory, attempts, violations, len(attempts), fired, retrained(attempts), resumed, *outside)
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
@@ -63,8 +62,8 @@ if (saved := load()) is not None:
 
 def save() -> None:
     """Write a checkpoint of everything, everywhere, and remove older ones."""
-    content = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
-    content["step"] = step
+    states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
+    content: dict[str, Any] = {**states, "step": step}
     for store in stores:
         store.save(step, content)
     torch.save(content, folder / "files" / f"step-{step}.pt")
@@ -86,5 +85,4 @@ with (folder / "log.txt").open("a") as log:
             log.flush()
             if step % 3 == 0:
                 save()
-if "resumable.chaos.overlay" in sys.modules:
-    resumable.chaos.record_weights(model)
+resumable.chaos.record_weights(model)
