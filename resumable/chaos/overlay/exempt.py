@@ -16,6 +16,7 @@ __all__ = ["CHECKPOINTS", "Exempt"]
 CHECKPOINTS = (".ckpt", ".pt", ".pth", ".distcp", ".safetensors")
 _SYSTEM = ("/dev", "/proc", "/sys")
 _COMPILED = "__pycache__"
+_TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 _CACHES = ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
@@ -42,8 +43,9 @@ class Exempt:
         """Tell whether `tempfile` may make a file there for itself: in its own directory, or in one that it made."""
         directory = os.path.dirname(real)
         known: str | bytes | None = getattr(sys.modules.get("tempfile"), "tempdir", None)
-        in_its_own = known is not None and directory == os.path.realpath(os.fsdecode(known))
-        return in_its_own or self.temporary.covers(directory)
+        # Before it knows its directory, it tries where it can write.
+        own = [os.fsdecode(known)] if known else [*map(os.environ.get, _TEMPORARY), "/tmp", "/var/tmp"]  # noqa: S108
+        return directory in {os.path.realpath(one) for one in own if one} or self.temporary.covers(directory)
 
     def _is_in_a_cache(self, real: str) -> bool:
         inside = any(real == root or real.startswith(f"{root}/") for root in self._roots)

@@ -102,7 +102,7 @@ def _with_path(function: Any, number: int, find: Callable[[Any], str]) -> Any:
 
 def _look_after_tempfile(tempfile: Any) -> None:
     """Know the files that it makes in its own directory: compilers and sockets need them where they are said to be."""
-    for name in ("mkdtemp", "mkstemp", "NamedTemporaryFile", "TemporaryFile"):
+    for name in ("gettempdir", "mkdtemp", "mkstemp", "NamedTemporaryFile", "TemporaryFile"):
         setattr(tempfile, name, _making_temporary(getattr(tempfile, name)))
 
 

@@ -64,14 +64,13 @@ def save() -> None:
     """Write a checkpoint of everything, everywhere, and remove older ones."""
     states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
     content: dict[str, Any] = {**states, "step": step}
-    for store in stores:
+    for store in (own, *stores):
         store.save(step, content)
     torch.save(content, folder / "files" / f"step-{step}.pt")
     files = sorted((folder / "files").glob("step-*.pt"), key=lambda path: path.stat().st_mtime)
     for old in files[:-2]:
         old.unlink()
     os.replace(files[-1], folder / "files" / "newest.pt")  # noqa: PTH105  # as many scripts do
-    own.save(step, content)
 
 
 with (folder / "log.txt").open("a") as log:
