@@ -239,7 +239,11 @@ def test_compiled_python_is_written_where_python_looks_for_it(machine: Machine) 
 
 
 TORCH = """
-import os, torch, fsspec
+import os, torch, fsspec, numpy as np
+np.save("FOLDER/array.npy", np.ones(3))
+np.memmap("FOLDER/array.npy", mode="r+")[-8:] = 0
+assert np.load("FOLDER/array.npy", mmap_mode="r").tolist() == [1, 1, 0]
+os.remove("FOLDER/array.npy")
 torch.save({"weights": torch.ones(3)}, "FOLDER/a/a")
 torch.save({"weights": torch.ones(3)}, "FOLDER/new.pt", _use_new_zipfile_serialization=False)
 assert torch.equal(torch.load("FOLDER/a/a")["weights"], torch.ones(3))

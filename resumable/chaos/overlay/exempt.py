@@ -17,7 +17,10 @@ CHECKPOINTS = (".ckpt", ".pt", ".pth", ".distcp", ".safetensors")
 _SYSTEM = ("/dev", "/proc", "/sys")
 _COMPILED = "__pycache__"
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
-_CACHES = ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+_CACHES = (
+    *("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME"),
+    *("NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),
+)
 
 
 class Exempt:
@@ -31,7 +34,7 @@ class Exempt:
         self.temporary, self.checkpoints = Marks(f"{outside}/temporary"), Marks(f"{outside}/checkpoints")
         home = os.path.expanduser("~")
         folders = [os.environ.get(name) for name in _CACHES] + [f"{home}/.cache", f"{home}/.triton"]
-        self._roots = (*_SYSTEM, *{os.path.realpath(folder) for folder in folders if folder})
+        self._roots = tuple(f"{root}/" for root in (*_SYSTEM, *{os.path.realpath(one) for one in folders if one}))
 
     def covers(self, real: str) -> bool:
         """Tell whether a path is exempt."""
@@ -48,5 +51,5 @@ class Exempt:
         return directory in {os.path.realpath(one) for one in own if one} or self.temporary.covers(directory)
 
     def _is_in_a_cache(self, real: str) -> bool:
-        inside = any(real == root or real.startswith(f"{root}/") for root in self._roots)
-        return inside or f"/{_COMPILED}/" in real or real.endswith(f"/{_COMPILED}") or "/torchinductor_" in real
+        path = f"{real}/"
+        return path.startswith(self._roots) or f"/{_COMPILED}/" in path or "/torchinductor_" in path

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from resumable.chaos.overlay.changes import create
 from resumable.chaos.overlay.state import STATE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from resumable.chaos.overlay.view import View
 
 __all__ = ["as_given", "create_or_keep", "is_temporary"]
 
 
-@contextmanager
-def as_given(path: Any, other: Any = None) -> Iterator[None]:
-    """Let the audit hook pass what was judged; an error names the path that was given."""
-    try:
-        with STATE.trusted():
-            yield
-    except OSError as error:
-        if error.filename is not None:
-            error.filename = os.fspath(path) if isinstance(path, os.PathLike) else path
-        if other is not None:
-            error.filename2 = os.fspath(other)
-        raise
+class as_given:  # noqa: N801  # used as a function; a generator would take as long as the call itself
+    """Let the audit hook pass what was judged; an error names the path that was given.
+
+    Args:
+        path: as it was given.
+        other: the second one, of calls that have two.
+    """
+
+    def __init__(self, path: Any, other: Any = None) -> None:
+        self._path, self._other = path, other
+
+    def __enter__(self) -> None:
+        STATE.local.trusted += 1
+
+    def __exit__(self, _: object, error: object, __: object) -> None:
+        STATE.local.trusted -= 1
+        if isinstance(error, OSError):
+            if error.filename is not None:
+                error.filename = os.fspath(self._path) if isinstance(self._path, os.PathLike) else self._path
+            if self._other is not None:
+                error.filename2 = os.fspath(self._other)
 
 
 def create_or_keep(view: View, real: str) -> str:

@@ -41,10 +41,17 @@ class Marks:
                     posix.lstat(place)
             except OSError:
                 return False  # and nothing below it
-            with suppress(OSError):
-                posix.lstat(f"{place}/{_MARK}")
+            if self.has(place[len(self._root) :]):
                 return True
         return False
+
+    def has(self, real: str) -> bool:
+        """Tell whether a path itself is marked."""
+        try:
+            posix.lstat(f"{self._root}{real}/{_MARK}")
+        except OSError:
+            return False
+        return True
 
     def has_below(self, real: str) -> bool:
         """Tell whether paths in a directory may be marked."""

@@ -17,6 +17,39 @@ _LINKS = 40  # followed in one path, as in Linux
 _DESCRIPTORS = ("/proc/self/fd/", "/dev/fd/", "/dev/std")
 
 
+class Trail:
+    """Reads the links on the way down a path; where there is no copy of a directory, there is none of what is in it.
+
+    Args:
+        files: where the copies are.
+        gone: marks of what is not seen.
+        real: where the way down begins.
+
+    Attributes:
+        copied: the link that was read last is one of the case's.
+    """
+
+    def __init__(self, files: str, gone: Marks, real: str) -> None:
+        self._files, self._gone = files, gone
+        self._may_be_copied = self._may_be_gone = True
+        self._is_gone, self.copied = gone.covers(real), False
+
+    def read_link(self, real: str) -> str | None:
+        """Return where a path leads to; None where it is no link."""
+        if self._may_be_gone and not self._is_gone:
+            self._may_be_gone = self._gone.has_below(real)
+            self._is_gone = self._may_be_gone and self._gone.has(real)
+        self.copied = self._may_be_copied
+        if self._may_be_copied:
+            try:
+                return posix.readlink(self._files + real)
+            except OSError as error:
+                if error.errno == errno.EINVAL:  # it is there, and no link
+                    return None
+                self._may_be_copied = self.copied = False
+        return None if self._is_gone else _read_link(real)
+
+
 class Place(NamedTuple):
     """Where a path leads to.
 
@@ -89,30 +122,31 @@ class View:
         return self.is_redirected(real) and exists(real) and self.shown(real) == real
 
     def _walk(self, path: str, *, follow: bool) -> Place:
-        real, moved, links = "/", False, 0
+        real, moved, links = "", False, 0
         rest = path.split("/")[::-1]
         if _is_below(path, self.case):  # a path without links, up to there
             real, rest = self.case, path[len(self.case) :].split("/")[::-1]
+        trail = Trail(self.files, self.gone, real)
         while rest:
             part = rest.pop()
             if part in {"", "."}:
                 continue
             if part == "..":
-                real = os.path.dirname(real)
+                real = real.rpartition("/")[0]
+                trail = Trail(self.files, self.gone, real)
                 continue
-            candidate = f"{real.rstrip('/')}/{part}"
-            shown = self.shown(candidate) if rest or follow else ""
-            target = _read_link(shown) if shown else None
+            real = f"{real}/{part}"
+            target = trail.read_link(real) if rest or follow else None
             if target is None:
-                real = candidate
                 continue
             links += 1
             if links > _LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            moved |= shown != candidate
-            real = "/" if target.startswith("/") else real
+            moved |= trail.copied
+            real = "" if target.startswith("/") else real.rpartition("/")[0]
+            trail = Trail(self.files, self.gone, real)
             rest += target.split("/")[::-1]
-        return Place(real, moved)
+        return Place(real or "/", moved)
 
     def _is_shadow(self, path: str) -> bool:
         return _is_below(path, self.files)
@@ -139,7 +173,7 @@ def is_dir(path: str) -> bool:
 
 
 def _is_below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(f"{directory}/")
+    return path.startswith(directory) and (len(path) == len(directory) or path[len(directory)] == "/")
 
 
 def _read_link(path: str) -> str | None:
