@@ -133,7 +133,7 @@ def _run_leg(command: Command, leg: Leg, directory: Path, number: int, guardian:
 
 def _environment(plan: Path) -> dict[str, str]:
     """Return what makes a process of the command a watched one, from its first line on if it is one of Python."""
-    paths = [str(Path(overlay.__file__).parent / "site"), os.environ.get("PYTHONPATH", "")]
+    paths = [str(Path(overlay.__file__).parent / "startup"), os.environ.get("PYTHONPATH", "")]
     return {VARIABLE: str(plan), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
