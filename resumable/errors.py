@@ -20,13 +20,15 @@ ResumableError
 UserWarning
 ├── PromiseWarning                       a promise that does not hold for the wrapped thing, by name
 ├── StateMismatchWarning                 a mismatch accepted by `load_state_dict(..., strict=False)`
-└── CorruptCheckpointWarning             `CheckpointStore.latest()` skipped a checkpoint
+├── CorruptCheckpointWarning             `CheckpointStore.latest()` skipped a checkpoint
+└── ChaosWarning                         the environment names a chaos run that is not there
 """
 
 from __future__ import annotations
 
 __all__ = [
     "BackendError",
+    "ChaosWarning",
     "CheckpointError",
     "CheckpointNotFoundError",
     "ConfigurationError",
@@ -122,3 +124,7 @@ class StateMismatchWarning(UserWarning):
 
 class CorruptCheckpointWarning(UserWarning):
     """`CheckpointStore.latest()` skipped a torn or corrupt checkpoint."""
+
+
+class ChaosWarning(UserWarning):
+    """The environment names a chaos run that is not there, so nothing is watched."""

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import importlib
 import os
+import warnings
 from typing import TYPE_CHECKING, Any
+
+from resumable.errors import ChaosWarning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["POINTS", "VARIABLE", "activate", "point", "watch"]
+__all__ = ["NOTICES", "POINTS", "VARIABLE", "activate", "notice", "point", "watch"]
 
 VARIABLE = "RESUMABLE_CHAOS"
 
@@ -46,7 +49,14 @@ POINTS = {
     "chaos.weights": "the script showed its weights by resumable.chaos.record_weights",
 }
 
+NOTICES = {
+    "loader.wrapped": "a loader was made",
+    "store.opened": "a store was made, or looked into: its root, its file system, and the root's path there",
+    "lightning.load": "the Trainer is about to go on from a checkpoint",
+}
+
 _observer: Callable[[str, tuple[Any, ...]], None] | None = None
+_listener: Callable[[str, tuple[Any, ...]], None] | None = None
 
 
 def point(name: str, *about: Any) -> None:
@@ -60,13 +70,42 @@ def point(name: str, *about: Any) -> None:
         _observer(name, about)
 
 
-def watch(observer: Callable[[str, tuple[Any, ...]], None] | None) -> None:
-    """Let an observer be told of each fault point from now on; None for nobody."""
-    global _observer  # noqa: PLW0603  # read a million times per second, so nothing may stand between
-    _observer = observer
+def notice(name: str, *about: Any) -> None:
+    """Tell of something at which nothing goes wrong, so that it is not counted.
+
+    Args:
+        name: one of `NOTICES`.
+        about: what a listener may want to see.
+    """
+    if _listener is not None:
+        _listener(name, about)
+
+
+def watch(
+    observer: Callable[[str, tuple[Any, ...]], None] | None,
+    listener: Callable[[str, tuple[Any, ...]], None] | None = None,
+) -> None:
+    """Let an observer be told of each fault point from now on, and a listener of each notice; None for nobody."""
+    global _observer, _listener  # read a million times per second, so nothing may stand between
+    _observer, _listener = observer, listener
 
 
 def activate() -> None:
-    """Let a chaos run watch this process, if the environment names one."""
-    if os.environ.get(VARIABLE):
-        importlib.import_module("resumable.chaos.agent").start(os.environ[VARIABLE])
+    """Let a chaos run watch this process, if the environment names one.
+
+    Warns:
+        ChaosWarning: it names one whose plan is not there, or is none: it is over, and nothing is watched.
+    """
+    if not (path := os.environ.get(VARIABLE)):
+        return
+    agent = importlib.import_module("resumable.chaos.agent")
+    try:
+        plan = agent.read_plan(path)
+    except (OSError, ValueError) as error:
+        message = (
+            f"the environment variable {VARIABLE} names {path}, which is no plan of a chaos run: {error}.\n"
+            f"A chaos run sets it for the processes that it starts. Nothing is watched. Remove it: unset {VARIABLE}"
+        )
+        warnings.warn(message, ChaosWarning, stacklevel=2)
+        return
+    agent.start(path, plan)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from resumable._state import agree_on_batch, check_intact, check_position, check_same, parse
 from resumable.cursor import Cursor
 from resumable.errors import ConfigurationError, UnsupportedError
-from resumable.faults import point
+from resumable.faults import notice, point
 from resumable.feeds import IndexedFeed
 from resumable.iteration import BatchIterator, Epoch
 from resumable.progress import Progress
@@ -42,6 +42,7 @@ class Loader:
     def __init__(self, feed: Feed, options: Options) -> None:
         self._feed, self._options = feed, options
         self.progress = Progress(feed, options)
+        notice("loader.wrapped")
 
     def __bool__(self) -> bool:
         """A loader is true, also where nobody knows its length."""

@@ -2,7 +2,8 @@
 
 The environment names the plan, a JSON file:
 
-    {"attempt": 0, "directory": "...", "faults": [{"kind": "kill", "rank": 0, "point": null, "number": 17}]}
+    {"attempt": 0, "directory": "...", "case": "...",
+     "faults": [{"kind": "kill", "rank": 0, "point": null, "number": 17}]}
 
 A fault is due when a process of that rank comes by a fault point for the `number`-th time; where it names a point, by
 that one. Points of worker processes are counted in each of them.
@@ -18,19 +19,34 @@ from pathlib import Path
 from typing import Any
 
 from resumable import faults
+from resumable.chaos import overlay
 from resumable.chaos.events import Writer
 from resumable.chaos.fire import FIRING
 from resumable.chaos.notes import NOTES, note_point
+from resumable.chaos.refusals import REFUSALS
 from resumable.world import World
 
-__all__ = ["start"]
+__all__ = ["read_plan", "start"]
 
 
-def start(path: str) -> None:
-    """Watch this process, and those that it forks."""
+def read_plan(path: str) -> dict[str, Any]:
+    """Read a plan.
+
+    Raises:
+        OSError: it is not there.
+        ValueError: it is none.
+    """
     plan = json.loads(Path(path).read_text())
+    if not isinstance(plan, dict) or not plan.keys() >= {"attempt", "directory", "case", "faults"}:
+        raise ValueError("it has not what a plan has")
+    return plan
+
+
+def start(path: str, plan: dict[str, Any]) -> None:
+    """Watch this process, and those that it forks."""
+    overlay.start(path)
     agent = _Agent(plan, in_worker=multiprocessing.parent_process() is not None)
-    faults.watch(agent.come_by)
+    faults.watch(agent.come_by, agent.hear)
     os.register_at_fork(after_in_child=agent.become_worker)
 
 
@@ -53,11 +69,20 @@ class _Agent:
         """Be told of a fault point."""
         self._counts[None] += 1
         self._counts[name] += 1
+        if name in REFUSALS:
+            REFUSALS[name](self._plan, *about)
         self._write(**NOTES.get(name, note_point)(self, name, *about), point=name)
         for number, fault in enumerate(self._plan["faults"]):
             if self._is_due(fault, name):
                 self._write("fire", fault=number)
                 FIRING[fault["kind"]]()
+
+    def hear(self, name: str, about: tuple[Any, ...]) -> None:
+        """Be told of something at which nothing goes wrong."""
+        if name in REFUSALS:
+            REFUSALS[name](self._plan, *about)
+        if name == "loader.wrapped":
+            self._write("wrapped")
 
     def _is_due(self, fault: dict[str, Any], name: str) -> bool:
         worker = name.startswith("worker.") and self._in_worker

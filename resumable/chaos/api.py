@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from resumable.chaos.campaign import plan_cases, run_campaign, survey
 from resumable.chaos.checks import check
+from resumable.chaos.claim import UNHARMED, claim, remove_case
 from resumable.chaos.guardian import Guardian
 from resumable.chaos.options import check_amount, check_kinds, check_points, check_words, choose_ranks
 from resumable.chaos.preload import Preload, check_preload
 from resumable.chaos.progress import follow
-from resumable.chaos.record import UNHARMED, claim, read_record, write_record
+from resumable.chaos.record import read_record, write_record
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.runner import Command, run_case
+from resumable.chaos.untestable import note_outside
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
 
     Args:
         command: its words. It runs in a fresh directory, so that relative paths lead to fresh checkpoints; or, where a
-            word has `{dir}` in it, in this directory, and `{dir}` is the fresh one.
+            word has `{dir}` in it, in this directory, and `{dir}` is the fresh one. What it writes elsewhere by Python
+            is redirected into its directory and listed in the notes; nothing outside of it is changed.
         faults: their kinds, of `resumable.chaos.FAULTS`.
         points: at how many moments each kind happens, evenly spread; "all" for every one, which is what None means
             without `mtbf`.
@@ -78,7 +80,7 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
 
     Raises:
         ConfigurationError: the options cannot work, or the command cannot be tested: it fails by itself, uses no
-            loader of resumable, or trains on other data each time.
+            loader of resumable, trains on other data each time, or goes on from a real run outside of its directory.
     """
     began = time.monotonic()
     words, kinds = check_words(command), check_kinds(faults)
@@ -121,7 +123,7 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
         report = Report(ours, seed, unharmed, notes, directory=root, options=options, impossible=impossible)
         show = stack.enter_context(follow(len(cases), each, jobs, tell))
         run_campaign(report, cases, root, jobs=jobs, show=show, guardian=guardian)
-        report.notes += _note_late(report)
+        report.notes += [*_note_late(report), *note_outside(*report.outside)]
         _check_resumed(report)
         report.seconds = time.monotonic() - began
         report.save(root)
@@ -195,14 +197,14 @@ def replay(directory: str | Path, *, tell: Callable[[str], None] | None = None) 
     place = Path(directory).absolute()
     record = read_record(place)
     again = place / "replay"
-    if again.exists():
-        shutil.rmtree(again)
+    remove_case(again)
     if tell:
         tell(f"Case {place.name} once more: {record.case}.")
     with Guardian() as guardian:
         attempts = run_case(record.command, record.case, again, guardian)
     report = Report(record.command, record.seed, record.unharmed, record.notes, directory=again)
     report.add(Outcome.of(record.case, place, attempts, check(record.case, record.unharmed, attempts)))
+    report.notes += note_outside(*report.outside)
     report.seconds = time.monotonic() - began
     report.save(again)
     return report

@@ -11,14 +11,14 @@ from resumable.chaos.control import drop_what_differs
 from resumable.chaos.plan import Case, Leg, Survey, by_the_clock, exhaustive, pairs, randomly
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.runner import run_case
-from resumable.errors import ConfigurationError
+from resumable.chaos.untestable import check_healthy, check_seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from resumable.chaos.guardian import Guardian
-    from resumable.chaos.logs import Attempt, RankLog
+    from resumable.chaos.logs import Attempt
     from resumable.chaos.runner import Command
 
 __all__ = ["Outcome", "Report", "plan_cases", "run_campaign", "survey"]
@@ -44,64 +44,16 @@ def survey(
     attempt, again = (_run_unharmed(command, directory / str(number), ranks[0], guardian) for number in range(2))
     notes = drop_what_differs(attempt, again)
     leader = attempt.ranks[min(attempt.ranks)]
-    notes += _note_unseen(leader, ranks)
+    notes += check_seen(leader, ranks)
     workers = max(attempt.workers, key=len, default=[])
     return attempt, Survey(leader.points, workers, leader.saved_at, ranks), notes
 
 
-def _note_unseen(leader: RankLog, ranks: tuple[int, ...]) -> list[str]:
-    """Say what of a crash's damage these runs cannot show.
-
-    Raises:
-        ConfigurationError: they can show none.
-    """
-    passed, notes = set(leader.points), []
-    takes, shows = (
-        passed & {"loader.state", "lightning.save"},
-        passed & {"store.save", "lightning.end", "chaos.weights"},
-    )
-    if not takes and not shows:
-        raise ConfigurationError(
-            "the command never takes the state of its loader.\nEvery start would begin with the first batch, and what "
-            "earlier starts left in the weights would be trained on twice, which nothing here could see. Save "
-            "loader.state_dict() with the model, and load it with the model."
-        )
-    if not takes:
-        notes.append(
-            "the state of no loader was ever taken, so that every start begins with the first batch: a script that "
-            "saves its weights has to save loader.state_dict() with them"
-        )
-    if not shows:
-        notes.append(
-            "the weights are not compared: save with CheckpointStore, or call resumable.chaos.record_weights(model) at "
-            "the end of the script"
-        )
-    if not leader.finite:
-        notes.append(
-            "the weights are not finite numbers in the unharmed run, and then they are the same whatever was lost: let "
-            "the script train with a smaller learning rate"
-        )
-    if len(set(ranks)) > 1:
-        notes.append(
-            "behind a change of the number of ranks the weights are not compared, as sums are rounded in another order"
-        )
-    return notes
-
-
 def _run_unharmed(command: Command, directory: Path, ranks: int, guardian: Guardian | None) -> Attempt:
     (attempt,) = run_case(command, Case((Leg(None, ranks),)), directory, guardian)[:1]
-    if attempt.status != 0 or attempt.killed:
-        how = attempt.killed or f"its exit status is {attempt.status}"
-        raise ConfigurationError(
-            f"the command fails without any fault: {how}.\nNothing can be learnt from crashing it. It ran in "
-            f"{directory}/work, unless {{dir}} is in the command; its last words:\n{attempt.output}"
-        )
-    if not any(log.batches for log in attempt.ranks.values()):
-        raise ConfigurationError(
-            "the command trained on no batch of a resumable loader.\nThere is nothing to watch. Wrap its loader with "
-            "resumable.wrap(...), and run this with the Python that has resumable installed."
-        )
-    shutil.rmtree(directory / "work")  # its ledgers are all that is compared with
+    check_healthy(attempt, directory)
+    for name in ("work", "outside"):  # its ledgers are all that is compared with
+        shutil.rmtree(directory / name, ignore_errors=True)
     return attempt
 
 

@@ -29,7 +29,7 @@ _EXAMPLES = """examples:
   resumable chaos run --mtbf 600 --failures 5 -- python train.py
 
 The command runs in a fresh directory each time. Where a word of it has {dir} in it, it runs in this directory instead,
-and {dir} is the fresh one; {ranks} is the number of ranks.
+and {dir} is the fresh one; {ranks} is the number of ranks. What it writes elsewhere by Python goes into that directory.
 
 exit status: 0 if every promise was kept, 1 if one was broken, 2 if the command cannot be tested."""
 

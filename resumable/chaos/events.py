@@ -2,6 +2,7 @@
 
 kind       fields besides time, pid, point, number (of the fault point in this process), rank, world
 start      attempt
+wrapped                                               a loader was made
 point                                                 a fault point of which nothing else is said
 batch      loader, epoch, position, step, acked, indices (or null), digests
 ack        loader, epoch, position, step              how far is acknowledged
@@ -15,6 +16,12 @@ file       path                                       a file of a checkpoint on 
 save       step, places                               a checkpoint of the Trainer
 weights    digest                                     of the final weights
 fire       fault                                      the number of the fault that happens now
+
+What leads outside of the case is in files of their own, `outside-*.jsonl`, with fewer fields:
+
+written    path                                       a folder that was written to, redirected into the case
+read       path                                       a file that `torch.load` read
+refused    why                                        the process ended itself
 """
 
 from __future__ import annotations

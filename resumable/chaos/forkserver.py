@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from resumable import faults
+from resumable.chaos import overlay
 
 _POLL = 0.005  # seconds
 
 
 def main() -> None:
     """Serve requests until the input ends; in a forked process, run the program."""
+    overlay.install()  # before modules can keep functions that it replaces; it does nothing until a child has a plan
     for module in sys.argv[1:]:
         import_module(module)
     gc.freeze()  # what was imported needs no look by the children

@@ -47,6 +47,7 @@ class RankLog:
         untrue: what a state or a loader said that was not so, in words.
         files: fault points of checkpoint files: point and path.
         weights: digest of the final weights, where the Trainer or the script shows them.
+        wrapped: whether a loader was made.
         finite: whether all numbers in the weights and in the checkpoints of a store are finite.
         points: names of the fault points, in order.
         fired: numbers of the faults.
@@ -67,6 +68,7 @@ class RankLog:
     untrue: list[str] = field(default_factory=list)
     files: list[tuple[str, str]] = field(default_factory=list)
     weights: str | None = None
+    wrapped: bool = False
     finite: bool = True
     points: list[str] = field(default_factory=list)
     fired: list[int] = field(default_factory=list)
@@ -86,6 +88,9 @@ class RankLog:
         add = getattr(self, f"_add_{event['kind']}", None)
         if add is not None:
             add(event)
+
+    def _add_wrapped(self, _: dict[str, Any]) -> None:
+        self.wrapped = True
 
     def _add_batch(self, event: dict[str, Any]) -> None:
         loader, place = event["loader"], _place(event)
@@ -158,6 +163,9 @@ class Attempt:
         orphans: processes that it left behind.
         unloadable: committed checkpoints that cannot be loaded behind it, in words.
         output: what it printed, its end.
+        written: what was redirected into the case's directory, by its own path.
+        read: files outside of it that `torch.load` read.
+        refused: why a process ended itself before it had done harm.
     """
 
     number: int
@@ -169,6 +177,9 @@ class Attempt:
     orphans: list[int] = field(default_factory=list)
     unloadable: list[str] = field(default_factory=list)
     output: str = ""
+    written: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
+    refused: str = ""
 
     @property
     def watched(self) -> bool:
@@ -198,7 +209,17 @@ def read_attempt(directory: Path, number: int) -> Attempt:
         for event in events:
             log.add(event)
         attempt.fired |= bool(log.fired)
+    for path in directory.glob("outside-*.jsonl"):
+        _add_outside(attempt, path)
     return attempt
+
+
+def _add_outside(attempt: Attempt, path: Path) -> None:
+    for event in read_events(path)[0]:
+        if event["kind"] == "refused":
+            attempt.refused = attempt.refused or event["why"]
+        else:
+            (attempt.written if event["kind"] == "written" else attempt.read).add(event["path"])
 
 
 def _place(values: dict[str, Any]) -> Place:

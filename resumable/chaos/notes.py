@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from resumable.chaos.digest import digest_content, digest_samples, is_finite
+from resumable.chaos.overlay import STATE
 from resumable.world import World
 
 __all__ = ["NOTES", "note_point"]
@@ -69,7 +70,13 @@ def _said(state: Any) -> Any:
 
 
 def _root(store: Any) -> str:
-    return str(store.root) if "://" in store.root else str(Path(store.root).absolute())
+    return str(store.root) if "://" in store.root else _written(store.root)
+
+
+def _written(path: Any) -> str:
+    """Return where the files of a path are: in the case, where they are redirected into it."""
+    view = STATE.view
+    return str(Path(path).absolute()) if view is None else view.written(view.find(path).real)
 
 
 def _note_saved(_: Numbers, __: str, store: Any, step: int, content: Any) -> dict[str, Any]:
@@ -88,7 +95,7 @@ def _note_restored(_: Numbers, __: str, store: Any, step: int | None, ___: Any) 
 
 
 def _note_file(_: Numbers, __: str, path: str) -> dict[str, Any]:
-    return {"kind": "file", "path": str(Path(path).absolute())}
+    return {"kind": "file", "path": _written(path)}
 
 
 def _note_trainer_save(_: Numbers, __: str, trainer: Any, part: Any) -> dict[str, Any]:

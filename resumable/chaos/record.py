@@ -1,75 +1,28 @@
-"""The directory of a campaign: who may write to it, and what a case needs to be run anew."""
+"""The record of a campaign: what a case needs to be run again."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import re
-import shutil
-from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from resumable.chaos.claim import RECORD, UNHARMED
 from resumable.chaos.control import drop_what_differs
 from resumable.chaos.logs import read_attempt
 from resumable.chaos.plan import Case
-from resumable.chaos.runner import Command
+from resumable.chaos.runner import CASE, Command
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from resumable.chaos.logs import Attempt
 
-__all__ = ["UNHARMED", "Record", "claim", "read_record", "write_record"]
+__all__ = ["Record", "read_record", "write_record"]
 
-UNHARMED = "unharmed"
-_RECORD = "campaign.json"
-_LOCK = "campaign.lock"
-_OURS = re.compile(rf"\d{{4,}}|{UNHARMED}|report\.json|report\.html|{re.escape(_RECORD)}|{re.escape(_LOCK)}")
 _FORMAT = 1
-
-
-@contextmanager
-def claim(directory: Path) -> Iterator[Path]:
-    """Take a directory for a campaign, and remove what an earlier one left there.
-
-    Yields:
-        Its absolute path.
-
-    Raises:
-        ConfigurationError: another campaign runs in it, or it holds what no campaign has written.
-    """
-    root = directory.absolute()
-    root.mkdir(parents=True, exist_ok=True)
-    if foreign := [path.name for path in root.iterdir() if not _OURS.fullmatch(path.name)]:
-        raise ConfigurationError(
-            f"the directory {directory} holds {foreign[0]}, which no chaos run has written.\nA chaos run removes what "
-            "the one before left in its directory. Give it one of its own."
-        )
-    with _locked(root, directory):
-        for path in root.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif path.name != _LOCK:
-                path.unlink()
-        yield root
-
-
-@contextmanager
-def _locked(root: Path, directory: Path) -> Iterator[None]:
-    """Hold the lock of a directory; the system releases that of a process which ends."""
-    with (root / _LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigurationError(
-                f"another chaos run is at work in {directory}.\nEach would remove what the other one writes. Give this "
-                "one another directory, or wait."
-            ) from None
-        yield
 
 
 def write_record(root: Path, command: Command, seed: int, ranks: tuple[int, ...]) -> None:
@@ -85,7 +38,7 @@ def write_record(root: Path, command: Command, seed: int, ranks: tuple[int, ...]
         "directory": str(Path.cwd()),
         "scripts": {word: _digest(Path(word)) for word in _scripts(command.words)},
     }
-    (root / _RECORD).write_text(json.dumps(values, indent=1) + "\n")
+    (root / RECORD).write_text(json.dumps(values, indent=1) + "\n")
 
 
 def _scripts(words: Sequence[str]) -> list[str]:
@@ -123,10 +76,10 @@ def read_record(place: Path) -> Record:
     Raises:
         ConfigurationError: there is none, or the command's scripts cannot be found from here.
     """
-    values, case = _read_json(place.parent / _RECORD, place), _read_json(place / "case.json", place)
+    values, case = _read_json(place.parent / RECORD, place), _read_json(place / CASE, place)
     if values["format"] != _FORMAT:
         raise ConfigurationError(
-            f"{place.parent / _RECORD} has format {values['format']}, and this version of resumable knows {_FORMAT}.\n"
+            f"{place.parent / RECORD} has format {values['format']}, and this version of resumable knows {_FORMAT}.\n"
             "Run the campaign anew, or replay it with the version that wrote it."
         )
     command = Command(tuple(values["command"]), values["patience"], values["grace"], values["limit"])

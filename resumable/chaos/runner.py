@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from resumable.chaos import overlay
 from resumable.chaos.logs import Attempt, read_attempt
 from resumable.chaos.plan import FAULTS
 from resumable.chaos.processes import Group
 from resumable.chaos.storage import DAMAGES, MARRING
 from resumable.chaos.stores import find_unloadable
+from resumable.errors import ConfigurationError
 from resumable.faults import VARIABLE
 
 if TYPE_CHECKING:
@@ -21,7 +24,9 @@ if TYPE_CHECKING:
     from resumable.chaos.plan import Case, Leg
     from resumable.chaos.preload import Preload
 
-__all__ = ["Command", "run_case"]
+__all__ = ["CASE", "Command", "run_case"]
+
+CASE = "case.json"  # in the directory of each case, before anything else
 
 _SHOWN = 4000  # characters of a process's output
 _MORE = 2  # starts in peace, at most: the first of them has to come to its end
@@ -73,21 +78,26 @@ def run_case(command: Command, case: Case, directory: Path, guardian: Guardian |
 
     Returns:
         What each start did. The last one has come to its end, or failed by itself.
+
+    Raises:
+        ConfigurationError: the command was stopped, as it would have gone on from a real run, or have changed one.
     """
-    work = directory / "work"
-    work.mkdir(parents=True)
-    (directory / "case.json").write_text(json.dumps({"command": command.words, **case.as_dict()}, indent=1))
+    directory.mkdir(parents=True)
+    (directory / CASE).write_text(json.dumps({"command": command.words, **case.as_dict()}, indent=1))
+    (directory / "work").mkdir()
     attempts: list[Attempt] = []
     damaged = False
     legs = [*case.legs, *[case.legs[-1]] * _MORE]
     for number, leg in enumerate(legs):
         attempt = _run_leg(command, leg, directory, number, guardian)
         attempts.append(attempt)
-        attempt.unloadable = find_unloadable(attempts, damaged=damaged)
+        if attempt.refused:
+            raise ConfigurationError(attempt.refused)
+        attempt.unloadable = find_unloadable(attempts, directory, damaged=damaged)
         if leg.fault and (damage := FAULTS[leg.fault.kind].storage):
-            attempt.fired &= DAMAGES[damage](attempts, directory / "work")
+            attempt.fired &= DAMAGES[damage](attempts, directory)
             damaged |= damage in MARRING
-            attempt.unloadable += find_unloadable(attempts, damaged=damaged)
+            attempt.unloadable += find_unloadable(attempts, directory, damaged=damaged)
         if attempt.status == 0 and not attempt.killed and not _may_be_unfinished(leg):
             break
         if leg.fault is None or not attempt.fired:
@@ -105,18 +115,26 @@ def _run_leg(command: Command, leg: Leg, directory: Path, number: int, guardian:
     ledgers.mkdir()
     plan = ledgers / "plan.json"
     faults = [leg.fault.as_plan()] if leg.fault and leg.fault.after is None else []
-    plan.write_text(json.dumps({"attempt": number, "directory": str(ledgers), "faults": faults}))
+    values = {"attempt": number, "directory": str(ledgers), "case": str(directory), "faults": faults}
+    plan.write_text(json.dumps(values))
     words, place = command.start(directory / "work", leg.ranks)
     output = ledgers / "output.txt"
     watch = _Watch(command, leg, ledgers)
-    with Group(words, place, {VARIABLE: str(plan)}, output, guardian, preload=command.preload) as group:
+    with Group(words, place, _environment(plan), output, guardian, preload=command.preload) as group:
         status, killed = group.wait(watch.is_overdue)
         orphans = group.orphans()
+    plan.rename(plan.with_suffix(".done.json"))  # so that a variable which lives on names nothing
     attempt = read_attempt(ledgers, number)
     attempt.status, attempt.killed, attempt.orphans = status, killed, orphans
     attempt.fired |= watch.struck
     attempt.output = output.read_text(errors="replace")[-_SHOWN:]
     return attempt
+
+
+def _environment(plan: Path) -> dict[str, str]:
+    """Return what makes a process of the command a watched one, from its first line on if it is one of Python."""
+    paths = [str(Path(overlay.__file__).parent / "startup"), os.environ.get("PYTHONPATH", "")]
+    return {VARIABLE: str(plan), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 class _Watch:

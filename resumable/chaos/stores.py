@@ -12,13 +12,18 @@ if TYPE_CHECKING:
 
     from resumable.chaos.logs import Attempt
 
-__all__ = ["committed", "find_unloadable", "local_roots"]
+__all__ = ["committed", "find_unloadable", "is_inside", "local_roots"]
 
 
-def local_roots(attempts: Sequence[Attempt]) -> list[str]:
-    """Return the local roots that checkpoints were committed to, and which are still there."""
+def is_inside(path: str | Path, case: Path) -> bool:
+    """Tell whether a path leads into a directory, whichever links are on the way."""
+    return Path(path).resolve().is_relative_to(case.resolve())
+
+
+def local_roots(attempts: Sequence[Attempt], case: Path) -> list[str]:
+    """Return the roots in a case's directory that checkpoints were committed to, and which are still there."""
     roots = {root for attempt in attempts for log in attempt.ranks.values() for root, _ in log.saved}
-    return sorted(root for root in roots if "://" not in root and Path(root).is_dir())
+    return sorted(root for root in roots if "://" not in root and Path(root).is_dir() and is_inside(root, case))
 
 
 def committed(root: str) -> Iterator[tuple[int, Path]]:
@@ -29,18 +34,19 @@ def committed(root: str) -> Iterator[tuple[int, Path]]:
             yield step, data
 
 
-def find_unloadable(attempts: Sequence[Attempt], *, damaged: bool) -> list[str]:
+def find_unloadable(attempts: Sequence[Attempt], case: Path, *, damaged: bool) -> list[str]:
     """Load every committed checkpoint, as `torch.load(weights_only=True)` does.
 
     Args:
         attempts: those that are over.
+        case: the directory of the case.
         damaged: the newest one was damaged on purpose: then one that is whole is enough in each store.
 
     Returns:
         What cannot be loaded, in words.
     """
     found: list[str] = []
-    for root in local_roots(attempts):
+    for root in local_roots(attempts, case):
         steps = _steps(root)
         errors = [error for step in steps.committed() if (error := _try(steps, root, step))]
         if not damaged or len(errors) > 1:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from resumable.checkpoint.reports import reporting
 from resumable.durable import sync_directory
 from resumable.errors import ConfigurationError, MissingDependencyError
-from resumable.faults import point
+from resumable.faults import notice, point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -38,6 +38,7 @@ def connect(root: str, options: Mapping[str, Any]) -> tuple[Files, str]:
             f"root={root!r} cannot be opened: {error}.\nUse a local path, or a URL that fsspec knows, such as s3://, "
             "gs:// or memory://. Other protocols come with a package of their own: install that first."
         ) from error
+    notice("store.opened", root, filesystem, path)
     _refuse_file(filesystem, root, path)
     return (_LocalFiles if isinstance(filesystem, LocalFileSystem) else Files)(filesystem), path.rstrip("/")
 

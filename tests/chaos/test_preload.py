@@ -54,7 +54,9 @@ def run(preload: Preload, words: list[str], directory: Path) -> tuple[int, str]:
 @pytest.fixture
 def plan(tmp_path: Path) -> Path:
     """A plan in which nothing happens."""
-    (tmp_path / "plan.json").write_text(json.dumps({"attempt": 0, "directory": str(tmp_path), "faults": []}))
+    (tmp_path / "plan.json").write_text(
+        json.dumps({"attempt": 0, "directory": str(tmp_path), "case": str(tmp_path), "faults": []})
+    )
     return tmp_path
 
 

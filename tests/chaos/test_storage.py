@@ -45,18 +45,20 @@ def test_the_newest_committed_checkpoint_is_damaged_and_the_one_before_it_loads(
     else:
         with pytest.warns(CorruptCheckpointWarning, match="step 6 is corrupt"):
             assert store.latest_step() == 3
-    assert find_unloadable(attempts(root), damaged=damage != "stale") == []
+    assert find_unloadable(attempts(root), root.parent, damaged=damage != "stale") == []
 
 
 def test_a_committed_checkpoint_that_does_not_load_is_found(root: Path) -> None:
-    assert find_unloadable(attempts(root), damaged=False) == []
+    assert find_unloadable(attempts(root), root.parent, damaged=False) == []
     DAMAGES["flip"](attempts(root), root.parent)
-    (found,) = find_unloadable(attempts(root), damaged=False)
+    (found,) = find_unloadable(attempts(root), root.parent, damaged=False)
     assert "the committed checkpoint of step 6 in" in found
     assert "has another sha256 checksum" in found
     data = dict(committed(str(root)))
     data[3].unlink()
-    assert len(find_unloadable(attempts(root), damaged=True)) == 2  # one was damaged on purpose, and not both
+    assert (
+        len(find_unloadable(attempts(root), root.parent, damaged=True)) == 2
+    )  # one was damaged on purpose, and not both
 
 
 def test_without_a_store_the_newest_file_of_the_trainer_is_damaged(tmp_path: Path) -> None:

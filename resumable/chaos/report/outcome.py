@@ -40,6 +40,8 @@ class Outcome:
         fired: number of faults that happened.
         retrained: steps that were trained on again, as they were behind the last checkpoint.
         resumed: number of starts that went on from a state.
+        written: what was redirected into the case's directory, by its own path.
+        read: files outside of it that `torch.load` read.
     """
 
     case: Case
@@ -50,13 +52,18 @@ class Outcome:
     fired: int = 0
     retrained: int = 0
     resumed: int = 0
+    written: frozenset[str] = frozenset()
+    read: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, case: Case, directory: Path, attempts: Sequence[Attempt], violations: dict[str, str]) -> Self:
         """Make the outcome of what each start did."""
         fired = sum(attempt.fired for attempt in attempts)
         resumed = sum(any(log.loaded for log in attempt.ranks.values()) for attempt in attempts)
-        return cls(case, directory, attempts, violations, len(attempts), fired, retrained(attempts), resumed)
+        outside = [
+            frozenset[str]().union(*sets) for sets in zip(*((one.written, one.read) for one in attempts), strict=True)
+        ]
+        return cls(case, directory, attempts, violations, len(attempts), fired, retrained(attempts), resumed, *outside)
 
     @property
     def ok(self) -> bool:
@@ -112,6 +119,12 @@ class Report:
     def failed(self) -> list[Outcome]:
         """The cases in which one was broken."""
         return [outcome for outcome in self.outcomes if not outcome.ok]
+
+    @property
+    def outside(self) -> tuple[set[str], set[str]]:
+        """What was redirected into the directories of the runs, and what was read outside of them, by their paths."""
+        runs: list[Attempt | Outcome] = [self.unharmed, *self.outcomes]
+        return set().union(*(run.written for run in runs)), set().union(*(run.read for run in runs))
 
     def add(self, outcome: Outcome) -> None:
         """Add a case; of one more that came out as many others did, only the figures."""

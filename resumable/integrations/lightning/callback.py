@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Self
 
 from resumable.errors import ConfigurationError, PromiseWarning
-from resumable.faults import point
+from resumable.faults import notice, point
 from resumable.integrations.lightning import private
 from resumable.integrations.lightning.bases import with_callback_bases
 from resumable.integrations.lightning.requeue import RequeueSignal
@@ -95,6 +95,7 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found w
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002  # Lightning's signature
         """Take the place of a checkpoint to resume from."""
         if self._session is not None and trainer.state.fn == "fit":
+            notice("lightning.load", trainer)
             self._session.load(checkpoint["callbacks"].get(self.state_key), checkpoint)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature

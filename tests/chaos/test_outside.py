@@ -1,0 +1,390 @@
+"""A chaos run and the checkpoints of real runs: whatever it breaks, those keep their bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import resumable
+from resumable.chaos.logs import Attempt, RankLog
+from resumable.chaos.plan import FAULTS
+from resumable.chaos.storage import DAMAGES
+from resumable.chaos.untestable import check_healthy, note_outside
+from resumable.errors import ConfigurationError
+from resumable.faults import VARIABLE
+
+SCRIPTS = Path(__file__).parent / "scripts"
+LOOP, LIGHTNING, SMALL = (str(SCRIPTS / f"{name}.py") for name in ("outside_loop", "outside_lightning", "small_loop"))
+TORCH = ["torch", "torch._dynamo"]
+ON_FILES = ["torn-write", "truncate", "flip", "lost-fsync", "stale"]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def digest(root: Path) -> list[Any]:
+    """Return all that is known of what is in a directory, without following links: bytes, modes, times."""
+    found = []
+    for path in sorted(root.rglob("*")):
+        info = path.lstat()
+        content = path.readlink() if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        found.append((str(path), info.st_mode, info.st_mtime_ns, info.st_ino, content))
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders with a real run that is over: two stores, one of them behind a link, and what `torch.save` wrote."""
+    root = tmp_path_factory.mktemp("runs")
+    real = root / "real"
+    (real / "files").mkdir(parents=True)
+    (root / "elsewhere").mkdir()
+    (real / "link").symlink_to(root / "elsewhere")
+    subprocess.run([sys.executable, LOOP, "--into", real], cwd=root, check=True)
+    torch = pytest.importorskip("torch")
+    state = torch.load(real / "files" / "newest.pt")["loader"]
+    (real / "files" / "loader.json").write_text(json.dumps(state))
+    return root
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Trainer's folder with a real run that is over."""
+    pytest.importorskip("pytorch_lightning")
+    real = tmp_path_factory.mktemp("trainer") / "real"
+    done = subprocess.run([sys.executable, LIGHTNING, "--into", real, "--load"], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in real.iterdir()} >= {"best", "logs", "last.ckpt", "step=6.ckpt"}
+    return real
+
+
+def run(
+    script: str, *options: str, faults: list[str], preload: list[str] = TORCH, **more: Any
+) -> resumable.chaos.Report:
+    words = [sys.executable, script, *options]
+    return resumable.chaos.run(
+        words, faults=faults, points=1, jobs=2, preload=preload, patience=600.0, grace=1.0, **more
+    )
+
+
+def test_faults_of_files_leave_real_runs_alone(finished: Path) -> None:
+    """Stores by an absolute path and by a link, and a folder of `torch.save`: all are written to, and pruned."""
+    before = digest(finished)
+    found = run(LOOP, "--into", str(finished / "real"), faults=ON_FILES)
+    assert digest(finished) == before
+    assert found.ok, found.timeline()
+    assert [outcome.fired for outcome in found.outcomes] == [1] * len(ON_FILES)
+    assert found.notes == note_outside({str(finished / "real"), str(finished / "elsewhere")}, set())
+
+
+@pytest.mark.slow
+def test_no_kind_of_fault_changes_a_real_run(finished: Path) -> None:
+    before = digest(finished)
+    found = run(LOOP, "--into", str(finished / "real"), "--workers", "2", faults=list(FAULTS))
+    assert digest(finished) == before
+    assert found.ok, found.timeline()
+    assert not found.impossible
+
+
+@pytest.mark.slow
+def test_no_kind_of_fault_changes_the_real_run_of_a_trainer(trained: Path) -> None:
+    before = digest(trained)
+    faults = [kind for kind in FAULTS if not FAULTS[kind].in_worker]
+    found = run(LIGHTNING, "--into", str(trained), faults=faults, preload=[*TORCH, "pytorch_lightning"])
+    assert digest(trained) == before
+    assert found.ok, found.timeline()
+    assert not found.impossible
+    assert {str(trained / "best"), str(trained / "logs" / "version_0")} == found.outside[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("store", r"loads from .*/real/store, which holds a real run .*: 2 checkpoints, the newest of step 12\.\n"),
+        ("link", r"loads from .*/real/link, which holds a real run .*: 2 checkpoints, the newest of step 12\.\n"),
+        ("files", r"loads the state of a loader in its first start, .*\n(.*\n)*.*read .*: .*/files/newest\.pt"),
+        ("json", r"loads the state of a loader in its first start, .*\n(.*\n)*.*read .*: .*/files/loader\.json"),
+    ],
+)
+def test_a_script_that_goes_on_from_a_real_run_is_refused(kind: str, message: str, finished: Path) -> None:
+    """Whether that is over or not: the real one is, and one more epoch is asked for in the last two cases."""
+    before = digest(finished)
+    epochs = "3" if kind in {"files", "json"} else "2"
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        run(LOOP, "--into", str(finished / "real"), "--load", kind, "--epochs", epochs, faults=["stale"], preload=[])
+    assert digest(finished) == before
+    assert "Give the checkpoints a relative path, which leads to a fresh directory, or {dir}" in str(caught.value)
+    assert "fails without any fault" not in str(caught.value)
+    (output,) = Path("runs/chaos/unharmed/0").glob("attempt-0/output.txt")
+    assert "resumable chaos: the command loads" in output.read_text()
+    events = [path.read_text() for path in output.parent.glob("events-*.jsonl")]
+    assert not any('"kind": "batch"' in text for text in events)
+
+
+@pytest.mark.slow
+def test_a_trainer_that_goes_on_from_a_real_run_is_refused(trained: Path) -> None:
+    before = digest(trained)
+    with pytest.raises(
+        ConfigurationError, match=r"the Trainer goes on from .*/real/last\.ckpt, which is of a real run"
+    ):
+        run(LIGHTNING, "--into", str(trained), "--load", faults=["stale"], preload=[])
+    assert digest(trained) == before
+
+
+def script(text: str) -> list[str]:
+    Path("train.py").write_text(f"import resumable\n{text}\n")
+    return [sys.executable, "train.py"]
+
+
+LOOPED = """
+import json, os
+loader = resumable.wrap(list(range(12)), batch_size=2, seed=0)
+{load}
+for epoch in loader.epochs(2):
+    for batch in epoch:
+        os.makedirs(os.path.dirname({path!r}) or ".", exist_ok=True)
+        json.dump(loader.state_dict(), open({path!r} + ".tmp", "w"))
+        os.replace({path!r} + ".tmp", {path!r})
+"""
+LOAD = "if os.path.exists({path!r}): loader.load_state_dict(json.load(open({path!r})))"
+
+
+def looped(path: str) -> str:
+    return LOOPED.format(path=path, load=LOAD.format(path=path))
+
+
+def test_a_script_that_knows_only_absolute_paths_is_tested_as_it_is_where_nothing_is_there_yet(tmp_path: Path) -> None:
+    """Its restarts find what its killed starts wrote there."""
+    found = resumable.chaos.run(script(looped(str(tmp_path / "abs" / "state.json"))), points=3, jobs=2)
+    assert found.ok, found.timeline()
+    assert any(outcome.resumed for outcome in found.outcomes)
+    assert not (tmp_path / "abs").exists()
+    assert f"written outside of the run's directory, and redirected into it: {tmp_path / 'abs'}" in found.notes
+    listed = json.loads(Path("runs/chaos/report.json").read_text())["notes"]
+    assert listed == found.notes
+
+
+def test_with_dir_in_the_command_the_users_own_directory_is_outside(tmp_path: Path) -> None:
+    found = resumable.chaos.run([*script(looped("here/state.json")), "{dir}"], points=1)
+    assert found.ok, found.timeline()
+    assert not (tmp_path / "here").exists()
+    assert any("redirected into it" in note and str(tmp_path / "here") in note for note in found.notes)
+
+
+def test_a_finished_run_is_told_from_no_loader_and_from_one_that_is_not_used(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"epoch": 2}, tmp_path / "last.pt")
+    made = "loader = resumable.wrap([1, 2, 3], seed=0)\n"
+    over = (
+        f"{made}import torch\nfor epoch in range(torch.load({str(tmp_path / 'last.pt')!r})['epoch'], 2): next(loader)"
+    )
+    with pytest.raises(
+        ConfigurationError, match=r"it resumed a finished run, from .*/last\.pt\.\n.*train for more epochs"
+    ):
+        resumable.chaos.run(script(over))
+    with pytest.raises(ConfigurationError, match=r"no batch of a resumable loader\.\n.*Wrap its loader"):
+        resumable.chaos.run(script("pass"))
+    with pytest.raises(ConfigurationError, match=r"no batch of a resumable loader, though it made one\.\n"):
+        resumable.chaos.run(script(made))
+
+
+def test_a_state_at_the_end_of_the_run_is_a_finished_run() -> None:
+    log = RankLog(0, 1)
+    for event in ({"kind": "wrapped"}, {"kind": "loaded", "loader": 0, "epoch": 2, "position": 0, "step": 0}):
+        log.add({"time": 1.0, **event})
+    with pytest.raises(ConfigurationError, match="it resumed a finished run"):
+        check_healthy(Attempt(0, {0: log}, status=0), Path("here"))
+
+
+def test_a_command_that_fails_is_told_what_was_redirected(tmp_path: Path) -> None:
+    text = f"import subprocess\nopen({str(tmp_path / 'data.txt')!r}, 'w').write('x')\n"
+    text += f"subprocess.run(['cat', {str(tmp_path / 'data.txt')!r}], check=True)"
+    with pytest.raises(
+        ConfigurationError, match=r"What it wrote to .* was redirected .*, where programs and libraries"
+    ):
+        resumable.chaos.run(script(text))
+    assert not (tmp_path / "data.txt").exists()
+
+
+def test_a_store_elsewhere_is_refused() -> None:
+    pytest.importorskip("aiohttp")
+    with pytest.raises(
+        ConfigurationError, match=r"would have written to http://bucket/run, which is not on this machine"
+    ):
+        resumable.chaos.run(script("resumable.CheckpointStore('http://bucket/run')"))
+
+
+def test_a_write_that_nothing_redirects_ends_the_campaign_with_its_own_message(tmp_path: Path) -> None:
+    text = f"import io\nio.FileIO({str(tmp_path / 'model.bin')!r}, 'w')"
+    with pytest.raises(
+        ConfigurationError, match=r"would have changed .*model\.bin by a function that is not redirected"
+    ):
+        resumable.chaos.run(script(text))
+    assert not (tmp_path / "model.bin").exists()
+
+
+def test_a_refusal_on_the_way_of_a_restart_ends_the_campaign_too(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("real")
+    again = f"if os.path.exists('state.json'): import io; io.FileIO({str(tmp_path / 'log')!r}, 'w')\n"
+    path = "state.json"
+    with pytest.raises(ConfigurationError, match="by a function that is not redirected"):
+        resumable.chaos.run(script(LOOPED.format(path=path, load=again + LOAD.format(path=path))), points=2)
+    assert (tmp_path / "log").read_text() == "real"
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "stale", "lost-fsync"])
+@pytest.mark.parametrize("way", ["root", "link to root", "link to step", "link to file", "hard link"])
+def test_damage_touches_nothing_that_a_link_leads_to(damage: str, way: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    real, case = tmp_path / "real", tmp_path / "case"
+    store = resumable.CheckpointStore(real)
+    for step in (3, 6):
+        store.save(step, {"weights": torch.ones(8)})
+    (newest,) = (real / "step-000000000006").glob("*.pt")
+    root = make_way(way, real, newest, case)
+    path = root / newest.relative_to(real)
+    before = digest(real)
+    log = RankLog(0, 1, saved=[(str(root), 6)], files=[("store.written", str(path))])
+    DAMAGES[damage]([Attempt(0, {0: log})], case)
+    after = digest(real)
+    assert after == before
+
+
+def make_way(way: str, real: Path, newest: Path, case: Path) -> Path:
+    """Make a store in the case's directory by which a real one can be reached."""
+    if way == "root":
+        case.mkdir()
+        return real
+    if way == "link to root":
+        case.mkdir()
+        (case / "store").symlink_to(real)
+        return case / "store"
+    step = case / "store" / newest.parent.name
+    if way == "link to step":
+        step.parent.mkdir(parents=True)
+        step.symlink_to(newest.parent)
+        return step.parent
+    step.mkdir(parents=True)
+    (step / "COMMIT.json").write_bytes((newest.parent / "COMMIT.json").read_bytes())
+    if way == "link to file":
+        (step / newest.name).symlink_to(newest)
+    else:
+        os.link(newest, step / newest.name)
+    return step.parent
+
+
+def test_a_checkpoint_of_the_trainer_that_is_a_link_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "real.ckpt").write_bytes(b"0123")
+    (tmp_path / "case").mkdir()
+    (tmp_path / "case" / "last.ckpt").symlink_to(tmp_path / "real.ckpt")
+    for damage in ("truncate", "flip", "stale"):
+        assert not DAMAGES[damage]([], tmp_path / "case")
+    assert (tmp_path / "real.ckpt").read_bytes() == b"0123"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("20240131", {"notes.txt": "mine"}),
+        ("0001", {"weights.pt": "mine"}),
+        ("0001", {"case.json": '{"of": "law"}'}),
+        ("0001", {"case.json": "no JSON"}),
+        ("unharmed", {"0": "mine"}),
+        ("unharmed", {"notes.txt": "mine"}),
+        ("report.json", "mine"),
+        ("report.html", "mine"),
+        ("campaign.json", '{"format": "mine"}'),
+        ("campaign.lock", "mine"),
+        ("thesis.tex", "mine"),
+    ],
+)
+def test_a_directory_with_something_of_the_users_is_left_alone(name: str, content: Any, tmp_path: Path) -> None:
+    """Also where it has a name that a chaos run gives."""
+    root = tmp_path / "runs"
+    if isinstance(content, dict):
+        (root / name).mkdir(parents=True)
+        for each, text in content.items():
+            (root / name / each).write_text(text)
+    else:
+        root.mkdir()
+        (root / name).write_text(content)
+    before = digest(root)
+    with pytest.raises(ConfigurationError, match=f"runs holds {name}, which no chaos run has written"):
+        resumable.chaos.run([sys.executable, SMALL], directory="runs", points=1)
+    assert [one[:2] + one[4:] for one in digest(root) if "campaign.lock" not in one[0] or content == "mine"] == [
+        one[:2] + one[4:] for one in before
+    ]
+
+
+def test_a_link_in_the_directory_is_not_followed(tmp_path: Path) -> None:
+    found = resumable.chaos.run([*[sys.executable, SMALL], "--other-data"], points=1)
+    assert not found.ok
+    case = found.failed[0].directory
+    case.rename(tmp_path / "kept")
+    case.symlink_to(tmp_path / "kept")
+    with pytest.raises(ConfigurationError, match="holds 0001, which no chaos run has written"):
+        resumable.chaos.run([sys.executable, SMALL], points=1)
+    assert (tmp_path / "kept" / "case.json").exists()
+
+
+def test_what_a_campaign_left_is_removed_by_the_next_one_and_a_replay_by_the_next_replay() -> None:
+    words = [sys.executable, SMALL]
+    place = resumable.chaos.run([*words, "--other-data"], points=1).failed[0].directory
+    assert not resumable.chaos.replay(place).ok
+    assert not resumable.chaos.replay(place).ok
+    (place / "replay" / "case.json").unlink()
+    with pytest.raises(ConfigurationError, match="0001 holds replay, which no chaos run has written"):
+        resumable.chaos.replay(place)
+    assert resumable.chaos.run(words, points=1).ok
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}", "no JSON"])
+def test_a_variable_that_names_no_plan_does_no_harm(content: str | None, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    if content is not None:
+        plan.write_text(content)
+    code = "import resumable, os; print(len(list(resumable.wrap([1, 2], seed=0))), os.open, resumable.faults._observer)"
+    environment = {**os.environ, VARIABLE: str(plan)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "2 <built-in function open> None\n"
+    assert done.stderr.count("ChaosWarning") == 1
+    assert f"{VARIABLE} names {plan}, which is no plan of a chaos run" in done.stderr
+    assert f"unset {VARIABLE}" in done.stderr
+
+
+def test_a_plan_is_gone_when_its_start_is_over() -> None:
+    """A process that outlives it, with the variable in its environment, would else redirect what it writes."""
+    place = resumable.chaos.run([sys.executable, SMALL, "--other-data"], points=1).failed[0].directory
+    assert not list(place.glob("attempt-*/plan.json"))
+    assert len(list(place.glob("attempt-*/plan.done.json"))) == 2
+
+
+@pytest.mark.slow
+def test_ranks_of_torchrun_are_redirected(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = f"""
+import os, pathlib, torch.distributed as dist
+dist.init_process_group("gloo")
+loader = resumable.wrap(list(range(16)), batch_size=2, seed=0)
+store = resumable.CheckpointStore({str(tmp_path / "abs")!r})
+if (last := store.latest()) is not None: loader.load_state_dict(last["loader"])
+dist.barrier()
+for epoch in loader.epochs(2):
+    for batch in epoch:
+        pathlib.Path({str(tmp_path)!r}, f"rank-{{dist.get_rank()}}").write_text("x")
+        if dist.get_rank() == 0: store.save(epoch.number * 4 + loader.cursor.step, {{"loader": loader.state_dict()}})
+        dist.barrier()
+"""
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *script(text)[1:]]
+    found = resumable.chaos.run(words, points=1, faults=["kill", "truncate"])
+    assert found.ok, found.timeline()
+    assert {path.name for path in tmp_path.iterdir()} == {"train.py", "runs"}
