@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from resumable.faults import point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from typing_extensions import TypeVar  # type checkers bring it along, and know its `default`
+
     from resumable.loader import Loader
 
-__all__ = ["BatchIterator", "Epoch", "deliver"]
+    T_co = TypeVar("T_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)
+
+__all__ = ["BatchIterator", "Epoch", "T_co", "deliver"]
 
 
-def deliver(loader: Loader, epoch: int) -> Any:
+def deliver(loader: Loader[T_co], epoch: int) -> T_co:
     """Deliver the next batch of an epoch; for iterators, and for integrations that drive a loader themselves.
 
     Raises:
@@ -22,7 +30,7 @@ def deliver(loader: Loader, epoch: int) -> Any:
     """
     point("loader.fetch", loader)
     try:
-        batch = loader.progress.next_batch(epoch)
+        batch: T_co = loader.progress.next_batch(epoch)
     except StopIteration:
         if loader.progress.acknowledged.epoch > epoch:
             point("loader.epoch_end", loader)
@@ -31,7 +39,7 @@ def deliver(loader: Loader, epoch: int) -> Any:
     return batch
 
 
-class BatchIterator:
+class BatchIterator(Generic[T_co]):
     """Batches up to the end of the epoch in which the loader stands at the first `next()`.
 
     All iterators of a loader share its place: each batch is delivered once. Where the place is set by
@@ -43,7 +51,7 @@ class BatchIterator:
             where that has no batch left.
     """
 
-    def __init__(self, loader: Loader, epoch: int | None = None) -> None:
+    def __init__(self, loader: Loader[T_co], epoch: int | None = None) -> None:
         self._loader = loader
         self._only = epoch
         self._epoch = -1
@@ -51,10 +59,10 @@ class BatchIterator:
         self._start = 0  # position in the epoch at which it was begun
         self._over = False
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T_co]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> T_co:
         if self._over:
             raise StopIteration
         if self._moves != self._loader.progress.moves:
@@ -75,7 +83,7 @@ class BatchIterator:
         if self._only is not None and self._epoch != self._only:
             self._epoch = -1
 
-    def _after_end(self, *, nothing_left: bool) -> Any:
+    def _after_end(self, *, nothing_left: bool) -> T_co:
         """End, or go on with the next epoch where the last batch had been delivered before this iterator began."""
         if self._only is None and nothing_left and self._loader.cursor.epoch != self._epoch:
             self._moves = -1
@@ -84,7 +92,7 @@ class BatchIterator:
         raise StopIteration
 
 
-class Epoch:
+class Epoch(Generic[T_co]):
     """One epoch of `Loader.epochs`: iterate over it for its batches.
 
     Args:
@@ -92,11 +100,11 @@ class Epoch:
         number: of the epoch, from 0.
     """
 
-    def __init__(self, loader: Loader, number: int) -> None:
+    def __init__(self, loader: Loader[T_co], number: int) -> None:
         self._loader = loader
         self.number = number
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T_co]:
         """Return an iterator over the batches of this epoch that are left."""
         return BatchIterator(self._loader, self.number)
 

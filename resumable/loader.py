@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from resumable._state import agree_on_batch, check_intact, check_position, check_same, parse
 from resumable.cursor import Cursor
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.faults import notice, point
 from resumable.feeds import IndexedFeed
-from resumable.iteration import BatchIterator, Epoch
+from resumable.iteration import BatchIterator, Epoch, T_co
 from resumable.progress import Progress
 from resumable.schedule import check_share
 from resumable.world import World
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Loader"]
 
 
-class Loader:
+class Loader(Generic[T_co]):
     """Iterates over batches, and can be stopped and resumed at any of them. `resumable.wrap` makes one.
 
     Iterating goes on where the loader stands: after `break`, or after a state was loaded, the next `for` goes through
@@ -61,7 +61,7 @@ class Loader:
 
     # ------------------------------------------------------------------ iterating
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T_co]:
         """Return an iterator over the rest of this epoch, or over the next one where nothing is left.
 
         Nothing is read before its first `next()`: an iterator that is thrown away costs nothing and changes nothing.
@@ -88,7 +88,7 @@ class Loader:
             raise TypeError("this source has no length: nobody knows before its end how many batches an epoch has")
         return schedule.total(schedule.beginning(epoch, self.cursor))
 
-    def epochs(self, total: int) -> Iterator[Epoch]:
+    def epochs(self, total: int) -> Iterator[Epoch[T_co]]:
         """Iterate over the epochs up to the number `total`, from the one in which the loader stands.
 
             for epoch in loader.epochs(10):
