@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from resumable._distribution import UPGRADE
 from resumable.cursor import Cursor
 from resumable.errors import StateFormatError, StateMismatchError, StateMismatchWarning
 
@@ -99,7 +100,7 @@ def parse(values: Any) -> State:
     if version > FORMAT:
         raise StateFormatError(
             f"the state was written by a newer version of resumable: format {version}, this version reads up to "
-            f"{FORMAT}.\nNothing was loaded. Upgrade resumable to the version that wrote it, or a newer one."
+            f"{FORMAT}.\nNothing was loaded. Use the version that wrote it, or a newer one: {UPGRADE}"
         )
     try:
         return _read(values)

@@ -42,7 +42,7 @@ def attempt(first: int, last: int, *, ended: bool) -> Attempt:
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda module: None if module in {"rich", "sklearn"} else object())
-    with pytest.raises(MissingDependencyError, match=r"rich, scikit-learn.*\n.*pip install \"resumable\[demo\]\""):
+    with pytest.raises(MissingDependencyError, match=r"rich, scikit-learn.*\n.*pip install \"resumable-data\[demo\]\""):
         extras.check_extras()
 
 
