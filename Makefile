@@ -20,12 +20,12 @@ say = @echo "[$$(($$(date +%s) - $(BEGAN))) s] $(1)"
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: .venv-demo/.ready  ## kill real training runs with SIGKILL, resume them, compare; in an environment without a compiler
-	$(call say,demo: kill and resume training runs of every source that is installed in .venv-demo)
+demo: .venv-demo/.ready  ## kill real training runs with SIGKILL, resume them, compare
+	$(call say,demo: training runs are killed and resumed)
 	@PYTHONUNBUFFERED=1 .venv-demo/bin/python -m resumable.demo
 
-demo-all: .venv/.ready  ## the same with every source: DALI, FFCV and TensorFlow, too
-	$(call say,demo-all: kill and resume training runs of every source)
+demo-all: .venv/.ready  ## the same with every source, DALI, FFCV and TensorFlow included
+	$(call say,demo-all: training runs of every source are killed and resumed)
 	@PYTHONUNBUFFERED=1 $(BIN)/python -m resumable.demo
 
 docs: .venv-docs/.ready  ## build the documentation; a broken link fails
@@ -82,7 +82,7 @@ setup: .venv/.ready  ## make the environment with every framework
 # Where the default index has only the build with CUDA:  make demo TORCH='torch --index-url https://download.pytorch.org/whl/cpu'
 # Unlike pip, Python compiles only the modules that are imported: that is half of the time.
 .venv-demo/.ready: pyproject.toml
-	$(call say,making .venv-demo: torch, scikit-learn and Lightning from wheels; about 1 GB)
+	$(call say,making .venv-demo: torch and scikit-learn and Lightning as wheels; about 1 GB)
 	@test -x .venv-demo/bin/python || $(PYTHON) -m venv .venv-demo
 	$(call say,pip install $(TORCH))
 	@.venv-demo/bin/python -c 'import torch' 2>/dev/null || .venv-demo/bin/python $(PIP) --no-compile $(TORCH)
