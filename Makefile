@@ -46,8 +46,8 @@ test-long: lint types docs  ## every test, whole grids included; run before each
 	$(call say,done)
 
 coverage: .venv/.ready  ## lines and branches that the tests reach, child processes included, as a table per folder
-	$(PYTEST) -m 'not long' --cov --cov-report=
-	@$(BIN)/python -m tests.coverage_table
+	$(PYTEST) -m 'not long' --cov --cov-report=json:.coverage.json
+	@$(BIN)/python tests/coverage_by_folder.py .coverage.json
 
 lint: .venv/.ready  ## ruff, all rules
 	$(call say,lint: ruff with all rules)
