@@ -10,7 +10,7 @@ PIP := -m pip --disable-pip-version-check install
 # The tests of a file, or of a class, run in one process.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadscope
 PYTEST := PYTHONUNBUFFERED=1 $(BIN)/python -m pytest $(PARALLEL)
-# Each phase says when it begins, in seconds since `make` did.
+# Each phase says when it begins, in seconds since make did; the text is one argument to make, and in quotes to the shell.
 BEGAN := $(shell date +%s)
 say = @echo "[$$(($$(date +%s) - $(BEGAN))) s] $(1)"
 
@@ -33,7 +33,7 @@ docs: .venv-docs/.ready  ## build the documentation; a broken link fails
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
 
 test: lint types docs  ## everything that continuous integration runs
-	$(call say,tests: all but those that `make test-long` adds)
+	$(call say,tests: pytest without what only test-long runs)
 	$(PYTEST) -m 'not long'
 	$(call say,done)
 
@@ -41,7 +41,7 @@ test-fast: .venv/.ready  ## the tests that take seconds
 	$(PYTEST) -m 'not slow and not long'
 
 test-long: lint types docs  ## every test, whole grids included; run before each release
-	$(call say,tests: all)
+	$(call say,tests: pytest with whole grids)
 	$(PYTEST)
 	$(call say,done)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -86,6 +88,36 @@ def test_no_test_is_left_to_the_long_ones_alone(cells: str, says: str, tmp_path:
     result = subprocess.run([*command, "--collect-only", str(tmp_path)], capture_output=True, text=True, check=False)
     assert says in result.stdout + result.stderr, result.stdout + result.stderr
     assert result.returncode == (0 if says == "collected" else pytest.ExitCode.USAGE_ERROR)
+
+
+def test_the_phases_of_make_are_told_as_they_are_written() -> None:
+    """A comma would end the text, and a backquote or a dollar would run what follows."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    told = re.findall(r"\$\(call say,(.*)\)$", text, flags=re.MULTILINE)
+    assert len(told) == text.count("$(call say,") > 10
+    assert [words for words in told if re.search(r"[,`\"\\$]", words.replace("$(TORCH)", ""))] == []
+
+
+def make(*arguments: str) -> str:
+    """Return what make prints; it may be make that runs these tests."""
+    command = [shutil.which("make") or "make", "--no-print-directory", *arguments]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_make_test_tells_each_of_its_phases() -> None:
+    said = make("--dry-run", "test")
+    phases = re.findall(r"^echo .* s\] (lint|types|docs|tests|done)", said, flags=re.MULTILINE)
+    assert phases == ["lint", "types", "docs", "tests", "done"]
+    assert "pytest --numprocesses auto" in said
+    assert "-m 'not long'" in said
+
+
+def test_the_help_lists_every_target() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.search(r"^\.PHONY: (.*)$", text, flags=re.MULTILINE)
+    assert targets is not None
+    assert sorted(line.split()[0] for line in make("help").splitlines()) == sorted(targets[1].split())
 
 
 def test_the_limits_are_far_from_what_a_test_takes_and_in_this_order() -> None:

@@ -6,6 +6,7 @@ import io
 import os
 import re
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -90,8 +91,7 @@ def test_all_sources_are_run_unless_some_are_chosen() -> None:
 
 def hide(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
     """Make an environment of this one in which some modules are not installed."""
-    find = catalogue.find_spec
-    monkeypatch.setattr(catalogue, "find_spec", lambda name: None if name in modules else find(name))
+    monkeypatch.setattr(catalogue, "find_spec", lambda name: None if name in modules else find_spec(name))
 
 
 def test_sources_that_are_left_out_are_named_with_the_command_that_installs_what_they_need(
