@@ -97,7 +97,7 @@ def run(folder: Path, *arguments: str) -> None:
     child = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env={**environment, "PYTHONPATH": ".", "PYTHONWARNINGS": WARNINGS},
+        env={**environment, "PYTHONPATH": os.pathsep.join([".", str(ROOT)]), "PYTHONWARNINGS": WARNINGS},
         capture_output=True,
         text=True,
         check=False,
