@@ -1,70 +1,113 @@
-# Everything sets itself up: `make test` and `make demo` work on a fresh clone as one command and are quick the second time.
+# Everything sets itself up: `make demo` and `make test` work on a fresh clone as one command, and are quick the second time.
+#
+# Three environments, so that nobody waits for what they do not use: .venv-demo and .venv-docs, made by pip alone from the
+# extra of their name, and .venv with every framework, for which FFCV is compiled.
 
 PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
+BIN := .venv/bin
 TORCH ?= torch==2.13.0
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-READY := $(VENV)/.ready
+PIP := -m pip --disable-pip-version-check install
 # The tests of a file, or of a class, run in one process.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadscope
+PYTEST := PYTHONUNBUFFERED=1 $(BIN)/python -m pytest $(PARALLEL)
+# Each phase says when it begins, in seconds since make did; the text is one argument to make, and in quotes to the shell.
+BEGAN := $(shell date +%s)
+say = @echo "[$$(($$(date +%s) - $(BEGAN))) s] $(1)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types docs test test-fast demo chaos bench format clean
+.PHONY: help setup lint types docs test test-fast test-long coverage demo demo-all chaos bench format clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(READY)  ## make the virtual environment
+demo: .venv-demo/.ready  ## kill real training runs with SIGKILL, resume them, compare
+	$(call say,demo: training runs are killed and resumed)
+	@PYTHONUNBUFFERED=1 .venv-demo/bin/python -m resumable.demo
 
-# FFCV is compiled when it is installed, against OpenCV and libturbojpeg; whoever may install Debian's packages gets them.
-SYSTEM := libopencv-dev libturbojpeg0-dev pkg-config
-ASROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
+demo-all: .venv/.ready  ## the same with every source, DALI, FFCV and TensorFlow included
+	$(call say,demo-all: training runs of every source are killed and resumed)
+	@PYTHONUNBUFFERED=1 $(BIN)/python -m resumable.demo
 
-# torch goes first and by itself, so that its build is chosen once and every later package takes it as it is.
-# Where the default index has only the build with CUDA:  make TORCH='torch --index-url https://download.pytorch.org/whl/cpu'
-$(READY): pyproject.toml
-	@pkg-config --exists opencv4 libturbojpeg || \
-	  { $(ASROOT) apt-get update -qq && DEBIAN_FRONTEND=noninteractive $(ASROOT) apt-get install -y -qq $(SYSTEM); } >/dev/null || \
-	  { echo "FFCV needs OpenCV and libturbojpeg to be compiled. Install $(SYSTEM) or what your system calls them."; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install $(TORCH)
-	$(PIP) install --editable '.[dev]'
-	@touch $@
-
-lint: $(READY)  ## ruff, all rules
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-
-types: $(READY)  ## mypy, strict
-	$(BIN)/mypy
-
-docs: $(READY)  ## build the documentation; a broken link fails
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-
-test-fast: $(READY)  ## the tests that take seconds
-	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow'
+docs: .venv-docs/.ready  ## build the documentation; a broken link fails
+	$(call say,docs: mkdocs with every warning as an error)
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
 
 test: lint types docs  ## everything that continuous integration runs
-	$(BIN)/python -m pytest $(PARALLEL)
+	$(call say,tests: pytest without what only test-long runs)
+	$(PYTEST) -m 'not long'
+	$(call say,done)
 
-demo: $(READY)  ## kill real training runs with SIGKILL, resume them, compare
-	$(BIN)/python -m resumable.demo
+test-fast: .venv/.ready  ## the tests that take seconds
+	$(PYTEST) -m 'not slow and not long'
+
+test-long: lint types docs  ## every test, whole grids included; run before each release
+	$(call say,tests: pytest with whole grids)
+	$(PYTEST)
+	$(call say,done)
+
+coverage: .venv/.ready  ## lines and branches that the tests reach, child processes included, as a table per folder
+	$(PYTEST) -m 'not long' --cov --cov-report=json:.coverage.json
+	@$(BIN)/python tests/coverage_by_folder.py .coverage.json
+
+lint: .venv/.ready  ## ruff, all rules
+	$(call say,lint: ruff with all rules)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: .venv/.ready  ## mypy, strict
+	$(call say,types: mypy in strict mode)
+	@$(BIN)/mypy
 
 # A part of it:  make chaos SOURCES=list,lightning POINTS=1 ; the page is written by a run of all sources.
 SOURCES ?=
 POINTS ?= 2
 JOBS ?= 2
-chaos: $(READY)  ## every kind of fault against every source; writes docs/reference/chaos.md
+chaos: .venv/.ready  ## every kind of fault against every source; writes docs/reference/chaos.md
 	$(BIN)/python -m resumable.demo.chaos --points $(POINTS) --jobs $(JOBS) \
 	  $(if $(SOURCES),--sources $(SOURCES),--page docs/reference/chaos.md)
 
-bench: $(READY)  ## the figures of docs/reference/benchmarks.md, measured anew
+bench: .venv/.ready  ## measure the figures of docs/reference/benchmarks.md again
 	$(BIN)/python -m benchmarks
 
-format: $(READY)  ## let ruff fix what it can
+format: .venv/.ready  ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) site dist runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-demo .venv-docs site dist runs .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+setup: .venv/.ready  ## make the environment with every framework
+
+# torch goes first and by itself, so that its build is chosen once and every later package takes it as it is.
+# Where the default index has only the build with CUDA:  make demo TORCH='torch --index-url https://download.pytorch.org/whl/cpu'
+# Unlike pip, Python compiles only the modules that are imported: that is half of the time.
+.venv-demo/.ready: pyproject.toml
+	$(call say,making .venv-demo: torch and scikit-learn and Lightning as wheels; about 1 GB)
+	@test -x .venv-demo/bin/python || $(PYTHON) -m venv .venv-demo
+	$(call say,pip install $(TORCH))
+	@.venv-demo/bin/python -c 'import torch' 2>/dev/null || .venv-demo/bin/python $(PIP) --no-compile $(TORCH)
+	$(call say,pip install this package and its extra demo)
+	@.venv-demo/bin/python $(PIP) --no-compile --editable '.[demo]'
+	@touch $@
+
+.venv-docs/.ready: pyproject.toml
+	$(call say,making .venv-docs: mkdocs and its plugins; about 100 MB)
+	@test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python $(PIP) --no-compile --editable '.[docs]'
+	@touch $@
+
+# FFCV is compiled when it is installed, against OpenCV and libturbojpeg; whoever may install Debian's packages gets them.
+SYSTEM := libopencv-dev libturbojpeg0-dev pkg-config
+ASROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
+
+.venv/.ready: pyproject.toml
+	$(call say,making .venv: every framework; about 5 GB and some minutes)
+	@pkg-config --exists opencv4 libturbojpeg || \
+	  { $(ASROOT) apt-get update -qq && DEBIAN_FRONTEND=noninteractive $(ASROOT) apt-get install -y -qq $(SYSTEM); } >/dev/null || \
+	  { echo "FFCV needs OpenCV and libturbojpeg to be compiled. Install $(SYSTEM) or what your system calls them."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(call say,pip install $(TORCH))
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python $(PIP) $(TORCH)
+	$(call say,pip install this package and its extra dev)
+	@$(BIN)/python $(PIP) --editable '.[dev]'
+	@touch $@

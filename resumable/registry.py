@@ -6,6 +6,7 @@ import importlib
 import inspect
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from resumable._distribution import pip_install
 from resumable.checks import check_plain
 from resumable.errors import ConfigurationError, MissingDependencyError, UnsupportedError
 from resumable.feeds import ElementFeed, Feed, IndexedFeed
@@ -34,22 +35,22 @@ class Entry(NamedTuple):
     install: str
 
 
-_FFCV = Entry("resumable.backends.ffcv:adapt", 'pip install "resumable[ffcv]"')
+_FFCV = Entry("resumable.backends.ffcv:adapt", pip_install("ffcv"))
 _SEQUENCE = Entry("resumable.backends.sequence:adapt", "")
 _ITERABLE = Entry("resumable.backends.iterable:adapt", "")
 
-_DALI = Entry("resumable.backends.dali.native.adapter:adapt", 'pip install "resumable[dali]"')
+_DALI = Entry("resumable.backends.dali.native.adapter:adapt", pip_install("dali"))
 
-_TFDS = Entry("resumable.backends.tfds:adapt", 'pip install "resumable[tfds]"')
-_TFDATA = Entry("resumable.backends.tfdata:adapt", 'pip install "resumable[tf]"')
+_TFDS = Entry("resumable.backends.tfds:adapt", pip_install("tfds"))
+_TFDATA = Entry("resumable.backends.tfdata:adapt", pip_install("tf"))
 _OF_TFDATA = _TFDATA._replace(path="resumable.backends.tfdata:refuse_iterators")
 
 _adapters: dict[str, Entry] = {
-    "torch.utils.data.dataloader.DataLoader": Entry("resumable.backends.torch:adapt", 'pip install "resumable[torch]"'),
+    "torch.utils.data.dataloader.DataLoader": Entry("resumable.backends.torch:adapt", pip_install("torch")),
     "nvidia.dali.plugin.base_iterator._DaliBaseIterator": _DALI,
     "resumable.backends.dali.native.turns.InTurn": _DALI,
     "resumable.backends.dali.elastic.source.Source": Entry(
-        "resumable.backends.dali.elastic.backend:adapt", 'pip install "resumable[dali,torch]"'
+        "resumable.backends.dali.elastic.backend:adapt", pip_install("dali", "torch")
     ),
     "resumable.backends.tfds.source.TfdsSource": _TFDS,
     "tensorflow_datasets.core.data_sources.base.BaseDataSource": _TFDS,

@@ -5,8 +5,21 @@ from __future__ import annotations
 import pytest
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of the conformance suite that start processes belong to the slow part."""
+@pytest.hookimpl(tryfirst=True)  # before tests are deselected
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of the conformance suite that start processes are slow; and no promise is tested by long tests alone."""
     for item in items:
         if item.name.startswith("test_a_fresh_process"):
             item.add_marker(pytest.mark.slow)
+    if not any("::" in argument for argument in config.args):  # one cell of a grid may be run alone
+        _check_long(items)
+
+
+def _check_long(items: list[pytest.Item]) -> None:
+    """See that every test with cells for `make test-long` has others, which `make test` runs."""
+    long, others = (
+        {item.nodeid.partition("[")[0] for item in items if (item.get_closest_marker("long") is not None) is wanted}
+        for wanted in (True, False)
+    )
+    if alone := sorted(long - others):
+        raise pytest.UsageError(f"`make test` runs nothing of {', '.join(alone)}: leave a sample of it without `long`")

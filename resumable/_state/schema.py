@@ -28,6 +28,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from resumable._distribution import UPGRADE
 from resumable._state.format1 import upgrade
 from resumable._state.source import SourceState, parse_source
 from resumable.cursor import Cursor
@@ -138,7 +139,7 @@ def parse(values: Any, can: Capabilities) -> State:
     if version > FORMAT:
         raise StateFormatError(
             f"the state was written by a newer version of resumable: format {version}, this version reads up to "
-            f"{FORMAT}.\nNothing was loaded. Upgrade resumable to the version that wrote it, or a newer one."
+            f"{FORMAT}.\nNothing was loaded. Use the version that wrote it, or a newer one: {UPGRADE}"
         )
     try:
         return _read(upgrade(values) if version == 1 else values, can)

@@ -9,6 +9,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
+from resumable._distribution import pip_install
 from resumable.checkpoint.reports import in_one_line
 from resumable.errors import CheckpointError, MissingDependencyError
 
@@ -20,7 +21,9 @@ def import_torch() -> Any:
     try:
         return importlib.import_module("torch")
     except ImportError as error:
-        message = "CheckpointStore writes torch's format, and torch is not installed: pip install 'resumable[torch]'"
+        message = (
+            f"CheckpointStore writes torch's format, and torch is not installed.\nInstall it: {pip_install('torch')}"
+        )
         raise MissingDependencyError(message) from error
 
 

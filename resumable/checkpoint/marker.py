@@ -11,6 +11,7 @@ import os
 import re
 from typing import BinaryIO
 
+from resumable._distribution import UPGRADE
 from resumable.errors import CheckpointError, CorruptCheckpointError
 
 __all__ = ["ALGORITHM", "FORMAT", "MARKER", "OURS", "Marker", "corrupt"]
@@ -53,7 +54,7 @@ class Marker:
             raise CheckpointError(
                 f"The marker of step {step} was written by a newer version, and using an older step would lose work.\n"
                 f"  its format:                    {found}\n  the newest this version reads: {FORMAT}\n"
-                f"Update with `pip install --upgrade resumable`, or `delete({step})` to do without it."
+                f"Update with `{UPGRADE}`, or `delete({step})` to do without it."
             )
         with contextlib.suppress(TypeError):
             marker = cls(**fields)

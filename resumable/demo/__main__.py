@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from resumable.demo.announcement import announce
 from resumable.demo.extras import check_extras
 from resumable.demo.options import parse_options
 from resumable.demo.processes import ProcessError
@@ -15,6 +16,8 @@ def main() -> int:
     options = parse_options()
     try:
         check_extras()
+        sys.stdout.write(announce(options))
+        sys.stdout.flush()  # the imports of the next line take seconds
         from resumable.demo.command import run_demo  # noqa: PLC0415  # imports what was just looked for
 
         return run_demo(options)

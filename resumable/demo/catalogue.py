@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from resumable.errors import ConfigurationError
 
-__all__ = ["SOURCES", "Source", "find_source", "installed"]
+__all__ = ["SOURCES", "Source", "find_source", "installed", "missing_extras"]
 
 _MODULE = "resumable.demo.sources"
 _LOOP = "resumable.demo.training"
@@ -16,6 +16,16 @@ _DALI = "resumable.demo.dali:make_dali"
 _TORCH = ("torch", "torch._dynamo")
 _TRAINER = (*_TORCH, "pytorch_lightning")
 _DALIS = "nvidia.dali.plugin.pytorch"
+# The extra that brings a module. One inside of a package is found by importing the package, so the outermost are looked
+# for; that of nvidia is empty, and shared by others.
+_EXTRAS = {
+    "torch": "torch",
+    "pytorch_lightning": "lightning",
+    "nvidia.dali": "dali",
+    "ffcv": "ffcv",
+    "tensorflow_datasets": "tfds",
+    "tensorflow": "tf",
+}
 
 
 class Source(NamedTuple):
@@ -65,14 +75,18 @@ SOURCES = {
 
 def installed() -> list[Source]:
     """Return the sources whose frameworks are there."""
-    return [source for source in SOURCES.values() if all(map(_is_there, source.slow))]
+    return [source for source in SOURCES.values() if not missing_extras(source)]
+
+
+def missing_extras(source: Source) -> list[str]:
+    """Return the extras that bring what a source needs and what is not installed."""
+    needed = {module for module in _EXTRAS if any(f"{slow}.".startswith(f"{module}.") for slow in source.slow)}
+    return [_EXTRAS[module] for module in _EXTRAS if module in needed and not _is_there(module)]
 
 
 def _is_there(module: str) -> bool:
-    # A module inside of a package is found by importing the package; that of nvidia is empty, and shared by others.
-    name = "nvidia.dali" if module.startswith("nvidia.") else module.partition(".")[0]
     try:
-        return find_spec(name) is not None
+        return find_spec(module) is not None
     except ModuleNotFoundError:
         return False
 

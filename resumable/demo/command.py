@@ -70,5 +70,5 @@ def _report(console: Console, comparisons: Sequence[Comparison]) -> bool:
             console.print(f"{source.label}: {difference}", style="red", markup=False)
     different = sum(not comparison.verdict.identical for comparison in comparisons)
     kills = sum(not attempt.ended for comparison in comparisons for attempt in comparison.attempts)
-    console.print(f"{len(comparisons)} runs, {kills} kills, {different} runs that differ from the unharmed ones.")
+    console.print(f"{len(comparisons)} runs, {kills} kills, {different} runs that differ from the baseline runs.")
     return different == 0

@@ -69,7 +69,8 @@ class Experiment:
         kills = plan_kills(unharmed, self.kills, f"{self.seed} {self.source.label}")
 
         def watch_killed(number: int, attempt: Attempt) -> None:
-            watch(f"killed {number} of {self.kills}", attempt.last, unharmed.last)
+            doing = f"resumed after kill {number} of {self.kills}" if number else "run to be killed"
+            watch(doing, attempt.last, unharmed.last)
 
         run = Run(self.source, self.data, self.directory / "killed", nurseries[::-1], watch_killed)
         attempts = run_to_end(run, kills)
@@ -77,7 +78,7 @@ class Experiment:
 
     def _run_unharmed(self, nurseries: Sequence[Nursery], watch: Watch) -> Attempt:
         def watch_unharmed(_: int, attempt: Attempt) -> None:
-            watch("unharmed run", attempt.last, None)
+            watch("baseline run", attempt.last, None)
 
         run = Run(self.source, self.data, self.directory / "unharmed", nurseries, watch_unharmed)
         return run_to_end(run, [])[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
+from resumable._distribution import pip_install
 from resumable.errors import MissingDependencyError, UnsupportedError
 
 __all__ = ["check_extras"]
@@ -31,5 +32,5 @@ def check_extras() -> None:
     if missing:
         raise MissingDependencyError(
             f"the demo needs {', '.join(missing)}, which cannot be imported here.\n"
-            'Install what it needs: pip install "resumable[demo]"'
+            f"Install what it needs: {pip_install('demo')}"
         )

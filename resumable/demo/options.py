@@ -24,6 +24,7 @@ class Options(NamedTuple):
         seed: chooses the moments.
         jobs: how many training runs at a time.
         output: directory for the picture.
+        all_installed: nobody chose the sources; they are all that are installed.
     """
 
     sources: list[Source]
@@ -31,6 +32,7 @@ class Options(NamedTuple):
     seed: int
     jobs: int
     output: Path
+    all_installed: bool = False
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
@@ -38,13 +40,12 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     parser = ArgumentParser(
         prog="python -m resumable.demo",
         description="Kill real training runs with SIGKILL at random moments, resume them, and compare them with "
-        "unharmed ones. Exits with 1 if anything differs.",
+        "baseline runs. Exits with 1 if anything differs.",
     )
     parser.add_argument(
         "--backends",
         nargs="+",
         type=_source,
-        default=installed(),
         metavar="NAME",
         help=f"some of {', '.join(SOURCES)}; or module:function, which takes the digits and returns what "
         "resumable.wrap gave (default: all that are installed)",
@@ -54,7 +55,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--jobs", type=_positive, default=2, help="training runs at a time (default: 2)")
     parser.add_argument("--output", type=Path, default=Path("runs/demo"), help="directory (default: runs/demo)")
     given = parser.parse_args(arguments)
-    return Options(given.backends, given.kills, given.seed, given.jobs, given.output)
+    sources = given.backends or installed()
+    return Options(sources, given.kills, given.seed, given.jobs, given.output, all_installed=not given.backends)
 
 
 def _source(name: str) -> Source:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from threading import Event
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run_all"]
 
+_BEGAN = time.monotonic()
 _NURSERIES = 2  # so that a resumed process comes from another interpreter than the killed one
 _COLUMNS = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[doing]}")
 
@@ -58,18 +60,29 @@ class _StoppedError(Exception):
 
 def _run_one(experiment: Experiment, nurseries: list[Nursery], progress: Progress, stop: Event) -> Comparison:
     comparison = experiment.run(nurseries, _follow(experiment, progress, stop))
-    if not progress.console.is_terminal:
-        word = "identical" if comparison.verdict.identical else "differs"
-        progress.console.print(f"{experiment.source.label}: {word}", markup=False)
+    kills = sum(not attempt.ended for attempt in comparison.attempts)
+    word = "identical to" if comparison.verdict.identical else "DIFFERS from"
+    _tell(progress, f"{experiment.source.label}: {word} the baseline run after {kills} kills")
     return comparison
 
 
 def _follow(experiment: Experiment, progress: Progress, stop: Event) -> Callable[[str, int, int | None], None]:
-    task = progress.add_task(experiment.source.label, total=None, doing="unharmed run")
+    """Show what an experiment does: as a bar on a terminal, elsewhere in a line for each process."""
+    label = experiment.source.label
+    task = progress.add_task(label, total=None, doing="baseline run")
+    last = ""
 
     def watch(doing: str, count: int, total: int | None) -> None:
+        nonlocal last
         if stop.is_set():
             raise _StoppedError
         progress.update(task, completed=count, total=total, doing=doing)
+        if doing != last and not progress.console.is_terminal:
+            _tell(progress, f"{label}: {doing}")
+        last = doing
 
     return watch
+
+
+def _tell(progress: Progress, text: str) -> None:
+    progress.console.print(f"[{time.monotonic() - _BEGAN:.0f} s] {text}", markup=False)

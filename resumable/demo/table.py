@@ -33,14 +33,14 @@ _COLUMNS = (
 _CAPTION = (
     "Places are epoch.step: the epoch, and how many of its batches are in the weights.\n"
     "Scores are the evaluations at the ends of epochs. Weights are compared bit for bit.\n"
-    "Milliseconds pass from loading the state to the first batch; cold: in the unharmed run."
+    "Milliseconds pass from loading the state to the first batch; cold: in the baseline run."
 )
 
 
 def make_table(comparisons: Iterable[Comparison]) -> Table:
     """Make the table."""
     table = Table(
-        title="Killed with SIGKILL and resumed, compared with an unharmed run",
+        title="Killed with SIGKILL and resumed, compared with a baseline run",
         caption=_CAPTION,
         box=box.HORIZONTALS,
         padding=0,

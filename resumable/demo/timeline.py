@@ -45,7 +45,7 @@ def draw_timeline(comparisons: Sequence[Comparison], path: Path) -> None:
 def _draw_panel(panel: Axes, comparison: Comparison) -> None:
     identical = comparison.verdict.identical
     panel.set_title(comparison.source.label, loc="left", fontsize=10)
-    words, color = ("identical to the unharmed run", "#228833") if identical else ("DIFFERS", _KILLED)
+    words, color = ("identical to the baseline run", "#228833") if identical else ("DIFFERS", _KILLED)
     panel.set_title(words, loc="right", fontsize=9, color=color)
     seen = 0
     for row, attempt in enumerate(comparison.attempts):

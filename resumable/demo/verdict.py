@@ -86,7 +86,7 @@ def _check_resumes(attempts: Sequence[Attempt]) -> str:
 
 def _check_stream(unharmed: Attempt, attempts: Sequence[Attempt]) -> str:
     history = effective_history(attempts)
-    return _describe("stream: batch", "the unharmed run", unharmed.batches, "the resumed run", history)
+    return _describe("stream: batch", "the baseline run", unharmed.batches, "the resumed run", history)
 
 
 def _check_retrained(attempts: Sequence[Attempt]) -> str:
@@ -106,7 +106,7 @@ def _check_evaluations(unharmed: Attempt, attempts: Sequence[Attempt]) -> str:
     for number, attempt in enumerate(attempts):
         found = {score["epoch"]: score for score in attempt.evaluations}
         known = {epoch: score for epoch, score in expected.items() if epoch in found}
-        if text := _describe("evaluations: epoch", "the unharmed run", known, f"attempt {number}", found):
+        if text := _describe("evaluations: epoch", "the baseline run", known, f"attempt {number}", found):
             return text
     return ""
 
@@ -115,14 +115,14 @@ def _check_scores(unharmed: Attempt, final: Attempt) -> str:
     """See that the checkpoints carried each evaluation once: none was skipped by a resume, and none doubled."""
     expected, found = ([score["epoch"] for score in attempt.scores] for attempt in (unharmed, final))
     if expected != found:
-        return f"evaluations: of the epochs {found} in the resumed run, of {expected} in the unharmed run"
+        return f"evaluations: of the epochs {found} in the resumed run, of {expected} in the baseline run"
     return "" if unharmed.scores == final.scores else "evaluations: those in the checkpoints differ"
 
 
 def _check_weights(unharmed: Attempt, final: Attempt) -> str:
     if final.weights == unharmed.weights is not None:
         return ""
-    return f"weights: {final.weights} in the resumed run, {unharmed.weights} in the unharmed run"
+    return f"weights: {final.weights} in the resumed run, {unharmed.weights} in the baseline run"
 
 
 def _describe(what: str, here: str, expected: Mapping[int, Any], there: str, found: Mapping[int, Any]) -> str:

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the helpers stand beside the t
 
 import numpy as np
 import pytest
+from coverings import covering, meetings
 from dali_pipelines import (
     BATCH,
     FILES,
@@ -154,9 +155,19 @@ def test_every_policy(case: Case) -> None:
     check_options(case, stride=2)
 
 
+SAMPLE = covering(GRID, strength=3)
+
+
+def test_any_three_options_meet_in_the_sample_of_the_grid() -> None:
+    assert len(SAMPLE) <= len(GRID) / 3
+    assert set().union(*(meetings(case, 3) for case in SAMPLE)) == set().union(*(meetings(case, 3) for case in GRID))
+
+
 @WARNED
 @pytest.mark.slow
-@pytest.mark.parametrize("case", GRID, ids=str)
+@pytest.mark.parametrize(
+    "case", [case if case in SAMPLE else pytest.param(case, marks=pytest.mark.long) for case in GRID], ids=str
+)
 def test_every_combination(case: Case) -> None:
     check_options(case, stride=1)
 

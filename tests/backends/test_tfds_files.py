@@ -467,7 +467,10 @@ def test_a_set_without_its_features_is_refused(copy: str) -> None:
 
 @pytest.mark.parametrize(
     ("module", "command"),
-    [("tensorflow_datasets", r'pip install "resumable\[tfds\]"'), ("array_record", r'pip install "resumable\[tfds\]"')],
+    [
+        ("tensorflow_datasets", r'pip install "resumable-data\[tfds\]"'),
+        ("array_record", r'pip install "resumable-data\[tfds\]"'),
+    ],
 )
 def test_a_missing_package_is_named_with_the_command(
     module: str, command: str, monkeypatch: pytest.MonkeyPatch

@@ -214,7 +214,7 @@ def test_the_page_is_one_file_with_a_picture() -> None:
 
 def test_without_matplotlib_the_page_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(page, "find_spec", lambda _: None)
-    with pytest.raises(MissingDependencyError, match=r"matplotlib.*\n.*pip install \"resumable\[chaos\]\""):
+    with pytest.raises(MissingDependencyError, match=r"matplotlib.*\n.*pip install \"resumable-data\[chaos\]\""):
         report(outcome(7, ok=False)).html()
     report(outcome(7, ok=False)).save(tmp_path)
     text = (tmp_path / "report.html").read_text()

@@ -67,7 +67,7 @@ def test_a_missing_filesystem_package_gives_the_command(monkeypatch: pytest.Monk
 def test_a_missing_torch_gives_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     for verify in (True, False):
-        with pytest.raises(MissingDependencyError, match=r"pip install 'resumable\[torch\]'"):
+        with pytest.raises(MissingDependencyError, match=r'pip install "resumable-data\[torch\]"'):
             CheckpointStore(tmp_path, verify=verify).save(0, {})
     assert not files(tmp_path)
 

@@ -17,7 +17,7 @@ SLOW = {"tqdm", "importlib.metadata", "asyncio", "matplotlib", "rich", "resumabl
 
 # From the bottom to the top; a module may import from the layers below its own, and from its own package.
 LAYERS = [
-    {"errors", "_version", "closing", "durable"},
+    {"errors", "_version", "_distribution", "closing", "durable"},
     {"keyed", "world", "naming", "faults"},
     {"samplers", "randomness", "rng", "cursor"},
     {"schedule", "seeding"},

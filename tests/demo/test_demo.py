@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,7 @@ def test_killed_runs_are_identical_and_nothing_is_left_behind(tmp_path: Path) ->
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stderr == ""
     assert "3 runs, 9 kills, 0 runs that differ" in result.stdout
+    assert_it_says_what_it_does(result.stdout.splitlines())
     rows = [line.split() for line in result.stdout.splitlines()]
     for label in ("list", "IterableDataset", "Lightning,"):
         (row,) = [row for row in rows if row[:1] == [label] and row[-3].isdigit() and len(row) > 8]
@@ -104,12 +106,21 @@ def test_killed_runs_are_identical_and_nothing_is_left_behind(tmp_path: Path) ->
     assert processes_in(tmp_path) == []
 
 
+def assert_it_says_what_it_does(lines: list[str]) -> None:
+    assert lines[0].startswith("3 sources to train from")
+    told = [re.sub(r"^\[\d+ s\] ", "", line) for line in lines if re.match(r"\[\d+ s\] list: ", line)]
+    kills = [f"list: resumed after kill {number} of 3" for number in (1, 2, 3)]
+    verdict = "list: identical to the baseline run after 3 kills"
+    assert told == ["list: baseline run", "list: run to be killed", *kills, verdict]
+
+
 def test_planted_faults_are_found_and_the_files_are_kept(tmp_path: Path) -> None:
     (tmp_path / "planted.py").write_text(dedent(PLANTED))
     result = run_command(tmp_path, "--backends", "planted:make_unstable", "planted:make_forgetful")
     assert result.returncode == 1, result.stdout + result.stderr
     assert "planted:make_unstable: stream: batch 1 is the first of" in result.stdout
     assert "planted:make_unstable: weights:" in result.stdout
+    assert "planted:make_unstable: DIFFERS from the baseline run after 3 kills" in result.stdout
     assert "planted:make_forgetful: stream: batch" in result.stdout
     assert "2 runs, 6 kills, 2 runs that differ" in result.stdout
     (kept,) = (tmp_path / "out").glob("runs-*")

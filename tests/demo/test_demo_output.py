@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
 
-from resumable.demo import extras
+from resumable.demo import catalogue, extras
 from resumable.demo.__main__ import main
+from resumable.demo.announcement import announce
 from resumable.demo.attempt import Attempt, Place, Trained
 from resumable.demo.catalogue import SOURCES, find_source
 from resumable.demo.experiment import Comparison
@@ -42,7 +45,7 @@ def attempt(first: int, last: int, *, ended: bool) -> Attempt:
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda module: None if module in {"rich", "sklearn"} else object())
-    with pytest.raises(MissingDependencyError, match=r"rich, scikit-learn.*\n.*pip install \"resumable\[demo\]\""):
+    with pytest.raises(MissingDependencyError, match=r"rich, scikit-learn.*\n.*pip install \"resumable-data\[demo\]\""):
         extras.check_extras()
 
 
@@ -84,6 +87,42 @@ def test_a_bad_option_is_refused(arguments: list[str], says: str, capsys: pytest
 def test_all_sources_are_run_unless_some_are_chosen() -> None:
     assert parse_options([]).sources == list(SOURCES.values())
     assert parse_options(["--backends", "list", "a:b"]).sources == [SOURCES["list"], find_source("a:b")]
+
+
+def hide(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+    """Make an environment of this one in which some modules are not installed."""
+    monkeypatch.setattr(catalogue, "find_spec", lambda name: None if name in modules else find_spec(name))
+
+
+def test_sources_that_are_left_out_are_named_with_the_command_that_installs_what_they_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hide(monkeypatch, "nvidia.dali", "ffcv", "tensorflow", "tensorflow_datasets")
+    options = parse_options([])
+    said = announce(options)
+    assert said.startswith("10 sources to train from, each twice: a baseline run, and a run that is killed 3 times")
+    left_out = dict(re.findall(r"^  (.*): (pip install .*)$", said, flags=re.MULTILINE))
+    assert set(left_out) == {source.label for source in SOURCES.values()} - {source.label for source in options.sources}
+    assert left_out["Lightning, FFCV"] == 'pip install "resumable-data[ffcv]"'
+    assert left_out["tf.data, shuffle buffer"] == 'pip install "resumable-data[tf]"'
+    assert "`make demo-all`" in said
+
+
+def test_an_extra_is_named_for_every_module_that_a_source_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for source in SOURCES.values():
+        assert catalogue.missing_extras(source) == []
+    monkeypatch.setattr(catalogue, "find_spec", lambda _: None)
+    assert catalogue.missing_extras(SOURCES["lightning-dali"]) == ["torch", "lightning", "dali"]
+    assert catalogue.missing_extras(SOURCES["tfds"]) == ["torch", "tfds"]
+    for source in SOURCES.values():
+        assert len(catalogue.missing_extras(source)) == len({module.partition(".")[0] for module in source.slow})
+
+
+def test_nothing_is_left_out_where_sources_were_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, "ffcv")
+    said = announce(parse_options(["--backends", "list", "--kills", "1"]))
+    assert said.startswith("1 source to train from, each twice: a baseline run, and a run that is killed 1 time with")
+    assert "Left out" not in said
 
 
 def comparisons() -> list[Comparison]:

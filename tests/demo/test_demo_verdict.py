@@ -82,7 +82,7 @@ def test_finds_a_batch_that_came_at_another_place() -> None:
     attempts[2].batches[13] = Trained(Place(1, 4), "digest 13")
     verdict = compare(unharmed(), attempts, planned=2)
     assert "batch 13" in verdict.stream
-    assert "digest 13 at 1.04 in the resumed run, digest 13 at 1.03 in the unharmed run" in verdict.stream
+    assert "digest 13 at 1.04 in the resumed run, digest 13 at 1.03 in the baseline run" in verdict.stream
 
 
 def test_finds_a_lost_batch() -> None:
@@ -95,7 +95,7 @@ def test_finds_a_lost_batch() -> None:
 def test_finds_a_batch_too_many() -> None:
     attempts = killed_twice()
     attempts[2].batches[TOTAL + 1] = batch(TOTAL + 1)
-    assert "missing in the unharmed run" in compare(unharmed(), attempts, planned=2).stream
+    assert "missing in the baseline run" in compare(unharmed(), attempts, planned=2).stream
 
 
 def test_finds_an_evaluation_that_gave_something_else() -> None:
@@ -109,7 +109,7 @@ def test_finds_a_skipped_and_a_doubled_evaluation(epochs: list[int]) -> None:
     attempts = killed_twice()
     attempts[2].scores = [score(epoch) for epoch in epochs]
     verdict = compare(unharmed(), attempts, planned=2)
-    assert f"of the epochs {epochs} in the resumed run, of [0, 1] in the unharmed run" in verdict.evaluations
+    assert f"of the epochs {epochs} in the resumed run, of [0, 1] in the baseline run" in verdict.evaluations
 
 
 def test_an_evaluation_may_be_repeated_by_a_resume_as_long_as_the_checkpoint_has_it_once() -> None:
@@ -122,7 +122,7 @@ def test_finds_other_weights() -> None:
     attempts = killed_twice()
     attempts[2].weights = "other weights"
     verdict = compare(unharmed(), attempts, planned=2)
-    assert verdict.weights == "weights: other weights in the resumed run, the weights in the unharmed run"
+    assert verdict.weights == "weights: other weights in the resumed run, the weights in the baseline run"
 
 
 def test_no_weights_at_all_are_not_the_same_weights() -> None:

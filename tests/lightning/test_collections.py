@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pytorch_lightning.utilities import CombinedLoader
@@ -13,6 +13,9 @@ from pytorch_lightning.utilities import CombinedLoader
 sys.path.insert(0, str(Path(__file__).parent))
 from sources import MAKERS
 from trainer_runs import Model, PlannedError, SaveAlways, SaveOnce, check_rest, fit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MODES = ("max_size_cycle", "min_size", "max_size")
 SHORT, LONG = 3, 7
@@ -23,11 +26,18 @@ def combined(kind: str, mode: str) -> CombinedLoader:
     return CombinedLoader(loaders, mode)  # type: ignore[arg-type]  # the modes are literals there
 
 
-@pytest.mark.parametrize("window", [1, 2])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    "kind", [kind if kind in {"indexed", "replay"} else pytest.param(kind, marks=pytest.mark.slow) for kind in MAKERS]
-)
+def grid() -> Iterator[Any]:
+    """Give every kind in every mode with both windows; in `make test` with one of them, in turn."""
+    for kind_number, kind in enumerate(MAKERS):
+        for mode_number, mode in enumerate(MODES):
+            for window in (1, 2):
+                sampled = window == 1 + (kind_number + mode_number) % 2
+                fast = kind in {"indexed", "replay"}
+                marks = [pytest.mark.slow] * (not fast) + [pytest.mark.long] * (not sampled)
+                yield pytest.param(kind, mode, window, marks=marks)
+
+
+@pytest.mark.parametrize(("kind", "mode", "window"), list(grid()))
 def test_loaders_of_different_lengths(kind: str, mode: str, window: int, tmp_path: Path) -> None:
     saver = SaveAlways(tmp_path)
     options: dict[str, Any] = {"max_epochs": 2, "accumulate_grad_batches": window}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -146,17 +147,42 @@ def uninterrupted(kind: str, options: tuple[tuple[str, Any], ...], *, validates:
     return fit(Model(), MAKERS[kind](), validation() if validates else None, **dict(options))
 
 
+def sample() -> set[tuple[str, str]]:
+    """Choose who is tried at each moment: an indexed loader, and the kind that was tried least at moments of its kind.
+
+    The whole grid is for `make test-long`.
+    """
+    chosen: set[tuple[str, str]] = set()
+    tried: Counter[tuple[str, str]] = Counter()
+    for row in ROWS:
+        others = [kind for kind in (SIZED if row.sized else MAKERS) if kind != "indexed"]
+        other = min(others, key=lambda kind: (tried[kind, row.hook], tried[kind, row.begins]))
+        tried.update([(other, row.hook), (other, row.begins)])
+        chosen |= {(row.name, "indexed"), (row.name, other)}
+    return chosen
+
+
+SAMPLE = sample()
+
+
+def marks(row: Row, kind: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] * (kind != "indexed") + [pytest.mark.long] * ((row.name, kind) not in SAMPLE)
+
+
 CASES = [
-    pytest.param(
-        row,
-        kind,
-        id=f"{row.name}, {kind}",
-        marks=[] if kind in {"indexed", "snapshot"} else [pytest.mark.slow],
-    )
+    pytest.param(row, kind, id=f"{row.name}, {kind}", marks=marks(row, kind))
     for row in ROWS
     for kind in MAKERS
     if kind in SIZED or not row.sized
 ]
+
+
+def test_the_sample_of_the_grid_has_each_kind_of_loader_at_each_kind_of_moment() -> None:
+    for kind in MAKERS:
+        rows = [row for row in ROWS if (row.name, kind) in SAMPLE]
+        assert {row.hook for row in rows} >= {"on_train_batch_end", "on_exception"}, kind
+        assert {row.begins for row in rows} == {row.begins for row in ROWS}, kind
+    assert {name for name, _ in SAMPLE} == {row.name for row in ROWS}
 
 
 @pytest.mark.parametrize(("row", "kind"), CASES)

@@ -89,7 +89,7 @@ except MissingDependencyError as error:
 @pytest.mark.slow
 def test_neither_package() -> None:
     output = subprocess.run([sys.executable, "-c", _NONE], capture_output=True, text=True, check=True)
-    assert 'pip install "resumable[lightning]"' in output.stdout
+    assert 'pip install "resumable-data[lightning]"' in output.stdout
 
 
 def test_a_subclass_is_a_callback_with_the_same_part_of_the_checkpoint() -> None:

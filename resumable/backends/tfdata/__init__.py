@@ -3,10 +3,11 @@
 try:
     import tensorflow as tf  # noqa: F401  # everything below relies on it
 except ImportError as error:
+    from resumable._distribution import pip_install
     from resumable.errors import MissingDependencyError
 
     raise MissingDependencyError(
-        'tf.data pipelines need TensorFlow, which cannot be imported here.\nInstall it: pip install "resumable[tf]"'
+        f"tf.data pipelines need TensorFlow, which cannot be imported here.\nInstall it: {pip_install('tf')}"
     ) from error
 
 from resumable.backends.tfdata.adapter import adapt, refuse_iterators

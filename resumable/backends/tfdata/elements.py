@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import tensorflow as tf
 
+from resumable._distribution import pip_install
 from resumable.errors import ConfigurationError, MissingDependencyError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def converter(convert: Convert) -> Callable[[Any], Any]:
         import torch  # noqa: PLC0415  # an extra, and only where it was asked for
     except ImportError as error:
         raise MissingDependencyError(
-            'convert="torch" needs torch, which cannot be imported here.\nInstall it: pip install "resumable[torch]"'
+            f'convert="torch" needs torch, which cannot be imported here.\nInstall it: {pip_install("torch")}'
         ) from error
 
     def to_tensor(value: Any) -> Any:

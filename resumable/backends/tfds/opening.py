@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from resumable._distribution import pip_install
 from resumable.backends.tfds.decoding import Decoding, choose_decoder
 from resumable.backends.tfds.index_cache import default_folder
 from resumable.backends.tfds.layout import layout_of
@@ -117,7 +118,7 @@ def _find(dataset: Any, data_dir: Any) -> tuple[Any, str]:
     """Return the `DatasetInfo` and the folder of a data set."""
     if importlib.util.find_spec("tensorflow_datasets") is None:
         raise MissingDependencyError(
-            'tensorflow_datasets is not installed.\nInstall it: pip install "resumable[tfds]" (it needs no TensorFlow)'
+            f"tensorflow_datasets is not installed.\nInstall it: {pip_install('tfds')} (it needs no TensorFlow)"
         )
     import tensorflow_datasets as tfds  # noqa: PLC0415  # half a second
 
@@ -155,7 +156,7 @@ def _records(layout: Layout, reader: str, where: Path | None, *, verify: bool) -
         return TFRecords(layout, where, verify=verify)
     if importlib.util.find_spec("array_record") is None:
         raise MissingDependencyError(
-            'array_record files need the package array_record.\nInstall it: pip install "resumable[tfds]"'
+            f"array_record files need the package array_record.\nInstall it: {pip_install('tfds')}"
         )
     return ArrayRecords(layout)
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from resumable._distribution import pip_install
 from resumable.chaos.report.table import COLUMNS, describe_result, make_rows
 from resumable.chaos.report.text import describe_violations, make_timeline, told
 from resumable.errors import MissingDependencyError
@@ -100,4 +101,4 @@ def _picture(report: Report, *, needs_picture: bool) -> str:
 
 _CAPTION = "<p>A row for each start and rank; the axis counts the steps of the unharmed run.</p>"
 _NEEDS = "needs matplotlib, which cannot be imported here"
-_INSTALL = 'Install it: pip install "resumable[chaos]"'
+_INSTALL = f"Install it: {pip_install('chaos')}"

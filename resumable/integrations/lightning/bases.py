@@ -10,6 +10,7 @@ import importlib
 import sys
 from typing import Any
 
+from resumable._distribution import pip_install
 from resumable.errors import MissingDependencyError
 
 __all__ = ["with_callback_bases"]
@@ -44,6 +45,5 @@ def _import_one() -> str:
             continue
         return package
     raise MissingDependencyError(
-        "the Lightning callback needs Lightning, which is not installed.\n"
-        'Install it: pip install "resumable[lightning]"'
+        f"the Lightning callback needs Lightning, which is not installed.\nInstall it: {pip_install('lightning')}"
     )

@@ -10,6 +10,7 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
+from resumable._distribution import UPGRADE
 from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def check_names(trainer: Any) -> None:
         raise UnsupportedError(
             f"this version of {package} has no {', '.join(missing)} in its Trainer.\n"
             "The batches that it trains on could not be followed, and a checkpoint would not fit them. Use a version "
-            "from 2.2 to 2.6, or a newer resumable."
+            f"from 2.2 to 2.6, or a newer version of this package: {UPGRADE}"
         )
 
 

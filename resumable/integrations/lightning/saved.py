@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from resumable import rng
+from resumable._distribution import UPGRADE
 from resumable.errors import PromiseWarning, StateFormatError, StateMismatchError
 from resumable.integrations.lightning.place import Place
 from resumable.integrations.lightning.ranks import RankState, is_shared
@@ -69,7 +70,7 @@ class Saved:
         if type(version) is not int or version > FORMAT:
             raise StateFormatError(
                 f"the checkpoint's part of ResumableCallback is of format {version!r}, and this version of resumable "
-                f"reads up to {FORMAT}.\nNothing was loaded. Upgrade resumable to the version that wrote it."
+                f"reads up to {FORMAT}.\nNothing was loaded. Use the version that wrote it, or a newer one: {UPGRADE}"
             )
         try:
             ranks = [RankState(one["loaders"], one["generators"], exact=one["exact"]) for one in values["ranks"]]
