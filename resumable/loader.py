@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from resumable.closing import close
 from resumable.cursor import Cursor
 from resumable.errors import ConfigurationError, UnsupportedError
-from resumable.faults import notice, point
+from resumable.faults import point
 from resumable.feeds import IndexedFeed
 from resumable.iteration import BatchIterator, Epoch
 from resumable.schedule import check_share
@@ -50,7 +50,6 @@ class Loader:
         self._untouched = True  # nothing was opened or loaded yet
         self._moves = 0  # how often the place was set from outside, by loading or seeking
         self._auto = options.ack == "auto"
-        notice("loader.wrapped")
 
     def __bool__(self) -> bool:
         """A loader is true, also where nobody knows its length."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from resumable.backend import IndexedBackend, ReplayBackend
 from resumable.checks import check_plain
 from resumable.errors import ConfigurationError, MissingDependencyError, UnsupportedError
+from resumable.faults import notice
 from resumable.feeds import ElementFeed, Feed, IndexedFeed
 from resumable.loader import Loader
 from resumable.options import Options
@@ -165,6 +166,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         snapshot_every=snapshot_every,
     )
     backend, options = _adapt(source, options)
+    notice("loader.wrapped")
     return Loader(_feed(backend, options), options)
 
 

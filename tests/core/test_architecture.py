@@ -17,7 +17,8 @@ SLOW = {"tqdm", "importlib.metadata", "asyncio", "matplotlib", "rich", "resumabl
 
 # From the bottom to the top; a module may import from the layers below its own, and from its own package.
 LAYERS = [
-    {"errors", "_version", "faults", "closing", "durable"},
+    {"errors", "_version", "closing", "durable"},
+    {"faults"},
     {"keyed", "world", "naming"},
     {"samplers", "randomness", "rng", "cursor"},
     {"schedule", "seeding"},
