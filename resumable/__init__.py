@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from resumable import errors, faults, rng, samplers
 from resumable._version import __version__
-from resumable.backend import IndexedBackend, ReplayBackend, Request, SnapshotBackend
 from resumable.cursor import Cursor
 from resumable.errors import ResumableError
 from resumable.iteration import Epoch
 from resumable.loader import Loader
 from resumable.options import Options
+from resumable.protocols import Capabilities, IndexedBackend, ReplayBackend, Request, SnapshotBackend
 from resumable.registry import register, wrap
 from resumable.world import World
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from resumable.checkpoint import CheckpointStore
 
 __all__ = [
+    "Capabilities",
     "CheckpointStore",
     "Cursor",
     "Epoch",

@@ -15,7 +15,7 @@ from resumable.seeding import Seeding
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from resumable.backend import Request
+    from resumable.protocols import Request
 
 __all__ = ["Reader", "indices_of"]
 

@@ -6,20 +6,19 @@ import importlib
 import inspect
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from resumable.backend import IndexedBackend, ReplayBackend
 from resumable.checks import check_plain
 from resumable.errors import ConfigurationError, MissingDependencyError, UnsupportedError
-from resumable.faults import notice
 from resumable.feeds import ElementFeed, Feed, IndexedFeed
 from resumable.loader import Loader
 from resumable.options import Options
+from resumable.protocols import IndexedBackend, ReplayBackend
 from resumable.samplers import Sequential, Shuffle
 from resumable.samplers.base import check_length
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from resumable.backend import Backend
+    from resumable.protocols import Backend
     from resumable.randomness import Randomness
     from resumable.samplers import Sampler
     from resumable.schedule import Tail
@@ -166,7 +165,6 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         snapshot_every=snapshot_every,
     )
     backend, options = _adapt(source, options)
-    notice("loader.wrapped")
     return Loader(_feed(backend, options), options)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from resumable.checks import length_of
 from resumable.errors import OnePassError, StateMismatchError, UnsupportedError
 from resumable.naming import name_of
+from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,7 +81,7 @@ class FunctionBackend:
         self._function = function
         self._takes_epoch = _takes_epoch(function, name)
         self.identity = {"source": name}
-        self.length = length
+        self.capabilities = Capabilities(length=length)
         self._iterator: _Watched | None = None
 
     def open(self, epoch: int) -> Iterator[Any]:
@@ -123,9 +124,9 @@ class ObjectBackend:
         self.identity = {"source": name}
 
     @property
-    def length(self) -> int | None:
-        """Number of elements per epoch, asked for once before anything was read; None where the source has none."""
-        return self._length
+    def capabilities(self) -> Capabilities:
+        """The number of elements per epoch, asked for before anything was read; and how to begin a later epoch."""
+        return Capabilities(length=self._length, reopen=self._reopen)
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Begin an epoch."""
@@ -150,7 +151,7 @@ class ObjectBackend:
         _needs_state(self._methods, self.identity["source"])[1](snapshot)
         return _Watched(_iterate(self.identity["source"], self._source))
 
-    def reopen(self, epoch: int, snapshot: Any) -> Iterator[Any]:
+    def _reopen(self, epoch: int, snapshot: Any) -> Iterator[Any]:
         """Give the source the state that it had between two epochs, and begin the later one, as `open` does."""
         self._used = True
         _needs_state(self._methods, self.identity["source"])[1](snapshot)

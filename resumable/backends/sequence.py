@@ -17,8 +17,8 @@ from resumable.reading import Reader
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from resumable.backend import Request
     from resumable.options import Options
+    from resumable.protocols import Request
 
 __all__ = ["SequenceBackend", "adapt"]
 

@@ -5,25 +5,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
+    from resumable._state import Mark, SourceState
     from resumable.cursor import Cursor
+    from resumable.protocols import Capabilities
     from resumable.schedule import Schedule
-    from resumable.state import Mark
     from resumable.world import World
 
-__all__ = ["Feed", "remedies_of"]
+__all__ = ["Feed"]
 
 
 class Feed(Protocol):
     """Opens a backend's stream at any mark, one epoch at a time."""
 
-    def facts(self) -> dict[str, Any]:
-        """Return what must be the same in the run that saved a state and the one that loads it."""
+    @property
+    def unit(self) -> str:
+        """What a position counts: "sample" or "element"."""
         ...
 
-    def remedies(self) -> Mapping[str, str]:
-        """Return what to do about a difference in a fact, by the fact's name; those that its backend knows."""
+    @property
+    def backend(self) -> Any:
+        """The source of the batches."""
+        ...
+
+    @property
+    def can(self) -> Capabilities:
+        """What the backend declares."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Return what must be the same in the run that saved a state and the one that loads it."""
         ...
 
     def schedule(self, global_batch: int) -> Schedule | None:
@@ -38,24 +50,22 @@ class Feed(Protocol):
         """Return where the epoch after the cursor's begins."""
         ...
 
-    def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
-        """Yield the rest of the mark's epoch: batches, each with the cursor behind it."""
+    def leave(self, mark: Mark, global_batch: int) -> SourceState | None:
+        """Return the source's state at the beginning of the next epoch, as the loop leaves this one at a mark."""
         ...
 
     def world(self) -> World:
         """Return the ranks that share a global batch."""
         ...
 
-    def native(self, *, asked: bool = True) -> dict[str, Any] | None:
-        """Return the source's own snapshot behind the batch that was yielded last, where it has one.
+    def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
+        """Yield the rest of the mark's epoch: batches, each with the cursor after it."""
+        ...
+
+    def source_state(self, *, asked: bool = True) -> SourceState | None:
+        """Return the source's own state after the batch that was yielded last, where it has one.
 
         Args:
             asked: it becomes part of a state; otherwise it is only kept for the case that it will.
         """
         ...
-
-
-def remedies_of(backend: Any) -> dict[str, str]:
-    """Return a backend's `remedies` under the names that the facts have: `backend.` stands before one without a dot."""
-    said = getattr(backend, "remedies", {})
-    return {name if "." in name else f"backend.{name}": remedy for name, remedy in said.items()}

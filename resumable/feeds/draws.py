@@ -39,7 +39,7 @@ class Draws:
         self._keys = SampleKeys(options.seed, epoch, *stream)
         self._element_keys = BlockCache(self._keys.samples, 1 << 62)
         self._elements: Iterator[Any] = iter(())
-        self._ahead: list[Any] = []  # at most one element
+        self._ahead: list[Any] = []  # drawn, and not taken yet; at most a batch
         self._error: Exception | None = None
 
     def guard(self, key: int | None = None) -> AbstractContextManager[None]:
@@ -58,7 +58,7 @@ class Draws:
         beginning of the new one.
         """
         self.begin(opener)
-        if not self.has_next(0):
+        if not self.has(0):
             self.begin(otherwise)
 
     def take(self, position: int, count: int, *, keep: bool = True) -> list[Any]:
@@ -70,14 +70,23 @@ class Draws:
         drawn = ahead + self._draw(position + len(ahead), count - len(ahead), keep=keep)
         return drawn if keep else [None] * len(drawn)
 
-    def has_next(self, position: int) -> bool:
-        """Tell whether there is another element, by drawing it ahead; if that fails, the next draw fails."""
-        if not self._ahead and self._error is None:
+    @property
+    def is_ahead(self) -> bool:
+        """Whether elements were drawn that are not taken yet."""
+        return bool(self._ahead)
+
+    def has(self, position: int, count: int = 1) -> bool:
+        """Tell whether there are so many more elements, by drawing them ahead; if that fails, the next draw fails."""
+        while len(self._ahead) < count and self._error is None:
             try:
-                self._ahead = self._draw(position, 1, keep=True)
+                drawn = self._draw(position + len(self._ahead), 1, keep=True)
             except Exception as error:  # noqa: BLE001  # of whatever type, it is raised where it belongs
                 self._error = error
-        return bool(self._ahead) or self._error is not None
+            else:
+                if not drawn:
+                    return False
+                self._ahead += drawn
+        return True
 
     def skip(self, position: int, count: int) -> None:
         """Go past `count` elements: by the iterator's own `skip`, or by drawing them.

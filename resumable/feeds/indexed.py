@@ -7,20 +7,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from resumable.errors import BackendError, ConfigurationError
-from resumable.feeds.base import remedies_of
 from resumable.feeds.requests import Requests
+from resumable.protocols import capabilities_of
 from resumable.schedule import Schedule, check_share, share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from resumable.backend import IndexedBackend
+    from resumable._state import Mark
     from resumable.cursor import Cursor
     from resumable.options import Options
+    from resumable.protocols import IndexedBackend
     from resumable.randomness import Randomness
     from resumable.samplers import Sampler
     from resumable.schedule import Tail
-    from resumable.state import Mark
     from resumable.world import World
 
 __all__ = ["IndexedFeed"]
@@ -37,11 +37,14 @@ class IndexedFeed:
         options: seed, world and the rule for uneven shares.
     """
 
+    unit = "sample"
+
     def __init__(
         self, backend: IndexedBackend, sampler: Sampler, tail: Tail, randomness: Randomness, options: Options
     ) -> None:
-        self._backend, self._sampler, self._tail = backend, sampler, tail
+        self.backend, self._sampler, self._tail = backend, sampler, tail
         self._randomness, self._options = randomness, options
+        self.can = capabilities_of(backend)
         self._requests = Requests(sampler, options.seed, keyed=randomness == "sample")
 
     def facts(self) -> dict[str, Any]:
@@ -51,18 +54,14 @@ class IndexedFeed:
     @cached_property
     def _facts(self) -> dict[str, Any]:
         return {
-            "backend.kind": self._backend.kind,
-            **{f"backend.{name}": value for name, value in self._backend.identity.items()},
-            "backend.length": self._backend.length,
+            "backend.kind": self.backend.kind,
+            **{f"backend.{name}": value for name, value in self.backend.identity.items()},
+            "backend.length": self.backend.length,
             "randomness.mode": self._randomness,
             "randomness.seed": self._options.seed,
             **{f"sampler.{name}": value for name, value in self._sampler.spec().items()},
             "tail": self._tail,
         }
-
-    def remedies(self) -> Mapping[str, str]:
-        """Return the backend's."""
-        return remedies_of(self._backend)
 
     def schedule(self, global_batch: int) -> Schedule:
         """Return the epoch's schedule."""
@@ -80,22 +79,23 @@ class IndexedFeed:
         """Return the world that was given, or the one that is there now."""
         return self._options.find_world()
 
-    def native(self, *, asked: bool = True) -> None:
+    def source_state(self, *, asked: bool = True) -> None:
         """Return None: the position says it all."""
 
+    def leave(self, mark: Mark, global_batch: int) -> None:
+        """Return None: the next epoch is just another number."""
+
     def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
-        """Yield the rest of the mark's epoch: batches, each with the cursor behind it."""
+        """Yield the rest of the mark's epoch: batches, each with the cursor after it."""
         schedule, world = self.schedule(global_batch), self._options.find_world()
         check_share(global_batch, world, uneven=self._options.uneven)
         self._check_last(schedule, mark.cursor, world)
         asked: deque[Cursor] = deque()
-        batches = self._backend.read(self._requests.rest_of_epoch(schedule, mark.cursor, world, asked))
+        batches = self.backend.read(self._requests.rest_of_epoch(schedule, mark.cursor, world, asked))
         try:
             for batch in batches:
                 if not asked:
-                    raise BackendError(
-                        f"the backend {self._backend.kind!r} yielded more batches than it was asked for."
-                    )
+                    raise BackendError(f"the backend {self.backend.kind!r} yielded more batches than it was asked for.")
                 yield batch, asked.popleft()
         finally:
             close = getattr(batches, "close", None)
@@ -103,7 +103,7 @@ class IndexedFeed:
                 close()
         if asked:
             raise BackendError(
-                f"the backend {self._backend.kind!r} ended {len(asked)} batches early, at {asked[0]}.\n"
+                f"the backend {self.backend.kind!r} ended {len(asked)} batches early, at {asked[0]}.\n"
                 "Its read() must yield one batch per request."
             )
 

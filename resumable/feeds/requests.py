@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable.backend import Request
 from resumable.keyed import BlockCache
+from resumable.protocols import Request
 from resumable.randomness import SampleKeys
 from resumable.schedule import share
 

@@ -377,7 +377,7 @@ def test_a_state_of_an_epochs_last_batch_that_was_taken_before_its_end_was_known
         feed._take_snapshot(feed._place)  # what `eager` does before it draws
         feed._place.reached = False
         state = loader.state_dict()
-        assert "ended" not in state["native"]
+        assert not state["source_state"]["ended"]
         again = resumable.wrap(source())
         again.load_state_dict(state)
         assert rest_of_run(again, EPOCHS) == run[5:]

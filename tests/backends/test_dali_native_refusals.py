@@ -174,7 +174,7 @@ def test_a_damaged_checkpoint_of_dalis_is_refused() -> None:
     loader = wrapped()
     next(iter(loader))
     state = loader.state_dict()
-    state["native"]["snapshot"]["checkpoints"] = [b"\xff" * 40]
+    state["source_state"]["snapshot"]["checkpoints"] = [b"\xff" * 40]
     loader = wrapped()
     loader.load_state_dict(state)
     with pytest.raises(StateFormatError, match=r"DALI's own checkpoint inside of the state is damaged \(of \[40\] b"):

@@ -51,7 +51,7 @@ def test_a_corrupt_image_leaves_the_last_good_state(tmp_path: Path, asked: bool)
     with pytest.raises(RuntimeError, match="image_random_crop"):
         run()
     state = loader.state_dict()
-    assert state["native"]["skip"] == 0, "what was read before the failure need not be read again"
+    assert state["source_state"]["skip"] == 0, "what was read before the failure need not be read again"
     with pytest.raises(RuntimeError, match="image_random_crop"):
         run()  # nothing is skipped in silence
     assert loader.cursor.step == len(got) < 5

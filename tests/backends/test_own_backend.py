@@ -147,7 +147,7 @@ def test_a_state_that_is_asked_for_has_a_snapshot_of_its_own() -> None:
     loader = resumable.wrap(Costly())
     for _ in zip(range(2), loader, strict=False):
         pass
-    assert loader.state_dict()["native"] == {"snapshot": {"place": 2}, "skip": 0}
+    assert loader.state_dict()["source_state"] == {"snapshot": {"place": 2}, "skip": 0, "ended": False}
 
 
 def test_a_backend_that_breaks_its_protocol_is_told() -> None:

@@ -184,7 +184,7 @@ def test_states_do_not_share_anything_with_the_loader() -> None:
     fresh = resumable.wrap(Nested())
     fresh.load_state_dict(state)
     for shared in (state, fresh.state_dict()):
-        shared["native"]["snapshot"]["inner"]["place"] = 0
+        shared["source_state"]["snapshot"]["inner"]["place"] = 0
     assert fresh.state_dict() == golden
     assert list(fresh) == [3, 4, 5]
 
@@ -224,14 +224,15 @@ def test_a_snapshot_for_a_source_without_a_state_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [{"skip": -1}, {"skip": True}, {"skip": 99}, {"skip": "1"}, {"snapshot": ...}, {"skip": ...}]
+    "damage",
+    [{"skip": -1}, {"skip": True}, {"skip": 99}, {"skip": "1"}, {"snapshot": ...}, {"skip": ...}, {"ended": 1}],
 )
 def test_a_damaged_snapshot_is_refused_at_once(damage: dict[str, Any]) -> None:
     loader = resumable.wrap(Told())
     state = [loader.state_dict() for _ in zip(range(3), loader, strict=False)][-1]
-    native = {name: value for name, value in (state["native"] | damage).items() if value is not ...}
-    with pytest.raises(StateFormatError, match="native"):
-        loader.load_state_dict({**state, "native": native})
+    source = {name: value for name, value in (state["source_state"] | damage).items() if value is not ...}
+    with pytest.raises(StateFormatError, match="skip|snapshot|ended"):
+        loader.load_state_dict({**state, "source_state": source, "digest": None})
 
 
 def test_a_length_that_is_too_small_does_no_harm() -> None:

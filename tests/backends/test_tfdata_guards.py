@@ -219,14 +219,14 @@ def test_a_damaged_state_is_refused() -> None:
     next(iter(loader))
     for damage in (lambda text: text[:-8], lambda text: text[:50] + b"A" + text[51:], lambda text: b""):
         state = loader.state_dict()
-        snapshot = state["native"]["snapshot"]
+        snapshot = state["source_state"]["snapshot"]
         snapshot["state"] = damage(snapshot["state"])
         resumed = resumable.wrap(typical())
         resumed.load_state_dict(state)
         with pytest.raises(StateFormatError, match="in the checkpoint(.|\n)*in this run"):
             next(iter(resumed))
     state = loader.state_dict()
-    del state["native"]["snapshot"]["checksum"]
+    del state["source_state"]["snapshot"]["checksum"]
     resumed = resumable.wrap(typical())
     resumed.load_state_dict(state)
     with pytest.raises(StateFormatError, match="damaged"):

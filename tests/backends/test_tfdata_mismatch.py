@@ -132,7 +132,8 @@ def test_what_only_changes_the_speed_is_accepted(name: str, strategy: str) -> No
 def test_another_version_and_another_strategy_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     state = state_of("symbolic")
     for name, value in (("tensorflow", "1.15.0"), ("strategy", "explicit"), ("structure", "0" * 16)):
-        changed = {**state, "native": {**state["native"], "snapshot": {**state["native"]["snapshot"], name: value}}}
+        source = state["source_state"]
+        changed = {**state, "source_state": {**source, "snapshot": {**source["snapshot"], name: value}}}
         loader = resumable.wrap(base())
         loader.load_state_dict(changed)
         with pytest.raises(resumable.errors.StateMismatchError, match=f"the {name} of the tf.data pipeline differs"):

@@ -682,7 +682,7 @@ class Job:
 
     def bookmark(self) -> None:
         """Remember the place, to make a state of it at any time later."""
-        self.bookmarks += [(loader.bookmark(), loader.state_dict()) for loader in self.loaders]
+        self.bookmarks += [(loader.progress.bookmark(), loader.state_dict()) for loader in self.loaders]
 
     def content(self) -> dict[str, Any]:
         return {"weights": torch.tensor(self.weights, dtype=torch.int64).reshape(-1, 3), "loaders": self.states()}
@@ -700,7 +700,9 @@ class Job:
             loader.load_state_dict(given)
             spoil(given)
             again = loader.state_dict()
-            assert all(again[name] == state.get(name) for name in again if name in {"cursor", "native", "backend"})
+            assert all(
+                again[name] == state.get(name) for name in again if name in {"cursor", "source_state", "backend"}
+            )
         self.weights = [(epoch, step, what) for epoch, step, what in content["weights"].tolist()]
         self.waiting.clear()
         self.model.load(saved)
@@ -738,7 +740,7 @@ class Job:
     def change_acknowledgement(self) -> None:
         """Let the loaders acknowledge instead of the job, or the other way round."""
         for loader in self.loaders:
-            loader.set_ack("auto" if self.model.manual else "manual")
+            loader.progress.set_ack("auto" if self.model.manual else "manual")
         self.waiting.clear()
         self.model.change_acknowledgement()
 

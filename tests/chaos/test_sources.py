@@ -36,7 +36,7 @@ def kind_of(loader: resumable.Loader) -> str:
     if isinstance(loader._feed, IndexedFeed):
         return "indexed"
     next(iter(loader))
-    return "snapshot" if "native" in loader.state_dict() else "replay"
+    return "snapshot" if loader.state_dict()["source_state"] else "replay"
 
 
 def test_every_adapter_and_every_kind_of_backend_has_a_source(monkeypatch: pytest.MonkeyPatch) -> None:

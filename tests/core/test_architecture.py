@@ -18,14 +18,14 @@ SLOW = {"tqdm", "importlib.metadata", "asyncio", "matplotlib", "rich", "resumabl
 # From the bottom to the top; a module may import from the layers below its own, and from its own package.
 LAYERS = [
     {"errors", "_version", "closing", "durable"},
-    {"faults"},
-    {"keyed", "world", "naming"},
+    {"keyed", "world", "naming", "faults"},
     {"samplers", "randomness", "rng", "cursor"},
     {"schedule", "seeding"},
     {"checks"},
-    {"state", "backend", "options", "reading"},
+    {"protocols", "options"},
+    {"_state", "reading"},
     {"feeds"},
-    {"iteration"},
+    {"progress", "iteration"},
     {"loader"},
     {"registry"},
     {"backends", "integrations", "checkpoint"},

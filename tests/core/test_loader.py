@@ -280,8 +280,8 @@ def test_what_is_no_state_is_refused(wrong: Any) -> None:
 
 
 def test_a_newer_state_is_refused() -> None:
-    with pytest.raises(StateFormatError, match="newer version of resumable: format 2, this version reads up to 1"):
-        make().load_state_dict({**state_after(1), "format": 2})
+    with pytest.raises(StateFormatError, match="newer version of resumable: format 3, this version reads up to 2"):
+        make().load_state_dict({**state_after(1), "format": 3})
 
 
 def test_a_truncated_state_is_refused_whatever_is_missing() -> None:

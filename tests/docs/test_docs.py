@@ -42,7 +42,7 @@ QUOTED = [
     ("docs/explanation/concepts.md", "resumable.cursor", "sample index i "),
     ("docs/reference/errors.md", "resumable.errors", "ResumableError\n"),
     ("docs/reference/errors.md", "resumable.errors", "UserWarning\n"),
-    ("docs/reference/state-format.md", "resumable.state", "format  "),
+    ("docs/reference/state-format.md", "resumable._state.schema", "format  "),
     ("docs/reference/state-format.md", "resumable.integrations.lightning.saved", "format  "),
     ("docs/explanation/lightning.md", "resumable.integrations.lightning.place", "stage "),
 ]

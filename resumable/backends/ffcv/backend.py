@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from resumable.backends.ffcv.code_cache import default_folder
 from resumable.backends.ffcv.compiling import CodeMaker
@@ -12,13 +12,14 @@ from resumable.backends.ffcv.describe import describe_pipelines
 from resumable.backends.ffcv.epoch import EpochRun
 from resumable.backends.ffcv.file import describe_fields, fingerprint, hash_content
 from resumable.backends.ffcv.pipeline import Pipeline
+from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from resumable.backend import Request
     from resumable.backends.ffcv.source import Source
     from resumable.options import Options
+    from resumable.protocols import Request
 
 __all__ = ["FFCVBackend"]
 
@@ -32,11 +33,13 @@ class FFCVBackend:
     """
 
     kind = "ffcv"
-    remedies: ClassVar = {
-        "pipeline": "Give the Loader the pipelines that the run was started with.",
-        "sampler.window": "QUASI_RANDOM shuffles by windows of pages: give the one of the run that saved it, "
-        "wrap(resumable.backends.ffcv.source(loader, window=...)).",
-    }
+    capabilities = Capabilities(
+        hints={
+            "pipeline": "Give the Loader the pipelines that the run was started with.",
+            "sampler.window": "QUASI_RANDOM shuffles by windows of pages: give the one of the run that saved it, "
+            "wrap(resumable.backends.ffcv.source(loader, window=...)).",
+        }
+    )
 
     def __init__(self, source: Source, options: Options) -> None:
         loader = source.loader

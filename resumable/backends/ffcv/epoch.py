@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from ffcv.loader import Loader
 
-    from resumable.backend import Request
     from resumable.backends.ffcv.pipeline import Job, Pipeline
+    from resumable.protocols import Request
 
 __all__ = ["EpochRun"]
 

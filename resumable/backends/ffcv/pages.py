@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ffcv.loader import Loader
 
-    from resumable.backend import Request
+    from resumable.protocols import Request
 
 __all__ = ["needs_all_requests", "opened", "wake_if_readers_died"]
 

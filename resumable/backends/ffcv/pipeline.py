@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from ffcv.loader import Loader
 
-    from resumable.backend import Request
     from resumable.backends.ffcv.compiling import CodeMaker
     from resumable.backends.ffcv.operations import Mode
+    from resumable.protocols import Request
 
 _ALL = slice(None)
 _DRAWS_LATE = (

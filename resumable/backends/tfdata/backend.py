@@ -16,6 +16,7 @@ from resumable.backends.tfdata.guards import check_pipeline
 from resumable.backends.tfdata.passes import Stream, is_endless, with_symbolic_state
 from resumable.backends.tfdata.snapshots import check, seal
 from resumable.errors import PromiseWarning, StateMismatchError
+from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["NativeBackend", "ReplayBackend"]
 
 _LARGE = 64 * 2**20
-_REMEDIES = {
+_HINTS = {
     **dict.fromkeys(
         ("elements", "operations", "parameters", "functions"), "Build the pipeline as in the run that saved the state."
     ),
@@ -48,7 +49,7 @@ class ReplayBackend:
         length: elements per epoch; None where TensorFlow does not know it.
     """
 
-    needs_shard = True
+    _snapshot_every = 1
 
     def __init__(
         self,
@@ -59,8 +60,10 @@ class ReplayBackend:
         length: int | None,
     ) -> None:
         self.kind = f"tf.data/{strategy}"
-        self.remedies = _REMEDIES
-        self.identity, self.length = identity, length
+        self.identity = identity
+        self.capabilities = Capabilities(
+            hints=_HINTS, length=length, needs_shard=True, snapshot_every=self._snapshot_every
+        )
         self._datasets, self._strategy, self._convert = datasets, strategy, convert
 
     def open(self, epoch: int) -> Iterator[Any]:
@@ -81,7 +84,7 @@ class NativeBackend(ReplayBackend):
     there is nothing to save between two epochs.
     """
 
-    snapshot_every = 100
+    _snapshot_every = 100
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -16,7 +16,7 @@ __all__ = ["Facts", "check", "seal"]
 Facts = dict[str, str]
 """Names and values that must be the same in the run that took a snapshot and the one that restores it."""
 
-_REMEDIES = {
+_HINTS = {
     "tensorflow": "Use the version of TensorFlow that the run was started with.",
     "structure": "Build the pipeline as it was: the same operations, batch sizes, buffer sizes and element types.",
     "strategy": "Give tfdata.source(..., strategy=...) the strategy of the run that was stopped.",
@@ -53,7 +53,7 @@ def check(snapshot: Any, facts: Facts) -> bytes:
             raise StateMismatchError(
                 f"the {name} of the tf.data pipeline differs from the checkpoint's, and TensorFlow would restore it "
                 "all the same: with other samples, or with a crash of this process.\n"
-                f"  in the checkpoint: {snapshot.get(name)}\n  in this run:       {own}\n{_REMEDIES[name]} "
+                f"  in the checkpoint: {snapshot.get(name)}\n  in this run:       {own}\n{_HINTS[name]} "
                 "strict=False cannot help here."
             )
     return bytes(state)

@@ -12,6 +12,7 @@ from resumable.backends.tfds.collate import stack
 from resumable.closing import may_wait
 from resumable.faults import point
 from resumable.naming import identity_of
+from resumable.protocols import Capabilities
 from resumable.reading import Reader, indices_of
 from resumable.seeding import Seeding
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
 
-    from resumable.backend import Request
     from resumable.options import Options
+    from resumable.protocols import Request
 
 __all__ = ["TfdsBackend"]
 
@@ -48,7 +49,7 @@ class TfdsBackend:
         self._randomness, self._seeding = options.randomness or "sample", Seeding()
         self.length = len(source)
         self.identity = identity_of(source, options.identity)
-        self.remedies = source.resumable_remedies
+        self.capabilities = Capabilities(hints=source.resumable_hints)
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request."""

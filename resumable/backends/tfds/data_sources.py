@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from resumable.backends.tfds import forks
-from resumable.backends.tfds.layout import REMEDIES, layout_of
+from resumable.backends.tfds.layout import HINTS, layout_of
 from resumable.backends.tfds.opening import default_threads
 from resumable.errors import UnsupportedError
 
@@ -37,7 +37,7 @@ class GuardedSource:
         self.threads = default_threads()
         self.makes_batches = False
         self.resumable_identity = {**layout.identity, "decode": _decoder(source), "fields": "all"}
-        self.resumable_remedies = REMEDIES
+        self.resumable_hints = HINTS
 
     @property
     def user_dataset(self) -> Any:

@@ -15,9 +15,9 @@ from resumable.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["REMEDIES", "Layout", "Run", "layout_of"]
+__all__ = ["HINTS", "Layout", "Run", "layout_of"]
 
-REMEDIES = {
+HINTS = {
     "decode": "Other decoders give other pixels. Give the source the decoder of the run that saved it.",
     "fields": "Give the source the fields of the run that saved it.",
     "layout": "The data set was written into other shards. Give the files that the run was started with.",

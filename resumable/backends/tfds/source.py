@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from resumable.backends.tfds.layout import REMEDIES
+from resumable.backends.tfds.layout import HINTS
 from resumable.backends.tfds.records import TFRecords
 from resumable.schedule import Padding
 
@@ -55,7 +55,7 @@ class TfdsSource(_Base):
         self._layout, self._records, self._decoding = layout, records, decoding
         self._repeats, self._mark_padding, self._add_tfds_id = repeats, mark_padding, add_tfds_id
         self.threads = threads
-        self.resumable_identity, self.resumable_remedies = dict(identity), REMEDIES
+        self.resumable_identity, self.resumable_hints = dict(identity), HINTS
 
     def __len__(self) -> int:
         return len(self._layout) * self._repeats

@@ -18,8 +18,8 @@ from resumable.registry import find_dataset
 from resumable.samplers.base import check_length
 
 if TYPE_CHECKING:
-    from resumable.backend import Backend
     from resumable.options import Options
+    from resumable.protocols import Backend
 
 __all__ = ["adapt"]
 

@@ -9,14 +9,15 @@ from torch.utils.data import get_worker_info
 
 from resumable.backends.torch.engine import Engine, WorkerSetup
 from resumable.naming import identity_of
+from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from torch.utils.data import DataLoader
 
-    from resumable.backend import Request
     from resumable.options import Options
+    from resumable.protocols import Request
     from resumable.reading import Reader
 
 __all__ = ["RequestDataset", "TorchBackend"]
@@ -40,7 +41,7 @@ class TorchBackend:
         self._here = loader.num_workers == 0 and not loader.pin_memory
         self.length = length
         self.identity = identity_of(reader.source, options.identity)
-        self.remedies = getattr(reader.source, "resumable_remedies", {})
+        self.capabilities = Capabilities(hints=getattr(reader.source, "resumable_hints", {}))
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request; without workers, past the `DataLoader` and what it costs."""

@@ -8,13 +8,13 @@ replayed from epoch 0, as its order may depend on what it gave before.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from resumable.backend import Request
 from resumable.backends.torch.engine import Engine, WorkerSetup
 from resumable.backends.torch.indexed import RequestDataset
 from resumable.backends.torch.user_order import Drawn, UserOrder
 from resumable.naming import identity_of
+from resumable.protocols import Capabilities, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from resumable.reading import Reader
 
 __all__ = ["KeptOrderBackend"]
+
+_HINTS = dict.fromkeys(
+    ("batch", "drop_last", "order"), "Make the DataLoader with the options that the run was started with."
+)
 
 
 class KeptOrderBackend:
@@ -37,18 +41,15 @@ class KeptOrderBackend:
     """
 
     kind = "torch-map-own-order"
-    remedies: ClassVar = dict.fromkeys(
-        ("batch", "drop_last", "order"), "Make the DataLoader with the options that the run was started with."
-    )
-    keyed = True
-    needs_shard = True
 
     def __init__(self, loader: DataLoader[Any], reader: Reader, options: Options) -> None:
         self._engine = Engine(loader, RequestDataset(reader), WorkerSetup(loader.worker_init_fn))
         self._order = UserOrder(loader, options)
         self._options = options
         self._batches: _Batches | None = None
-        self.length = self._order.length
+        self.capabilities = Capabilities(
+            hints=_HINTS, length=self._order.length, keyed=True, needs_shard=True, places=_own_places, count=_count
+        )
         self.identity = {
             **identity_of(reader.source, options.identity),
             "samples": len(loader.dataset),  # type: ignore[arg-type]  # map-style has a length
@@ -122,3 +123,14 @@ def _requests(drawn: Iterator[Drawn], ahead: deque[Drawn], epoch: int, rank: int
     for batch in drawn:
         ahead.append(batch)
         yield Request(epoch, batch.step, rank, batch.indices, batch.keys, batch.batch_key)
+
+
+def _own_places(snapshot: Any) -> Any:
+    """Return what of a snapshot is not the sampler's own state."""
+    return [snapshot["step"], snapshot["samples"], snapshot.get("ended", False)]
+
+
+def _count(snapshot: Any) -> int:
+    """Return how many batches were given before a snapshot."""
+    step: int = snapshot["step"]
+    return step

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import DistributedSampler
 
+from resumable._state import check_same
 from resumable.backends.torch.sampler_state import FORMAT, SamplerState, facts_of, parse
 from resumable.cursor import Cursor
 from resumable.errors import ConfigurationError, StateMismatchError
@@ -17,7 +18,6 @@ from resumable.options import check_batch_size
 from resumable.samplers import Sequential, Shuffle
 from resumable.samplers.base import check_length
 from resumable.schedule import Schedule, share
-from resumable.state import check_same
 from resumable.world import World
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from resumable._state import damaged
 from resumable.cursor import Cursor
 from resumable.errors import StateFormatError
-from resumable.state import damaged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

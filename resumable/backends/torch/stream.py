@@ -9,12 +9,13 @@ worker gets its own part back; without states, it draws and drops as many sample
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from resumable.backends.torch.engine import Engine, WorkerSetup
 from resumable.backends.torch.parts import Part, StreamPlan
 from resumable.backends.torch.worker_stream import WorkerStream, has_state
 from resumable.naming import name_of
+from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from resumable.options import Options
 
 __all__ = ["TorchStreamBackend"]
+
+_HINTS = dict.fromkeys(
+    ("batch", "drop_last", "workers"), "Make the DataLoader with the options that the run was started with."
+)
 
 
 class TorchStreamBackend:
@@ -35,11 +40,6 @@ class TorchStreamBackend:
     """
 
     kind = "torch-iterable"
-    remedies: ClassVar = dict.fromkeys(
-        ("batch", "drop_last", "workers"), "Make the DataLoader with the options that the run was started with."
-    )
-    keyed = True
-    needs_shard = True
 
     def __init__(self, loader: DataLoader[Any], options: Options) -> None:
         self._loader, self._options = loader, options
@@ -49,7 +49,14 @@ class TorchStreamBackend:
         self._batches: _Batches | None = None
         self._rotated = False
         self._engine: Engine | None = None
-        self.length = len(loader) if hasattr(loader.dataset, "__len__") else None
+        self.capabilities = Capabilities(
+            hints=_HINTS,
+            length=len(loader) if hasattr(loader.dataset, "__len__") else None,
+            keyed=True,
+            needs_shard=True,
+            places=_own_places,
+            count=_count,
+        )
         self.identity = {
             "source": name_of(loader.dataset, options.identity),
             "batch": loader.batch_size or 0,
@@ -141,3 +148,13 @@ class _Batches:
     def close(self) -> None:
         """Stop the workers."""
         self._running.close()  # type: ignore[attr-defined]  # a generator
+
+
+def _own_places(snapshot: Any) -> Any:
+    """Return what of a snapshot is not a dataset's own state."""
+    return [snapshot["next"], [[part["batches"], part["ended"]] for part in snapshot["workers"]]]
+
+
+def _count(snapshot: Any) -> int:
+    """Return how many batches were given before a snapshot, by all workers together."""
+    return sum(part["batches"] for part in snapshot["workers"])

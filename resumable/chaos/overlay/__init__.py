@@ -11,8 +11,8 @@ case wrote, or else the machine's. A file of the machine is copied before it is 
 in the same case sees what the one before it wrote, as all of this is on the disk.
 
 `sys.addaudithook` refuses what Python's own functions would change past this. Nothing here may import `resumable`: it
-is loaded by itself before the first line of every Python process of the command (`startup/sitecustomize.py`). That is
-why names are imported from modules, and no modules from packages: Python would import the top of the package for those.
+is loaded by itself before the first line of every Python process of the command (`startup/sitecustomize.py`). So
+names are imported from modules, and no modules from packages: Python would import the top of the package for those.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import distributed
 
+from resumable._state import is_shared
 from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -116,8 +117,3 @@ class Notes:
 def _store() -> Any:
     find = getattr(distributed.distributed_c10d, "_get_default_store", None)
     return None if find is None else find()
-
-
-def is_shared(state: Mapping[str, Any]) -> bool:
-    """Tell whether a Loader's state is the same on all ranks: no source's snapshot, and no rank's own stream."""
-    return "native" not in state and "rank" not in state

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable.cursor import Cursor
 from resumable.errors import StateMismatchError
+from resumable.iteration import deliver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -48,8 +49,8 @@ class TrainStream:
         self._number, self._handed, self._on_fetch = number, handed, on_fetch
         self.given: Any = loader  # what the stream stands in for
         self._acks = loader.ack_mode
-        loader.set_ack("manual")
-        loader.begin()  # an interrupted run may have left batches without an answer
+        loader.progress.set_ack("manual")
+        loader.progress.begin()  # an interrupted run may have left batches without an answer
         if loader.epoch > loader.acknowledged.epoch:
             loader.end_epoch()  # nothing is left of it
         self._home = loader.state_dict() if same_epoch else None
@@ -81,10 +82,10 @@ class TrainStream:
         self._reading = reading
         if self.exhausted:  # the Trainer cycles
             self.exhausted = False
-            self.loader.turn_over(reading.follows)
+            self.loader.progress.turn_over(reading.follows)
             return self.loader.cursor.epoch
         self._handed.forget(self._number)
-        self.loader.begin()
+        self.loader.progress.begin()
         return self.epoch
 
     def next_batch(self, reading: _Pass, epoch: int) -> Any:
@@ -100,7 +101,7 @@ class TrainStream:
             self.exhausted = True
             raise StopIteration
         try:
-            batch = self.loader.next_batch(epoch)
+            batch = deliver(self.loader, epoch)
         except StopIteration:
             self.exhausted = True
             raise
@@ -121,7 +122,7 @@ class TrainStream:
 
     def end_epoch(self) -> None:
         """Go to where the Trainer's next epoch begins: the next epoch of the Loader."""
-        self.loader.begin()
+        self.loader.progress.begin()
         if self._home is not None:
             self.loader.load_state_dict(self._home)
         elif self.loader.acknowledged.epoch == self.epoch:
@@ -131,11 +132,11 @@ class TrainStream:
 
     def give_back(self) -> None:
         """Let the Loader acknowledge as it did before."""
-        self.loader.set_ack(self._acks)
+        self.loader.progress.set_ack(self._acks)
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
         """Return a function that makes what `restore` takes, of where training stands now."""
-        epoch, base, make = self.epoch, self.base, self.loader.bookmark()
+        epoch, base, make = self.epoch, self.base, self.loader.progress.bookmark()
         return lambda: {"epoch": epoch, "base": base, "state": make()}
 
     def restore(self, saved: Mapping[str, Any], *, strict: bool) -> None:
@@ -167,7 +168,7 @@ class TrainStream:
         while _step(loader.acknowledged) < _step(cursor):
             epoch = loader.acknowledged.epoch
             with suppress(StopIteration):
-                loader.next_batch(epoch)
+                deliver(loader, epoch)
                 loader.ack()
         if _step(loader.acknowledged) != _step(cursor):
             raise StateMismatchError(

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from resumable.checkpoint.writing import _Sink
 from resumable.faults import point
 from resumable.randomness import reseed
-from resumable.state import Mark
 from resumable.world import World
 
 if TYPE_CHECKING:
@@ -84,8 +83,8 @@ def swap(place: str, name: str, make: Callable[[Any], Any]) -> None:
 @library
 def epoch_lost() -> None:
     """A loaded state goes on in epoch 0, at the step that it has."""
-    swap("resumable.loader:Loader", "_set", lambda real: lambda self, to: real(
-        self, Mark(replace(to.cursor, epoch=0), to.native)))  # fmt: skip
+    swap("resumable.progress:Progress", "_move", lambda real: lambda self, to: real(
+        self, to._replace(cursor=replace(to.cursor, epoch=0))))  # fmt: skip
 
 
 @library
@@ -93,15 +92,15 @@ def last_batch_repeated() -> None:
     """A state behind the last batch of an epoch goes on before that batch."""
 
     def make(real: Any) -> Any:
-        def _set(self: Any, to: Any) -> None:
-            size, cursor = self.global_batch_size, to.cursor
+        def _move(self: Any, to: Any) -> None:
+            size, cursor = self.global_batch, to.cursor
             if cursor.position and self._feed.finished(cursor, size):
                 cursor = replace(cursor, position=(cursor.position - 1) // size * size, step=cursor.step - 1)
-            real(self, replace(to, cursor=cursor))
+            real(self, to._replace(cursor=cursor))
 
-        return _set
+        return _move
 
-    swap("resumable.loader:Loader", "_set", make)
+    swap("resumable.progress:Progress", "_move", make)
 
 
 @library
@@ -109,14 +108,14 @@ def last_batch_lost() -> None:
     """A state before the last batch of an epoch goes on in the next epoch."""
 
     def make(real: Any) -> Any:
-        def _set(self: Any, to: Any) -> None:
-            size = self.global_batch_size
+        def _move(self: Any, to: Any) -> None:
+            size = self.global_batch
             over = self._feed.finished(replace(to.cursor, position=to.cursor.position + size), size)
-            real(self, replace(to, cursor=self._feed.following(to.cursor, size)) if over else to)
+            real(self, to._replace(cursor=self._feed.following(to.cursor, size)) if over else to)
 
-        return _set
+        return _move
 
-    swap("resumable.loader:Loader", "_set", make)
+    swap("resumable.progress:Progress", "_move", make)
 
 
 @library
@@ -132,12 +131,12 @@ def handed_twice() -> None:
     def make(real: Any) -> Any:
         def _open(self: Any) -> None:
             real(self)
-            if self.moves and self.cursor.step:
+            if self.moves and self.delivered.step:
                 self._stream = twice(self._stream)
 
         return _open
 
-    swap("resumable.loader:Loader", "_open", make)
+    swap("resumable.progress:Progress", "_open", make)
 
 
 @library
@@ -145,13 +144,13 @@ def position_rounded_up() -> None:
     """A loaded state goes on one batch later than it says, as where the batch in flight counts as trained on."""
 
     def make(real: Any) -> Any:
-        def _set(self: Any, to: Any) -> None:
-            ahead = self._feed.schedule(self.global_batch_size).advance(to.cursor)
-            real(self, replace(to, cursor=ahead))
+        def _move(self: Any, to: Any) -> None:
+            ahead = self._feed.schedule(self.global_batch).advance(to.cursor)
+            real(self, to._replace(cursor=ahead))
 
-        return _set
+        return _move
 
-    swap("resumable.loader:Loader", "_set", make)
+    swap("resumable.progress:Progress", "_move", make)
 
 
 @library
@@ -159,14 +158,14 @@ def acked_when_handed() -> None:
     """With `ack="manual"`, a batch counts as trained on when it is handed over, and `ack()` does nothing."""
 
     def make(real: Any) -> Any:
-        def _hand_over(self: Any, cursor: Any) -> None:
+        def _deliver(self: Any, cursor: Any) -> None:
             real(self, cursor)
-            self._acked = self._handed
-            self._unacked.clear()
+            self._acknowledged = self._delivered
+            self._in_flight.clear()
 
-        return _hand_over
+        return _deliver
 
-    swap("resumable.loader:Loader", "_hand_over", make)
+    swap("resumable.progress:Progress", "_deliver", make)
     import_module("resumable.loader").Loader.ack = lambda self, batches=1: None
 
 
@@ -194,8 +193,8 @@ def requested_saved() -> None:
             super().append(cursor)
 
     import_module("resumable.feeds.indexed").deque = Noting  # type: ignore[attr-defined]  # it imports the name
-    swap("resumable.loader:Loader", "_state_of", lambda real: lambda self, at: real(
-        self, replace(at, cursor=asked[0] if asked else at.cursor)))  # fmt: skip
+    swap("resumable.progress:Progress", "_state_of", lambda real: lambda self, at: real(
+        self, at._replace(cursor=asked[0] if asked else at.cursor)))  # fmt: skip
 
 
 # ---------------------------------------------------------------------- randomness
@@ -289,7 +288,7 @@ def helper_left_alive() -> None:
 
         return _open
 
-    swap("resumable.loader:Loader", "_open", make)
+    swap("resumable.progress:Progress", "_open", make)
 
 
 # ---------------------------------------------------------------------- checkpoints

@@ -16,11 +16,11 @@ from resumable.reading import Reader
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
-    from resumable.backend import Request
     from resumable.backends.dali.elastic.inputs import Fed
     from resumable.backends.dali.elastic.source import Source
     from resumable.backends.dali.elastic.workers import Workers
     from resumable.options import Options
+    from resumable.protocols import Request
 
 __all__ = ["DaliBackend", "adapt"]
 

@@ -15,8 +15,8 @@ from resumable.randomness import isolated
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from resumable.backend import Request
     from resumable.backends.dali.elastic.source import Source
+    from resumable.protocols import Request
 
 __all__ = ["find_bad_sample", "worker_death"]
 

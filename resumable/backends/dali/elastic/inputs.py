@@ -12,8 +12,8 @@ from resumable.faults import point
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
-    from resumable.backend import Request
     from resumable.backends.dali.elastic.samples import Files, Labelled
+    from resumable.protocols import Request
     from resumable.reading import Reader
 
 __all__ = ["Fed", "Feed", "read_here", "read_paths"]

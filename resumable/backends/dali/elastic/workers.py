@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from resumable.backend import Request
+    from resumable.protocols import Request
     from resumable.reading import Reader
 
 __all__ = ["Workers"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
+
+from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,6 +19,12 @@ _OPTIONS = (
     "pad_last_batch", "pipelines", "random_shuffle", "reader_name", "seed", "seeds", "shard_id", "shuffle_after_epoch",
     "shuffle_after_epoch_seed", "size", "stick_to_shard",
 )  # fmt: skip
+
+
+_HINTS = {
+    **dict.fromkeys(_OPTIONS, "Make the DALI pipelines and their iterator as before."),
+    "in_turn": "Give in_turn(..., order=...) as before: in another order, other batches are behind a state.",
+}
 
 
 class NativeBackend:
@@ -34,11 +42,6 @@ class NativeBackend:
     """
 
     kind = "dali"
-    remedies: ClassVar = {
-        **dict.fromkeys(_OPTIONS, "Make the DALI pipelines and their iterator as before."),
-        "in_turn": "Give in_turn(..., order=...) as before: in another order, other batches are behind a state.",
-    }
-    eager = True  # a snapshot costs microseconds, and is taken before each draw, so that a failing draw loses nothing
 
     def __init__(
         self,
@@ -50,17 +53,20 @@ class NativeBackend:
         check: Callable[[], None],
     ) -> None:
         self._source, self._check, self._checked = source, check, False
-        self.identity, self.length, self.needs_shard = identity, length, needs_shard
+        self.identity, self._length, self._needs_shard = identity, length, needs_shard
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """DALI counts by itself, and a snapshot costs microseconds."""
+        return Capabilities(
+            hints=_HINTS, length=self._length, needs_shard=self._needs_shard, eager=True, ended=self._source.ended
+        )
 
     def open(self, epoch: int) -> Iterator[Any]:  # noqa: ARG002  # the pipeline counts by itself
         """Go on: with the epoch that comes, or with the rest of one that was left."""
         self._check_once()
         self._source.begin()
         return _Epoch(self._source)
-
-    def ended(self) -> bool:
-        """Tell whether the epoch has no batch left; DALI counts, so that the Loader need not draw ahead."""
-        return self._source.ended()
 
     def snapshot(self) -> dict[str, Any]:
         """Return DALI's checkpoints behind the last batch, or of the next epoch's beginning where none is left."""

@@ -1,7 +1,7 @@
 """Python runs this before the first line of every program of a watched command: its directory is in PYTHONPATH.
 
-It loads the overlay from beside it, without the rest of the package, for which a program might not be ready: NumPy is
-to be imported after the program has set its variables. Then the `sitecustomize` runs that would have run without it.
+It loads the overlay from beside it, without the rest of the package, for which a program might not be ready: NumPy has
+to be imported after the program has set its variables. Then it runs the `sitecustomize` that would have run without.
 """
 
 import importlib.util

@@ -1,33 +1,18 @@
-"""A conformance suite for backends: subclass `BackendTests`, say how to make a loader, and run it with pytest.
-
-    from resumable.testing import BackendTests
-
-    class TestMyReader(BackendTests):
-        @staticmethod
-        def make(**options):
-            return resumable.wrap(MyReader("data"), **options)
-
-        others = {"length": lambda: resumable.wrap(MyReader("other data"))}
-
-Everything is compared with an uninterrupted run, over the whole rest of the run, from a state taken at every step.
-"""
+"""The promises that every backend keeps, as tests."""
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 import pickle
-import random
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
-from resumable.errors import StateMismatchError
+from resumable.errors import ConfigurationError, StateMismatchError, UnsupportedError
+from resumable.testing.runs import Run, digest, draw_from_generators, rest_of_run, samples_of, seed_generators
 from resumable.world import World
 
 if TYPE_CHECKING:
@@ -35,7 +20,7 @@ if TYPE_CHECKING:
 
     from resumable.loader import Loader
 
-__all__ = ["BackendTests", "Run", "digest"]
+__all__ = ["BackendTests"]
 
 _STATE_BYTES = 1024
 _CHAIN = 8
@@ -54,48 +39,6 @@ if __name__ == "__main__":
         loader.load_state_dict(pickle.load(file))
     print("\\n".join(f"{epoch} {what}" for epoch, what in rest_of_run(loader, int(epochs))))
 """
-
-Run = list[tuple[int, str]]
-
-
-def digest(batch: Any) -> str:
-    """Fingerprint a batch by content: arrays and tensors by bytes, containers by their parts, the rest by `repr`."""
-    state = hashlib.blake2b(digest_size=8)
-    for part in _parts(batch):
-        state.update(part)
-    return state.hexdigest()
-
-
-def rest_of_run(loader: Loader, epochs: int) -> Run:
-    """Run a loader to its end, and return the epoch and the digest of every batch."""
-    return [(epoch.number, digest(batch)) for epoch in loader.epochs(epochs) for batch in epoch]
-
-
-def samples_of(batch: Any) -> list[Any]:
-    """Take a batch apart: along the first axis, where it is made of arrays or tensors."""
-    if isinstance(batch, dict):
-        return list(zip(*batch.values(), strict=True))
-    if isinstance(batch, (list, tuple)) and all(hasattr(part, "shape") for part in batch):
-        return list(zip(*batch, strict=True))
-    return list(batch)
-
-
-def _parts(batch: Any) -> Iterator[bytes]:
-    if hasattr(batch, "detach"):  # a tensor, without importing torch
-        batch = batch.detach().cpu().numpy()
-    if isinstance(batch, np.ndarray):
-        yield f"{batch.dtype.str}{batch.shape}".encode()
-        yield batch.tobytes()
-    elif isinstance(batch, dict):
-        for key, value in batch.items():
-            yield repr(key).encode()
-            yield from _parts(value)
-    elif isinstance(batch, (list, tuple)):
-        yield f"{type(batch).__name__}{len(batch)}".encode()
-        for value in batch:
-            yield from _parts(value)
-    else:
-        yield repr(batch).encode()
 
 
 class BackendTests:
@@ -256,6 +199,37 @@ class BackendTests:
         if loader.is_sized:
             assert len(loader) == sum(epoch == 0 for epoch, _ in run)
 
+    def test_what_it_declares_is_true(self) -> None:
+        """The backend's `Capabilities`: hints for facts that there are, its end, its own seeding, and its shard."""
+        loader = type(self).make()
+        backend, can = loader._feed.backend, loader._feed.can  # noqa: SLF001  # what is declared is not seen from outside
+        facts = loader._feed.facts()  # noqa: SLF001  # the same
+        groups = {name.partition(".")[0] for name in facts} - {"backend"}
+        assert all(name.partition(".")[0] in groups for name in can.hints if "." in name)
+        assert can.snapshot_every >= 1
+        if can.ended is not None:
+            self._check_ended(backend.open(0), can.ended)
+        if can.keyed:
+            seed_generators()
+            draw_from_generators()
+            assert rest_of_run(loader, 1) == [(epoch, what) for epoch, what in self.reference()[0] if not epoch]
+        if can.needs_shard:
+            self._check_shard()
+
+    def _check_ended(self, elements: Iterator[Any], ended: Callable[[], bool]) -> None:
+        told = [ended() for _ in elements]
+        assert told == [False] * (len(told) - 1) + [True], "ended() is true after the last element, and after no other"
+
+    def _check_shard(self) -> None:
+        try:
+            next(iter(type(self).make(world=World(0, 2))))
+        except ConfigurationError as error:
+            assert "shard" in str(error)  # noqa: PT017  # pytest is not needed to use this suite
+        except UnsupportedError:
+            return  # several ranks at all
+        else:
+            raise AssertionError("several ranks were accepted without an answer to who divides the stream")
+
     def test_only_acknowledged_batches_count(self) -> None:
         """With `ack="manual"`, what was not acknowledged is handed over again."""
         run, _ = self.reference()
@@ -271,19 +245,19 @@ class BackendTests:
     def test_the_trainers_generators_are_left_alone(self) -> None:
         """What the trainer draws is the same with and without a loader."""
         loader = type(self).make()
-        _seed_generators()
-        _draw_from_generators()
-        without = [_draw_from_generators() for _ in range(2)]
-        _seed_generators()
-        _draw_from_generators()
-        assert [_draw_from_generators() for _ in zip(range(2), loader, strict=False)] == without
+        seed_generators()
+        draw_from_generators()
+        without = [draw_from_generators() for _ in range(2)]
+        seed_generators()
+        draw_from_generators()
+        assert [draw_from_generators() for _ in zip(range(2), loader, strict=False)] == without
 
     def test_states_are_plain_values(self) -> None:
         """A state is JSON below 1 kB, unless it has a snapshot of the source's own."""
         _, states = self.reference()
         for state in states:
             if not self.native:
-                assert "native" not in state
+                assert state["source_state"] is None
                 assert json.loads(json.dumps(state)) == state
                 assert len(json.dumps(state)) < _STATE_BYTES
 
@@ -358,16 +332,3 @@ class BackendTests:
     @staticmethod
     def _encoded(state: Any) -> str:
         return digest(state)
-
-
-def _seed_generators() -> None:
-    random.seed(7)
-    np.random.seed(7)  # noqa: NPY002  # the global one is meant
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(7)
-
-
-def _draw_from_generators() -> list[float]:
-    """Draw from each global generator; an odd number of normal deviates, as they come in pairs."""
-    drawn = [random.random(), float(np.random.rand()), float(np.random.randn())]  # noqa: NPY002  # the global one
-    return [*drawn, sys.modules["torch"].rand(()).item()] if "torch" in sys.modules else drawn

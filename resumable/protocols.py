@@ -10,16 +10,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from resumable.errors import ConfigurationError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from resumable.keyed import IntArray, Words
 
-__all__ = ["Backend", "IndexedBackend", "ReplayBackend", "Request", "SnapshotBackend"]
+__all__ = [
+    "Backend",
+    "Capabilities",
+    "IndexedBackend",
+    "ReplayBackend",
+    "Request",
+    "SnapshotBackend",
+    "capabilities_of",
+]
 
 
 class Request(NamedTuple):
@@ -125,3 +136,60 @@ class SnapshotBackend(ReplayBackend, Protocol):
 
 
 Backend = IndexedBackend | ReplayBackend | SnapshotBackend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a backend can do beyond its protocol, and what it needs. It declares them by an attribute `capabilities`.
+
+    A property is the place for those that are functions: an object that holds its own methods is freed late.
+
+    Args:
+        hints: what a user is to do about a difference, by its name in `identity`, or by the full name of another fact
+            of the state, as in "sampler.window".
+        length: elements per epoch, where that is known before its end; makes `len(loader)` work. An indexed backend
+            has its length in the protocol.
+        keyed: the backend seeds the randomness of its elements itself, so the global generators are left alone.
+        needs_shard: on several ranks, the user has to say `shard`: nobody else can tell who divides the stream.
+        snapshot_every: at how many steps it is worth its cost to take a snapshot in advance (`ack="manual"`).
+        eager: snapshots are so cheap that one is taken before each draw, so that a draw that fails loses nothing.
+        ended: tells, after an element, whether it was the epoch's last one, so that none is drawn ahead to find out.
+            `snapshot` is then that of the next epoch's beginning.
+        reopen: brings the source back to a place between two epochs, and begins the later one, as in
+            `reopen(epoch, snapshot)`; where `restore` would stay at the end of the earlier one.
+        places: returns what of a snapshot is the backend's own and not a user's, in plain values. It goes into the
+            digest of the state, so that a damaged one is refused.
+        count: returns how many elements of the epoch were given before a snapshot, if that says it; it has to agree
+            with the cursor.
+    """
+
+    hints: Mapping[str, str] = field(default_factory=dict)
+    length: int | None = None
+    keyed: bool = False
+    needs_shard: bool = False
+    snapshot_every: int = 1
+    eager: bool = False
+    ended: Callable[[], bool] | None = None
+    reopen: Callable[[int, Any], Iterator[Any]] | None = None
+    places: Callable[[Any], Any] | None = None
+    count: Callable[[Any], int] | None = None
+
+
+def capabilities_of(backend: Any) -> Capabilities:
+    """Return what a backend declares; by attributes of its own with the same names, where it has no `capabilities`.
+
+    Raises:
+        ConfigurationError: `capabilities` is something else.
+    """
+    declared = getattr(backend, "capabilities", None)
+    if declared is None:
+        own = {one.name: getattr(backend, one.name) for one in fields(Capabilities) if hasattr(backend, one.name)}
+        if hasattr(backend, "remedies"):  # as hints were called before there were Capabilities
+            own["hints"] = backend.remedies
+        return Capabilities(**own)
+    if not isinstance(declared, Capabilities):
+        raise ConfigurationError(
+            f"the capabilities of the backend {backend.kind!r} must be a resumable.Capabilities, but they are "
+            f"{declared!r}.\nWhat it can do would be guessed. Declare for instance Capabilities(length=10)."
+        )
+    return declared

@@ -1,0 +1,23 @@
+"""The state of a Loader: where it stands, how that is written and read, and whether it belongs to a loader."""
+
+from __future__ import annotations
+
+from resumable._state.compare import agree_on_batch, check_intact, check_position, check_same
+from resumable._state.schema import FORMAT, Mark, State, damaged, is_shared, parse
+from resumable._state.source import AtPlace, LeftEarly, SourceState
+
+__all__ = [
+    "FORMAT",
+    "AtPlace",
+    "LeftEarly",
+    "Mark",
+    "SourceState",
+    "State",
+    "agree_on_batch",
+    "check_intact",
+    "check_position",
+    "check_same",
+    "damaged",
+    "is_shared",
+    "parse",
+]

@@ -1,0 +1,139 @@
+"""Whether a state belongs to this loader: the same data, order and configuration, and a global batch to go on with."""
+
+from __future__ import annotations
+
+import warnings
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from resumable.errors import StateFormatError, StateMismatchError, StateMismatchWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from resumable._state.schema import State
+    from resumable.schedule import Schedule
+
+__all__ = ["agree_on_batch", "check_intact", "check_position", "check_same"]
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+_HINTS = {
+    "backend.kind": "Wrap the same sort of source as the run that saved it.",
+    "backend": "Give the data that the run was started with, or start a new run. If only its name changed, give both "
+    "runs the same wrap(..., identity=...).",
+    "backend.length": "The data grew or shrank since. Give the data that the run was started with, or start a new run.",
+    "sampler": "Use the sampler and the options that the run was started with.",
+    "tail": "Give wrap(..., tail=...) the policy that the run was started with.",
+    "randomness": "Give wrap(..., randomness=...) the mode that the run was started with.",
+    "rank": "Give each rank the state that it saved itself.",
+    "world_size": "Restart with as many ranks: each draws a stream of its own here, which cannot be shared anew.",
+}
+
+
+def check_same(
+    stored: Mapping[str, Any], own: Mapping[str, Any], *, strict: bool, hints: Mapping[str, str] = _NONE
+) -> None:
+    """Compare the facts of a state with this loader's.
+
+    Args:
+        stored: the state's facts.
+        own: this loader's facts.
+        strict: refuse any difference; else only another kind of source is refused and the rest is warned about.
+        hints: what to do about a difference, by its name, where the backend knows it better; `backend.` stands before
+            a name without a dot.
+
+    Raises:
+        StateMismatchError: they differ; the message names the field, both values and the way out.
+    """
+    for name in [*own, *(name for name in stored if name not in own)]:
+        before, now = stored.get(name), own.get(name)
+        if before == now:
+            continue
+        message = _mismatch(name, before, now, hints)
+        if strict or name == "backend.kind":
+            raise StateMismatchError(message)
+        warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=3)
+
+
+def agree_on_batch(state: State, batch_size: int | None, ranks: int, on_change: str) -> int:
+    """Decide on the global batch after a load: the state's, unless the batch size was changed on purpose.
+
+    Args:
+        state: the state.
+        batch_size: samples per rank and step that this run asks for; None where each element is a whole batch.
+        ranks: number of ranks that share a global batch.
+        on_change: what to do where the batch size was changed: "error" or "continue".
+
+    Returns:
+        Samples per step over all ranks.
+
+    Raises:
+        StateMismatchError: it was changed, and that is not accepted.
+    """
+    asked = (batch_size or 1) * ranks
+    if state.global_batch == asked or state.batch_size == batch_size:
+        return state.global_batch
+    if on_change == "continue":
+        return asked
+    if batch_size is None:
+        raise StateMismatchError(
+            "the number of batches per step differs from the checkpoint's: each element of this source is a whole "
+            "batch, and a step takes one per rank.\n"
+            f"  in the checkpoint: {state.global_batch}\n  in this run:       {asked}\n"
+            f'Restart with {state.global_batch} ranks, or wrap(..., on_batch_change="continue") to keep the order '
+            "and take other steps over it."
+        )
+    raise StateMismatchError(
+        "the batch size differs from the checkpoint's, so every step would train on other samples together.\n"
+        f"  in the checkpoint: {state.batch_size} per rank at the start, {state.global_batch} over all ranks\n"
+        f"  in this run:       {batch_size} per rank, {asked} over all ranks\n"
+        f"Use batch_size={state.batch_size} (the share of each rank is derived), or wrap(..., "
+        'on_batch_change="continue") to keep the order of the samples and move the borders of the batches.'
+    )
+
+
+def check_intact(state: State) -> None:
+    """Refuse a state that was changed since it was saved, in a way that is still a state of this loader.
+
+    Raises:
+        StateFormatError: its digest says so.
+    """
+    if not state.intact:
+        raise StateFormatError(
+            "the state is damaged: its digest is not that of its fields, so it is not the one that was saved.\n"
+            "Nothing was loaded, as other batches would follow. Load another checkpoint; or, if you changed a field on "
+            "purpose, set its 'digest' to None."
+        )
+
+
+def check_position(state: State, schedule: Schedule) -> None:
+    """Refuse a state whose position no epoch of this schedule has.
+
+    Raises:
+        StateFormatError: it lies behind the epoch's end.
+    """
+    position = state.mark.cursor.position
+    if position > schedule.length + state.global_batch:
+        raise StateFormatError(
+            f"the state is damaged: its position {position} lies behind the epoch's {schedule.length} samples.\n"
+            "Nothing was loaded. Load another checkpoint."
+        )
+
+
+def _mismatch(name: str, before: Any, now: Any, hints: Mapping[str, str]) -> str:
+    if name in {"randomness.seed", "sampler.seed"}:
+        what = "the seed differs from the checkpoint's, so the order and the augmentations would change."
+        hint = f"Use seed={before}, or load_state_dict(state, strict=False) to start a new order at this position."
+    else:
+        what = f"{name} differs from the checkpoint's, so other samples would follow than in the run that saved it."
+        known = {**_HINTS, **{one if "." in one else f"backend.{one}": hint for one, hint in hints.items()}}
+        hint = known.get(name) or known.get(name.partition(".")[0], "")
+        if name != "backend.kind":
+            hint += " Or load_state_dict(state, strict=False) to go on at this position all the same."
+    return f"{what}\n  in the checkpoint: {_short(before)}\n  in this run:       {_short(now)}\n{hint}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."  # noqa: PLR2004  # a message's width

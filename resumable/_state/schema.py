@@ -1,0 +1,221 @@
+"""The state of a Loader as plain values: its schema, how it is written, and how it is read.
+
+format          version of this schema
+backend         kind of source and identity of the data
+sampler         algorithm with its version, and what it depends on
+cursor          epoch, position, step
+global_step     global batches over all epochs that are in the weights
+samples_seen    samples over all epochs and ranks that are in the weights
+global_batch    samples per step over all ranks
+batch_size      samples per rank and step, as the script asked for when the run was started
+world_size      number of ranks when it was taken; for information
+tail            tail policy
+randomness      mode, and the seed of the per-sample keys
+name            of the stream, which salts order and keys
+unit            what a position counts: "sample" or "element"
+journal         changes of the plan while the run went on: [place, change], oldest first
+fingerprint     of the data's content
+canary          digest of a sample that was delivered
+source_state    the source's own snapshot, and the elements to skip after it; None where the cursor says it all
+rank            whose state it is, where ranks draw streams of their own; else None
+digest          of all of these but the snapshot; None in a state that was edited by hand
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from resumable._state.format1 import upgrade
+from resumable._state.source import SourceState, parse_source
+from resumable.cursor import Cursor
+from resumable.errors import StateFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from resumable.protocols import Capabilities
+
+__all__ = ["FORMAT", "Mark", "State", "damaged", "is_shared", "parse"]
+
+FORMAT = 2
+_COUNTS = {"global_step": 0, "samples_seen": 0, "global_batch": 1, "batch_size": 1, "world_size": 1}  # and the least
+_UNUSED: dict[str, Any] = {
+    "journal": [],
+    "fingerprint": None,
+    "canary": None,
+}  # for what comes later, so that the keys stay
+
+
+class Mark(NamedTuple):
+    """A place in the stream, how much is in the weights there, and the source's own state where it has one."""
+
+    cursor: Cursor
+    source: SourceState | None = None
+    global_step: int = 0
+    samples_seen: int = 0
+
+    def delivered(self, cursor: Cursor, source: SourceState | None = None) -> Mark:
+        """Return the mark after the next batch."""
+        return Mark(cursor, source, self.global_step + 1, self.samples_seen + cursor.position - self.cursor.position)
+
+    def at(self, cursor: Cursor, source: SourceState | None) -> Mark:
+        """Return the mark of another place, with the same in the weights."""
+        return Mark(cursor, source, self.global_step, self.samples_seen)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A parsed state.
+
+    Args:
+        mark: where it was taken.
+        global_batch: samples per step over all ranks.
+        batch_size: samples per rank and step that the script asked for.
+        facts: what must be the same in both runs, under dotted names.
+        unit: what a position counts.
+        intact: nothing was changed since it was saved, as far as its digest tells.
+    """
+
+    mark: Mark
+    global_batch: int
+    batch_size: int
+    facts: dict[str, Any] = field(default_factory=dict)
+    unit: str = "sample"
+    intact: bool = True
+
+    def as_dict(self, world_size: int, can: Capabilities) -> dict[str, Any]:
+        """Return the state as fresh plain values.
+
+        Args:
+            world_size: number of ranks.
+            can: what the backend declares.
+        """
+        mark = self.mark
+        values: dict[str, Any] = {
+            "format": FORMAT,
+            "cursor": mark.cursor.as_dict(),
+            "global_step": mark.global_step,
+            "samples_seen": mark.samples_seen,
+            "global_batch": self.global_batch,
+            "batch_size": self.batch_size,
+            "world_size": world_size,
+            "rank": None,
+            "name": "",
+            "unit": self.unit,
+            **_UNUSED,
+            "journal": [],
+        }
+        for name, value in self.facts.items():
+            group, _, key = name.partition(".")
+            if key:
+                values.setdefault(group, {})[key] = value
+            else:
+                values[group] = value
+        values["source_state"] = None if mark.source is None else mark.source.as_dict()
+        values["digest"] = _digest(values, can)
+        return values
+
+
+def parse(values: Any, can: Capabilities) -> State:
+    """Read a state from what `state_dict()` returned, possibly by way of JSON or `torch.load`.
+
+    Args:
+        values: the state.
+        can: what the backend declares.
+
+    Raises:
+        StateFormatError: it is no state, or truncated, damaged, or of a version that this code does not know.
+    """
+    version = values.get("format") if hasattr(values, "get") else None
+    if type(version) is not int or version < 1:
+        raise StateFormatError(
+            f"this is no state of a Loader: {_short(values)}.\n"
+            "Nothing was loaded. Give what loader.state_dict() returned; its field 'format' holds an integer."
+        )
+    if version > FORMAT:
+        raise StateFormatError(
+            f"the state was written by a newer version of resumable: format {version}, this version reads up to "
+            f"{FORMAT}.\nNothing was loaded. Upgrade resumable to the version that wrote it, or a newer one."
+        )
+    try:
+        return _read(upgrade(values) if version == 1 else values, can)
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as error:
+        raise damaged(values, error) from error
+
+
+def is_shared(values: Mapping[str, Any]) -> bool:
+    """Tell whether a state is the same on all ranks, and can be made of a place alone."""
+    return all(values.get(name) is None for name in ("source_state", "native", "rank"))
+
+
+def damaged(values: Any, error: Exception) -> StateFormatError:
+    """Return what to raise for a state that could not be read."""
+    reason = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
+    return StateFormatError(
+        f"the state is truncated or damaged: {reason}.\n"
+        f"Nothing was loaded. It has the fields {', '.join(map(str, values))}. Load another checkpoint."
+    )
+
+
+def _read(values: Mapping[str, Any], can: Capabilities) -> State:
+    numbers = {name: _count(name, values[name], least) for name, least in _COUNTS.items()}
+    groups = {name: values[name] for name in ("backend", "sampler", "randomness")}
+    facts = {f"{group}.{key}": value for group, fields in groups.items() for key, value in dict(fields).items()}
+    facts["tail"] = values["tail"]
+    if values["rank"] is not None:
+        facts |= {"rank": values["rank"], "world_size": values["world_size"]}
+    for name in ("backend.kind", "sampler.name", "randomness.mode", "randomness.seed"):
+        facts[name]  # a KeyError names what is missing
+    cursor, source = Cursor.from_dict(values["cursor"]), values["source_state"]
+    _check_place(cursor, numbers)
+    state = None if source is None else parse_source(source, cursor.epoch, cursor.position, can.count)
+    for name in ("name", "unit", *_UNUSED):
+        values[name]
+    intact = values["digest"] in {None, _digest(values, can)}
+    mark = Mark(cursor, state, numbers["global_step"], numbers["samples_seen"])
+    return State(mark, numbers["global_batch"], numbers["batch_size"], facts, values["unit"], intact)
+
+
+def _count(name: str, number: Any, least: int) -> int:
+    if type(number) is not int or number < least:
+        raise ValueError(f"{name} must be an integer of {least} or more, but it is {number!r}")
+    return number
+
+
+def _check_place(cursor: Cursor, numbers: Mapping[str, int]) -> None:
+    """Refuse a place that contradicts itself."""
+    if cursor.step > cursor.position:
+        raise ValueError(f"the position {cursor.position} is too small for {cursor.step} steps of a sample or more")
+    if numbers["global_batch"] % numbers["batch_size"]:
+        raise ValueError(
+            f"global_batch is {numbers['global_batch']}, which no number of ranks makes of a batch_size of "
+            f"{numbers['batch_size']}"
+        )
+
+
+def _digest(values: Mapping[str, Any], can: Capabilities) -> str:
+    """Digest a state without what is a user's: 16 hexadecimal digits of BLAKE2b over canonical JSON."""
+    own = {name: value for name, value in values.items() if name not in {"source_state", "digest"}}
+    own["source_state"] = _own_part(values["source_state"], can.places)
+    text = json.dumps(own, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=8, person=b"resumable2").hexdigest()
+
+
+def _own_part(source: Mapping[str, Any] | None, places: Callable[[Any], Any] | None) -> Any:
+    if source is None:
+        return None
+    own: dict[str, Any] = {"skip": source["skip"], "ended": source["ended"]}
+    if "left_early" in source:
+        left = source["left_early"]
+        own["left_early"] = {**left, "source_state": _own_part(left["source_state"], places)}
+    elif places is not None:
+        own["places"] = places(source["snapshot"])
+    return own
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."  # noqa: PLR2004  # a message's width

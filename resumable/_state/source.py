@@ -1,0 +1,119 @@
+"""SourceState: where a source with a state of its own stands, as one of two shapes.
+
+    at a place    its own snapshot, and the elements to skip after it
+    left early    an epoch was left in its middle, and nothing was saved since: the state of that epoch, and how far it
+                  was read. The source goes there, leaves, begins the epoch of the cursor, and skips
+
+Both say whether the source is known to have no more in the cursor's epoch (`ended`).
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["AtPlace", "LeftEarly", "SourceState", "parse_source"]
+
+_DEEPEST = 200  # states inside of one another; this version writes two at most
+
+
+@dataclass(frozen=True, slots=True)
+class AtPlace:
+    """A place for which there is a snapshot, or a few elements after one.
+
+    Args:
+        snapshot: the source's own state.
+        skip: elements of this epoch to skip after it.
+        ended: the source has no more in this epoch.
+    """
+
+    snapshot: Any
+    skip: int = 0
+    ended: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return fresh values."""
+        return {"snapshot": copy.deepcopy(self.snapshot), "skip": self.skip, "ended": self.ended}
+
+
+@dataclass(frozen=True, slots=True)
+class LeftEarly:
+    """A place in an epoch of which there is no snapshot yet, after one that was left in its middle.
+
+    Args:
+        before: the source's state in the epoch that was left.
+        epoch: the number of that epoch.
+        position: how far it was read.
+        skip: elements of the cursor's epoch to skip after its beginning.
+        ended: the source has no more in the cursor's epoch.
+    """
+
+    before: SourceState
+    epoch: int
+    position: int
+    skip: int = 0
+    ended: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return fresh values."""
+        left = {"epoch": self.epoch, "position": self.position, "source_state": self.before.as_dict()}
+        return {"left_early": left, "skip": self.skip, "ended": self.ended}
+
+
+SourceState: TypeAlias = AtPlace | LeftEarly
+
+
+def parse_source(
+    values: Mapping[str, Any], epoch: int, position: int, count: Callable[[Any], int] | None, *, deep: int = 0
+) -> SourceState:
+    """Read what `as_dict` returned, and check it against the cursor.
+
+    Args:
+        values: the dict.
+        epoch: of the cursor.
+        position: of the cursor in that epoch.
+        count: returns how many elements a snapshot says were given before it, where the backend knows.
+        deep: how many states this one is inside of.
+
+    Raises:
+        KeyError: a field is missing.
+        ValueError: a field has a value that no source can have had at this place.
+    """
+    skip, ended = _integer("skip", values["skip"], most=position), values["ended"]
+    if type(ended) is not bool:
+        raise ValueError(f"source_state.ended must be True or False, but it is {ended!r}")
+    if "left_early" not in values:
+        state = AtPlace(copy.deepcopy(values["snapshot"]), skip, ended)
+        _check_count(state, position, count)
+        return state
+    if skip != position:
+        raise ValueError(f"source_state.skip must be {position}, as the cursor's position, but it is {skip}")
+    if deep >= _DEEPEST:
+        raise ValueError(f"source_state has more than {_DEEPEST} states inside of one another")
+    left = values["left_early"]
+    number = _integer("left_early.epoch", left["epoch"], most=epoch - 1)
+    read = _integer("left_early.position", left["position"], least=1)
+    before = parse_source(left["source_state"], number, read, count, deep=deep + 1)
+    return LeftEarly(before, number, read, skip, ended)
+
+
+def _check_count(state: AtPlace, position: int, count: Callable[[Any], int] | None) -> None:
+    if count is None or state.ended:  # at its end, a snapshot may be that of the next epoch's beginning
+        return
+    given = count(state.snapshot)
+    if given != position - state.skip:
+        raise ValueError(
+            f"source_state.snapshot was taken after {given} elements, but it belongs to position "
+            f"{position - state.skip} of the epoch"
+        )
+
+
+def _integer(name: str, value: Any, *, least: int = 0, most: int | None = None) -> int:
+    if type(value) is not int or value < least or (most is not None and value > most):
+        limits = f"{least} or more" if most is None else f"{least} to {most}"
+        raise ValueError(f"source_state.{name} must be an integer of {limits}, but it is {value!r}")
+    return value

@@ -1,0 +1,203 @@
+"""States: those of released formats load for ever, those that contradict themselves never."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import resumable
+from resumable.errors import ResumableError, StateFormatError, StateMismatchError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from released_states import MAKERS, Reader, cases, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER = Path(__file__).parent / "states"
+RELEASED = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("version", RELEASED)
+def test_a_state_of_a_released_format_goes_on(version: str, name: str) -> None:
+    known = [case for case in RELEASED[version] if case["name"] == name]
+    assert known
+    for case in known:
+        loader = MAKERS[name]()
+        loader.load_state_dict(case["state"])
+        assert list(run(loader, case["leave_at"])) == case["rest"], case["state"]
+
+
+def test_the_current_format_is_among_them() -> None:
+    """And writes the same states: a format that changes needs a new number, and a file of its own."""
+    assert list(cases()) == RELEASED[f"format{resumable.wrap([1]).state_dict()['format']}"]
+
+
+def test_every_state_has_the_same_keys() -> None:
+    assert len({tuple(sorted(case["state"])) for case in RELEASED["format2"]}) == 1
+
+
+def state_of(name: str, batches: int) -> dict[str, Any]:
+    loader = MAKERS[name]()
+    states = [loader.state_dict() for _ in zip(range(batches), loader, strict=False)]
+    return copy.deepcopy(states[-1])
+
+
+def set_batches(state: Any) -> None:
+    state["source_state"]["snapshot"]["workers"][0]["batches"] += 1
+
+
+def set_step(state: Any) -> None:
+    state["source_state"]["snapshot"]["step"] += 1
+
+
+CONTRADICTIONS = {
+    "a worker that gave more": ("stream, two workers", set_batches, "taken after 4 elements.*position 3"),
+    "a sampler that gave more": ("sampler", set_step, "taken after 3 elements.*position 2"),
+    "more to skip than there was": (
+        "reader",
+        lambda s: s["source_state"].update(skip=9),
+        "skip must be an integer of 0",
+    ),
+    "more steps than samples": ("list", lambda s: s["cursor"].update(step=11), "position 4 is too small for 11 steps"),
+    "a batch of no number of ranks": ("list", lambda s: s.update(global_batch=5), "global_batch is 5.*batch_size of 2"),
+    "no place in the epoch": ("list", lambda s: s["cursor"].update(position=400), "position 400 lies"),
+}
+
+
+@pytest.mark.parametrize("what", CONTRADICTIONS)
+def test_a_place_that_contradicts_itself_is_refused(what: str) -> None:
+    name, change, message = CONTRADICTIONS[what]
+    state = state_of(name, 3 if "worker" in what else 2)
+    change(state)
+    loader = MAKERS[name]()
+    before = loader.state_dict()
+    with pytest.raises(StateFormatError, match=message):
+        loader.load_state_dict({**state, "digest": None})
+    assert loader.state_dict() == before
+
+
+def test_so_is_one_of_format_1() -> None:
+    found = [case for case in RELEASED["format1"] if case["name"] == "stream, two workers" and not case["leave_at"]]
+    state = copy.deepcopy(found[2]["state"])
+    state["native"]["snapshot"]["workers"][1]["batches"] += 1
+    with pytest.raises(StateFormatError, match="taken after 4 elements.*position 3"):
+        MAKERS["stream, two workers"]().load_state_dict(state)
+
+
+def leaves(values: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if isinstance(values, (dict, list)) and values:
+        for key in values if isinstance(values, dict) else range(len(values)):
+            yield from leaves(values[key], (*path, key))
+    else:
+        yield path
+
+
+def changed(state: Any, path: tuple[Any, ...]) -> Any:
+    state = copy.deepcopy(state)
+    *above, last = path
+    place = state
+    for key in above:
+        place = place[key]
+    value = place[last]
+    flipped = not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else f"{value}x"
+    place[last] = flipped
+    return state
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_no_field_can_change_unnoticed(name: str) -> None:
+    """But what a user's own snapshot has in it, which is the user's."""
+    state = state_of(name, 2)
+    for path in leaves(state):
+        if path[-1] in {"index", "laps"}:
+            continue
+        loader = MAKERS[name]()
+        before = loader.state_dict()
+        with pytest.raises((StateFormatError, StateMismatchError)):
+            loader.load_state_dict(changed(state, path))
+        assert loader.state_dict() == before, path
+
+
+def test_a_state_that_was_changed_on_purpose_says_so_by_its_digest() -> None:
+    state = state_of("list", 2)
+    state["cursor"] = {"epoch": 1, "position": 2, "step": 1}
+    loader = MAKERS["list"]()
+    with pytest.raises(StateFormatError, match=r"digest is not that of its fields.*\n.*set its 'digest' to None"):
+        loader.load_state_dict(state)
+    loader.load_state_dict({**state, "digest": None})
+    assert (loader.cursor.epoch, loader.cursor.step) == (1, 1)
+
+
+def test_states_inside_of_one_another_end_somewhere() -> None:
+    inner = {"snapshot": {"index": 1, "laps": 0}, "skip": 0, "ended": False}
+    for depth in (300, 5000):
+        source: Any = inner
+        for epoch in range(depth):
+            left = {"epoch": epoch, "position": 1, "source_state": source}
+            source = {"left_early": left, "skip": 0, "ended": False}
+        cursor = {"epoch": depth, "position": 0, "step": 0}
+        state = {**state_of("reader", 1), "cursor": cursor, "source_state": source, "digest": None}
+        with pytest.raises(StateFormatError):
+            MAKERS["reader"]().load_state_dict(state)
+
+
+@pytest.mark.parametrize("options", [{}, {"ack": "manual"}, {"snapshot_every": 1000}])
+def test_a_state_does_not_grow_with_the_epochs_that_were_left(options: dict[str, Any]) -> None:
+    def train(loader: resumable.Loader) -> Iterator[tuple[int, Any]]:
+        for epoch in loader.epochs(40):
+            for batch in epoch if epoch.number % 3 and loader.cursor.step < 2 else ():
+                yield epoch.number, batch
+                if loader.ack_mode == "manual":
+                    loader.ack()
+                if loader.cursor.step == 2:
+                    break
+
+    def fresh() -> resumable.Loader:
+        return resumable.wrap(Reader(11), **options)
+
+    whole, loader = list(train(fresh())), fresh()
+    states = [loader.state_dict() for _ in train(loader)]
+    assert max(len(json.dumps(state)) for state in states) < 1024
+    first = 1 if loader.ack_mode == "auto" else 0
+    for number in range(0, len(states), 7):
+        resumed = fresh()
+        resumed.load_state_dict(states[number])
+        assert list(train(resumed)) == whole[number + first :]
+
+
+def test_counters_only_grow() -> None:
+    loader = resumable.wrap(list(range(7)), batch_size=2, tail="drop", seed=3)
+    seen = [
+        (state["global_step"], state["samples_seen"])
+        for _ in range(2)
+        for _ in loader
+        for state in [loader.state_dict()]
+    ]
+    assert seen == [(1, 2), (2, 4), (3, 6), (4, 8), (5, 10), (6, 12)]
+    resumed = resumable.wrap(list(range(7)), batch_size=2, tail="drop", seed=3)
+    resumed.load_state_dict(loader.state_dict())
+    resumed.seek(epoch=0, step=1)
+    next(iter(resumed))
+    assert (resumed.state_dict()["global_step"], resumed.state_dict()["samples_seen"]) == (7, 14)
+
+
+def test_what_is_raised_is_documented() -> None:
+    wrongs: list[Any] = [
+        7,
+        "state",
+        [],
+        {"format": 2},
+        {"format": 1},
+        {"format": 1, "cursor": []},
+        {"format": 2, "cursor": 1},
+    ]
+    for wrong in wrongs:
+        with pytest.raises(ResumableError):
+            MAKERS["list"]().load_state_dict(wrong)
