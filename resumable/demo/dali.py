@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -17,6 +16,7 @@ from PIL import Image
 import resumable
 from resumable.backends.dali import source
 from resumable.demo.digits import BATCH_SIZE
+from resumable.demo.prepared import prepared
 
 if TYPE_CHECKING:
     from resumable.demo.digits import Digits
@@ -65,7 +65,7 @@ def _images_and_labels(batch: Any) -> tuple[Any, Any]:
 def _write_files(digits: Digits) -> Path:
     """Write the files once for all processes, and return their directory."""
     name = hashlib.blake2b(digits.images.tobytes(), digest_size=8).hexdigest()
-    final = Path(tempfile.gettempdir(), f"resumable-digits-{os.getuid()}-{name}")
+    final = prepared(f"digits-{name}")
     if not final.exists():
         part = Path(tempfile.mkdtemp(prefix=final.name, dir=final.parent))
         for number, (image, label) in enumerate(zip(digits.images, digits.labels, strict=True)):

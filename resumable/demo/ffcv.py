@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import tempfile
 from contextlib import redirect_stderr
 from multiprocessing import get_context
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +19,11 @@ from ffcv.writer import DatasetWriter
 
 import resumable
 from resumable.demo.digits import BATCH_SIZE
+from resumable.demo.prepared import prepared
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from resumable.demo.digits import Digits
 
 __all__ = ["make_ffcv", "write_beton"]
@@ -31,7 +32,7 @@ __all__ = ["make_ffcv", "write_beton"]
 def make_ffcv(digits: Digits) -> resumable.Loader:
     """Wrap a Loader with two workers and random operations."""
     name = hashlib.blake2b(digits.images.tobytes(), digest_size=8).hexdigest()
-    path = write_beton(digits, Path(tempfile.gettempdir(), f"resumable-{os.getuid()}-{name}.beton"))
+    path = write_beton(digits, prepared(f"{name}.beton"))
     crop = RandomResizedCropRGBImageDecoder((8, 8), scale=(0.7, 1.0))
     pipelines = {"image": [crop, Cutout(2), ToTensor(), _Grey()], "label": [IntDecoder(), ToTensor(), Squeeze()]}
     loader = Loader(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import resumable
 from resumable.backends.tfds import source
 from resumable.demo.augmentation import augment
 from resumable.demo.digits import BATCH_SIZE, read_digits, write_digits
+from resumable.demo.prepared import prepared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ _FEATURES = {
 def make_tfds(digits: Digits) -> Loader:
     """Wrap a split, read by index."""
     name = hashlib.blake2b(digits.images.tobytes(), digest_size=8).hexdigest()
-    split = source(write_tfds(digits, Path(tempfile.gettempdir(), f"resumable-tfds-{os.getuid()}-{name}")), "train")
+    split = source(write_tfds(digits, prepared(f"tfds-{name}")), "train")
     return resumable.wrap(split, batch_size=BATCH_SIZE, shuffle=True, transform=_augmented, collate=default_collate)
 
 

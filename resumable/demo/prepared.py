@@ -1,0 +1,15 @@
+"""Where the demo keeps data that it has prepared, once for all processes and for the libraries in C that read it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["prepared"]
+
+
+def prepared(name: str) -> Path:
+    """Return the path of a file or folder in the user's cache directory, `XDG_CACHE_HOME` or `~/.cache`."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "resumable", "demo")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / name
