@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, Unpack, overload
 
 from resumable._distribution import pip_install
 from resumable.checks import check_plain
@@ -19,6 +19,12 @@ from resumable.samplers.base import check_length
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import numpy as np
+    import torch
+    from torch.utils.data import DataLoader
+
+    from resumable._wrap_types import Given, Source
+    from resumable.backends.tfds.source import TfdsSource
     from resumable.protocols import Backend
     from resumable.randomness import Randomness
     from resumable.samplers import Sampler
@@ -26,6 +32,11 @@ if TYPE_CHECKING:
     from resumable.world import World
 
 __all__ = ["register", "wrap"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+V = TypeVar("V")
+Array = TypeVar("Array", bound="np.ndarray[Any, Any] | torch.Tensor")
 
 
 class Entry(NamedTuple):
@@ -92,6 +103,44 @@ def register(type_name: str, adapter: str, *, install: str = "") -> None:
     _adapters[type_name] = Entry(adapter, install)
 
 
+@overload
+def wrap(source: DataLoader[T], **options: Unpack[Given]) -> Loader[T]: ...
+@overload
+def wrap(source: TfdsSource, *, batch_size: int | None = None, **options: Unpack[Given]) -> Loader[Any]: ...
+@overload
+def wrap(source: Array, *, batch_size: int, **options: Unpack[Given]) -> Loader[Array]: ...  # type: ignore[overload-overlap]  # arrays give arrays
+@overload
+def wrap(source: Source[T], **options: Unpack[Given]) -> Loader[T]: ...
+@overload
+def wrap(source: Source[T], *, batch_size: int, **options: Unpack[Given]) -> Loader[list[T]]: ...
+@overload
+def wrap(source: Source[T], *, transform: Callable[[T], U], **options: Unpack[Given]) -> Loader[U]: ...
+@overload
+def wrap(
+    source: Source[T], *, transform: Callable[[T], U], batch_size: int, **options: Unpack[Given]
+) -> Loader[list[U]]: ...
+@overload
+def wrap(
+    source: Source[T], *, collate: Callable[[list[T]], U], batch_size: int, **options: Unpack[Given]
+) -> Loader[U]: ...
+@overload
+def wrap(
+    source: Source[T],
+    *,
+    transform: Callable[[T], U],
+    collate: Callable[[list[U]], V],
+    batch_size: int,
+    **options: Unpack[Given],
+) -> Loader[V]: ...
+@overload
+def wrap(
+    source: Any,
+    *,
+    batch_size: int | None = None,
+    transform: Callable[[Any], Any] | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+    **options: Unpack[Given],
+) -> Loader[Any]: ...
 def wrap(  # noqa: PLR0913  # the one front door; every option has a default
     source: Any,
     *,

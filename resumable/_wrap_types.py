@@ -1,0 +1,50 @@
+"""What a type checker is told of the sources and options of `wrap`; nothing here exists at run time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypedDict, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from resumable.randomness import Randomness
+    from resumable.samplers import Sampler
+    from resumable.schedule import Tail
+    from resumable.world import World
+
+__all__ = ["Given", "MapStyle", "Source"]
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class MapStyle(Protocol[T_co]):
+    """Samples by their index."""
+
+    def __len__(self) -> int:
+        """Return their number."""
+        ...
+
+    def __getitem__(self, index: int, /) -> T_co:
+        """Return one of them."""
+        ...
+
+
+Source: TypeAlias = "Iterable[T] | MapStyle[T] | Callable[..., Iterable[T]]"
+
+
+class Given(TypedDict, total=False):
+    """The options of `wrap` that say nothing of the type of a batch."""
+
+    seed: int
+    shuffle: bool | None
+    sampler: Sampler | None
+    tail: Tail | None
+    randomness: Randomness | None
+    shard: bool | None
+    identity: str | None
+    world: World | None
+    ack: Literal["auto", "manual"]
+    on_batch_change: Literal["error", "continue"]
+    uneven: bool
+    snapshot_every: int | None
