@@ -22,7 +22,7 @@ LAYERS = [
     {"samplers", "randomness", "rng", "cursor"},
     {"schedule", "seeding"},
     {"checks"},
-    {"protocols", "options"},
+    {"protocols", "options", "_wrap_types"},
     {"_state", "reading"},
     {"feeds"},
     {"progress", "iteration"},
