@@ -55,7 +55,9 @@ def inside(act: Any) -> Any:
 
 def copy_tree(source: str, target: str) -> Any:
     """Copy a tree to where nothing is: what comes out else depends on the order in which the system lists names."""
-    if os.path.lexists(target) or os.path.realpath(target).startswith(os.path.realpath(source)):
+    if os.path.lexists(target) or not os.path.isdir(os.path.dirname(target)):
+        return None
+    if os.path.realpath(os.path.dirname(target)).startswith(os.path.realpath(source)):
         return None
     return shutil.copytree(source, target, symlinks=True)
 
