@@ -55,9 +55,21 @@ def inside(act: Any) -> Any:
 
 def copy_tree(source: str, target: str) -> Any:
     """Copy a tree to where nothing is: what comes out else depends on the order in which the system lists names."""
-    if os.path.lexists(target) or os.path.realpath(target).startswith(os.path.realpath(source)):
+    if os.path.lexists(target) or leads_into(source, target):
         return None
     return shutil.copytree(source, target, symlinks=True)
+
+
+def move(source: str, target: str) -> Any:
+    """Move a file or a tree; one that cannot be renamed is copied."""
+    return None if leads_into(source, target) else shutil.move(source, target)
+
+
+def leads_into(source: str, target: str) -> bool:
+    """Tell whether a target is in a tree, by a link perhaps: copied into itself, it would have no end."""
+    trees = [os.path.realpath(source), os.path.realpath(os.path.dirname(source)) + "/" + os.path.basename(source)]
+    places = [os.path.realpath(target), os.path.realpath(os.path.dirname(target))]
+    return any(place.startswith(tree) for place in places for tree in trees)
 
 
 def status(found: os.stat_result) -> Any:
@@ -102,7 +114,7 @@ OPERATIONS: dict[str, Any] = {
     "rename": lambda: os.rename(path(), path()),
     "replace": lambda: os.replace(path(), path()),
     "pathlib replace": lambda: Path(path()).replace(path()).name,
-    "move": lambda: shutil.move(path(), path()),
+    "move": lambda: move(path(), path()),
     "copy": lambda: shutil.copy2(path(), path()),
     "copytree": lambda: copy_tree(path(), path()),
     "rmtree": lambda: shutil.rmtree(path()),

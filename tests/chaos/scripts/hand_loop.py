@@ -41,6 +41,7 @@ if (saved := store.latest()) is not None:
     if "--ahead" in sys.argv:  # a step further than the weights: a bug
         saved["loader"]["cursor"]["position"] += BATCH
         saved["loader"]["cursor"]["step"] += 1
+        saved["loader"]["digest"] = None  # or the loader would see it by itself
     loader.load_state_dict(saved["loader"])
     resumable.rng.load_state_dict(saved["rng"])
     step = saved["step"]
