@@ -121,6 +121,7 @@ def marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     marks.mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(planted.MARKS, str(marks))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(marks))  # a chaos run redirects what is written anywhere else
     monkeypatch.setattr(processes, "_PATIENCE", 12.0)  # what these scripts leave alive stays alive
     return marks
 
