@@ -58,7 +58,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Trainer's folder with a real run that is over."""
-    pytest.importorskip("pytorch_lightning")
     real = tmp_path_factory.mktemp("trainer") / "real"
     done = subprocess.run([sys.executable, LIGHTNING, "--into", real, "--load"], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -94,10 +93,15 @@ def test_no_kind_of_fault_changes_a_real_run(finished: Path) -> None:
     assert not found.impossible
 
 
+HERE = [kind for kind in FAULTS if not FAULTS[kind].in_worker]
+
+
 @pytest.mark.slow
-def test_no_kind_of_fault_changes_the_real_run_of_a_trainer(trained: Path) -> None:
+@pytest.mark.parametrize(
+    "faults", [["kill", "truncate", "stale"], pytest.param(HERE, marks=pytest.mark.long)], ids=["some", "all"]
+)
+def test_no_kind_of_fault_changes_the_real_run_of_a_trainer(faults: list[str], trained: Path) -> None:
     before = digest(trained)
-    faults = [kind for kind in FAULTS if not FAULTS[kind].in_worker]
     found = run(LIGHTNING, "--into", str(trained), faults=faults, preload=[*TORCH, "pytorch_lightning"])
     assert digest(trained) == before
     assert found.ok, found.timeline()
