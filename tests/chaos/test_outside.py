@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "elsewhere").mkdir()
     (real / "link").symlink_to(root / "elsewhere")
     subprocess.run([sys.executable, LOOP, "--into", real], cwd=root, check=True)
-    torch = pytest.importorskip("torch")
+    torch = import_module("torch")
     state = torch.load(real / "files" / "newest.pt")["loader"]
     (real / "files" / "loader.json").write_text(json.dumps(state))
     return root
@@ -184,7 +185,7 @@ def test_with_dir_in_the_command_the_users_own_directory_is_outside(tmp_path: Pa
 
 
 def test_a_finished_run_is_told_from_no_loader_and_from_one_that_is_not_used(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+    torch = import_module("torch")
     torch.save({"epoch": 2}, tmp_path / "last.pt")
     made = "loader = resumable.wrap([1, 2, 3], seed=0)\n"
     over = (
@@ -219,7 +220,7 @@ def test_a_command_that_fails_is_told_what_was_redirected(tmp_path: Path) -> Non
 
 
 def test_a_store_elsewhere_is_refused() -> None:
-    pytest.importorskip("aiohttp")
+    import_module("aiohttp")
     with pytest.raises(
         ConfigurationError, match=r"would have written to http://bucket/run, which is not on this machine"
     ):
@@ -247,7 +248,7 @@ def test_a_refusal_on_the_way_of_a_restart_ends_the_campaign_too(tmp_path: Path)
 @pytest.mark.parametrize("damage", ["truncate", "flip", "stale", "lost-fsync"])
 @pytest.mark.parametrize("way", ["root", "link to root", "link to step", "link to file", "hard link"])
 def test_damage_touches_nothing_that_a_link_leads_to(damage: str, way: str, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+    torch = import_module("torch")
     real, case = tmp_path / "real", tmp_path / "case"
     store = resumable.CheckpointStore(real)
     for step in (3, 6):
@@ -374,7 +375,7 @@ def test_a_plan_is_gone_when_its_start_is_over() -> None:
 
 @pytest.mark.slow
 def test_ranks_of_torchrun_are_redirected(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    import_module("torch")
     text = f"""
 import os, pathlib, torch.distributed as dist
 dist.init_process_group("gloo")

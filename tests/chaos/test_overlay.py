@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -261,7 +262,7 @@ torch.load("FOLDER/../weights.pt")
 
 
 def test_what_torch_and_fsspec_write_is_redirected(machine: Machine) -> None:
-    torch = pytest.importorskip("torch")
+    torch = import_module("torch")
     weights = machine.folder.parent / "weights.pt"
     torch.save({"pretrained": torch.ones(3)}, weights)
     before = machine.state()
@@ -280,7 +281,7 @@ def test_what_torch_and_fsspec_write_is_redirected(machine: Machine) -> None:
     ],
 )
 def test_writing_to_file_systems_elsewhere_is_refused(code: str, machine: Machine) -> None:
-    pytest.importorskip("aiohttp")
+    import_module("aiohttp")
     printed = machine.run("-c", f"import fsspec, fsspec.implementations.dirfs\n{code}", status=REFUSED)
     assert "which is not on this machine and cannot be redirected" in printed
 
