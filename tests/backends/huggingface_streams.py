@@ -110,7 +110,7 @@ class Counting(IterableDataset[Any]):
 
 class InTensor(Counting):
     def __init__(self) -> None:
-        self.memory = torch.tensor([7]).share_memory_()
+        self.memory = torch.tensor([7]).share_memory_()  # type: ignore[no-untyped-call]  # torch's own
 
 
 class InArray(Counting):
@@ -120,7 +120,7 @@ class InArray(Counting):
 
 class InNumPy(Counting):
     def __init__(self) -> None:
-        self.memory = np.frombuffer(multiprocessing.RawArray("q", [7]), dtype=np.int64)  # type: ignore[call-overload]  # a buffer
+        self.memory = np.frombuffer(multiprocessing.RawArray("q", [7]), dtype=np.int64)
 
 
 def first_worker_is_slow(worker: int) -> None:
@@ -145,7 +145,10 @@ class Case:
     shuffle: bool
     stateful: bool
     slow: bool = False
-    context: str = "fork"
+
+    def __str__(self) -> str:
+        life, order = "persistent" if self.persistent else "fresh", "shuffled" if self.shuffle else "in order"
+        return f"{self.workers} {life} workers, {order}, {'state' if self.stateful else 'replay'}"
 
     def make(self) -> resumable.Loader:
         # A buffer of more than one sample is lost in the stream's own state.
@@ -155,7 +158,7 @@ class Case:
             num_workers=self.workers,
             persistent_workers=self.persistent,
             worker_init_fn=first_worker_is_slow if self.slow else None,
-            multiprocessing_context=self.context,
+            multiprocessing_context="fork",  # a fresh process would start its workers as it was started itself
         )
 
 
@@ -189,6 +192,6 @@ def rests(case: Case, states: list[Any]) -> list[Batches]:
 def fresh_processes() -> Iterator[ProcessPoolExecutor]:
     """Each task gets a process of its own, which has the libraries and nothing of ours."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload(["datasets", "resumable.backends.torch.adapter"])
     with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
         yield pool

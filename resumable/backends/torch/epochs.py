@@ -6,6 +6,7 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.multiprocessing import get_context
 
 if TYPE_CHECKING:
@@ -47,19 +48,20 @@ class EpochTeller:
 def keep_own_epochs() -> None:
     """In a worker, let each epoch that a Hugging Face stream is told there be this worker's alone.
 
-    Its memory is shared so that the training process can tell persistent workers, and it stays so for one that only the
-    training process tells. But a dataset around the stream may tell it at a time of its own, as those do that repeat
-    their data in `__iter__`, and another loader over the same stream may be in another epoch.
+    Its memory is shared so that the training process can tell persistent workers, and stays so where only the training
+    process tells it. But a dataset around the stream may tell it at a time of its own, as those do that repeat their
+    data in `__iter__`, and another loader over the same stream may be in another epoch.
     """
     stream = getattr(sys.modules.get("datasets"), "IterableDataset", None)
-    plain = getattr(stream, "set_epoch", None)
-    if stream is None or plain is None or hasattr(plain, "__wrapped__"):
+    tell = getattr(stream, "set_epoch", None)
+    if stream is None or tell is None:
         return
 
-    @functools.wraps(plain)
+    @functools.wraps(tell)
     def set_epoch(self: Any, epoch: int) -> None:
-        if hasattr(self, "_epoch"):
-            self._epoch = int(self._epoch)  # no tensor any more, which is what is shared
-        plain(self, epoch)
+        memory = getattr(self, "_epoch", None)
+        if isinstance(memory, torch.Tensor):
+            self._epoch = memory.clone()  # a clone is not shared
+        tell(self, epoch)
 
     stream.set_epoch = set_epoch
