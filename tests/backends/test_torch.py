@@ -8,9 +8,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # a fresh process of the suite finds the datasets, too
 
-import datasets
 import pytest
 import torch
+import torch_datasets as datasets
 from torch.utils.data import (
     BatchSampler,
     DataLoader,

@@ -13,9 +13,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import datasets
 import pytest
 import torch
+import torch_datasets as datasets
 from torch.utils.data import ConcatDataset, DataLoader, Subset, get_worker_info
 
 import resumable

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import datasets
 import pytest
 import torch
+import torch_datasets as datasets
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import IterableDataset, get_worker_info
 from tqdm import tqdm
 
+from resumable.backends.torch.epochs import EpochTeller, keep_own_epochs
 from resumable.backends.torch.parts import Part
 from resumable.errors import SampleError, StateMismatchError
 from resumable.faults import point
@@ -47,6 +48,7 @@ class WorkerStream(IterableDataset[Any]):
         self.user_dataset: Any = loader.dataset
         self._batch_size, self._drop_last, self._collate = loader.batch_size, loader.drop_last, loader.collate_fn
         self._plan, self._randomness, self._seed, self._stream = plan, randomness, seed, stream
+        self._teller = EpochTeller(loader)
         self._passes = 0
         self._border = Part()  # where the next epoch begins, if not where the dataset stands by itself
 
@@ -55,11 +57,17 @@ class WorkerStream(IterableDataset[Any]):
         info = get_worker_info()
         worker, epoch = (0 if info is None else info.id), self._plan.epoch + self._passes
         part = self._plan.parts[worker] if self._passes == 0 else self._border
+        if info is not None and self._passes == 0:
+            keep_own_epochs()
         self._passes, self._border = self._passes + 1, Part()
         if part.ended:
             self._border = Part(state=part.state)
             return iter(())
         return _WorkerEpoch(self, worker, epoch, part, in_worker=info is not None).run()
+
+    def tell_epoch(self, epoch: int) -> None:
+        """Tell the dataset the epoch, if it wants to be told."""
+        self._teller.tell(self.user_dataset, epoch)
 
     def size(self) -> int:
         """Samples of a full batch."""
@@ -125,8 +133,7 @@ class _WorkerEpoch:
         return iter(self._dataset)
 
     def _tell_epoch(self) -> None:
-        if callable(getattr(self._dataset, "set_epoch", None)):
-            self._dataset.set_epoch(self._epoch)
+        self._stream.tell_epoch(self._epoch)
 
     def _not_empty(self, samples: Iterator[Any]) -> Iterator[Any]:
         """Between epochs, some datasets come back at the end of the old epoch, not the beginning of the new one.
