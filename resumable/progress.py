@@ -72,8 +72,9 @@ class Progress:
     @property
     def following(self) -> Cursor:
         """The place of the next batch to be delivered: in the next epoch where this one has none left."""
-        cursor = self._delivered.cursor
-        over = self._feed.finished(cursor, self.global_batch)
+        cursor, source = self._delivered.cursor, self._delivered.source
+        ended = source is not None and source.ended and cursor.position > 0
+        over = ended or self._feed.finished(cursor, self.global_batch)
         return self._feed.following(cursor, self.global_batch) if over else cursor
 
     # ------------------------------------------------------------------ batches

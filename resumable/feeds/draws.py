@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from resumable.options import Options
 
-__all__ = ["Draws"]
+__all__ = ["Draws", "too_few"]
 
 _SILENT_SECONDS = 1.0
 _SKIP_BLOCK = 256
@@ -106,7 +106,7 @@ class Draws:
                 drawn = len(self.take(begin, asked, keep=False))
                 bar.update(drawn)
                 if drawn < asked:
-                    raise _too_few(position + count, begin + drawn)
+                    raise too_few(position + count, begin + drawn)
 
     def assemble(self, elements: list[Any], position: int) -> Any:
         """Make the batch of this rank's elements: transform each, and collate them."""
@@ -150,7 +150,8 @@ class Draws:
         return keys
 
 
-def _too_few(before: int, now: int) -> StateMismatchError:
+def too_few(before: int, now: int) -> StateMismatchError:
+    """Return what to raise for a source that gave fewer elements than a state says were read of it."""
     return StateMismatchError(
         "the source gave fewer elements than the run that saved the state had read of it.\n"
         f"  in the checkpoint: {before}\n  in this run:       {now}\n"

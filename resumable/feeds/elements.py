@@ -95,9 +95,10 @@ class ElementFeed:
         length = self.can.length
         return Schedule(length, global_batch, self._tail) if length else None
 
-    def finished(self, cursor: Cursor, global_batch: int) -> bool:  # noqa: ARG002  # the protocol has it
-        """Return False: only the source itself knows its end."""
-        return False
+    def finished(self, cursor: Cursor, global_batch: int) -> bool:
+        """Tell whether no batch of the cursor's epoch is left, as far as the source's length tells."""
+        schedule = self.schedule(global_batch)
+        return schedule is not None and schedule.finished(cursor)
 
     def following(self, cursor: Cursor, global_batch: int) -> Cursor:  # noqa: ARG002  # the protocol has it
         """Return the beginning of the next epoch."""

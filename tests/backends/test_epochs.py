@@ -215,3 +215,16 @@ def test_an_epoch_after_one_that_was_left_is_not_empty(source: str, data: st.Dat
     for number, state in enumerate(states, start=1):
         rest, _ = run_through(case.resumed(state), break_in_epochs, leave_at)
         assert rest == whole[number:], f"resumed after {number} batches"
+
+
+@pytest.mark.parametrize("source", ["reader", "sized reader", "told reader", "list", "nodes", "stream", "sampler"])
+@pytest.mark.parametrize("tail", ["drop", "partial"])
+def test_after_an_epochs_last_batch_the_loader_is_in_the_next_one(source: str, tail: str) -> None:
+    """So that `range(loader.epoch, EPOCHS)` trains as many epochs as are left; where the end can be known."""
+    case = Case(source, 8, 2 if source not in DATA_LOADERS else 1, 1, tail)
+    loader = case.loader()
+    for done in range(1, EPOCHS + 1):
+        state = [loader.state_dict() for _ in zip(range(case.steps), loader, strict=False)][-1]
+        resumed = case.resumed(state)
+        assert resumed.epoch == done
+        assert sum(1 for _ in range(resumed.epoch, EPOCHS) for _ in resumed) == (EPOCHS - done) * case.steps

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from torch.utils.data import DataLoader
 
 import resumable
 from resumable.errors import ResumableError, StateFormatError, StateMismatchError
@@ -201,3 +202,14 @@ def test_what_is_raised_is_documented() -> None:
     for wrong in wrongs:
         with pytest.raises(ResumableError):
             MAKERS["list"]().load_state_dict(wrong)
+
+
+def test_a_place_that_a_replayed_sampler_never_reaches_is_refused() -> None:
+    """When the next batch is asked for: no index is drawn before that."""
+    samples: Any = list(range(6))
+    loader = resumable.wrap(DataLoader(samples, batch_size=2, sampler=[3, 1, 2, 0, 4, 5]))
+    state = next(loader.state_dict() for _ in loader)
+    state |= {"cursor": {"epoch": 0, "position": 7, "step": 7}, "digest": None}
+    loader.load_state_dict(state)
+    with pytest.raises(StateMismatchError, match=r"fewer elements.*\n  in the checkpoint: 7\n  in this run:       3"):
+        next(iter(loader))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from resumable.backends.torch.engine import Engine, WorkerSetup
 from resumable.backends.torch.indexed import RequestDataset
 from resumable.backends.torch.user_order import Drawn, UserOrder
+from resumable.feeds.draws import too_few
 from resumable.naming import identity_of
 from resumable.protocols import Capabilities, Request
 
@@ -102,8 +103,11 @@ class _Batches:
 
     def skip(self, count: int) -> None:
         """Draw the indices of `count` batches and read none of them."""
-        for _ in range(count):
-            self._pass(next(self._drawn))
+        for done in range(count):
+            drawn = next(self._drawn, None)
+            if drawn is None:
+                raise too_few(count, done)
+            self._pass(drawn)
 
     def snapshot(self) -> Any:
         """Return the sampler's state behind the last batch; behind the end, that from which the next epoch begins."""

@@ -22,7 +22,8 @@ __all__ = ["install"]
 
 
 def _opened(path: Any, _: Any, flags: Any) -> list[tuple[Any, Any]]:
-    return [(path, -1)] if isinstance(flags, int) and flags & WRITING else []
+    is_new = isinstance(flags, int) and flags & WRITING and not isinstance(path, int)
+    return [(path, -1)] if is_new else []
 
 
 # What is changed, and relative to which directory, in the arguments of each event.
@@ -55,14 +56,18 @@ def _hear(event: str, args: tuple[Any, ...], events: Any = _EVENTS, state: Any =
     if changed is None or state.view is None or state.local.trusted:
         return
     for path, at in changed(*args):
-        if not isinstance(path, int) and path is not None:
+        if path is not None:
             _judge(state.view, event, path, at)
 
 
-def _judge(view: View, event: str, path: Any, at: Any) -> None:
+def _judge(view: View, event: str, given: Any, at: Any) -> None:
+    path = f"/proc/self/fd/{given}" if isinstance(given, int) else given
     with STATE.trusted():
-        real = view.find(path, at if isinstance(at, int) and at >= 0 else None, follow=event == "open").real
-        if view.is_redirected(real):
+        if isinstance(given, int):
+            real = os.path.realpath(path)  # of an open file: the case's copy is not taken for what it is a copy of
+        else:
+            real = view.find(path, at if isinstance(at, int) and at >= 0 else None, follow=event == "open").real
+        if view.is_redirected(real) and not view.exempt.is_compiled(real):
             STATE.refuse(
                 f"the command would have changed {os.fsdecode(path)} by a function that is not redirected ({event}).\n"
                 f"  the run's directory: {view.case}\nA file of a real run might have been lost, so it was stopped. "

@@ -14,12 +14,13 @@ from resumable.chaos.overlay.marks import Marks
 __all__ = ["CHECKPOINTS", "Exempt"]
 
 CHECKPOINTS = (".ckpt", ".pt", ".pth", ".distcp", ".safetensors")
-_SYSTEM = ("/dev", "/proc", "/sys")
-_COMPILED = "__pycache__"
+_SYSTEM = ("/dev/", "/proc/", "/sys/")
+_MEMORY = "/dev/shm/"  # noqa: S108  # where checkpoints may be
+_COMPILED = "/__pycache__/"
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 _CACHES = (
     *("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME"),
-    *("NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),
+    *("NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "PYTHONPYCACHEPREFIX"),
 )
 
 
@@ -34,10 +35,12 @@ class Exempt:
         self.temporary, self.checkpoints = Marks(f"{outside}/temporary"), Marks(f"{outside}/checkpoints")
         home = os.path.expanduser("~")
         folders = [os.environ.get(name) for name in _CACHES] + [f"{home}/.cache", f"{home}/.triton"]
-        self._roots = tuple(f"{root}/" for root in (*_SYSTEM, *{os.path.realpath(one) for one in folders if one}))
+        self._roots = tuple(f"{root}/" for root in {os.path.realpath(one) for one in folders if one})
 
     def covers(self, real: str) -> bool:
         """Tell whether a path is exempt."""
+        if real.startswith(_SYSTEM) and not real.startswith(_MEMORY):  # `torch.save` to /dev/null, too
+            return True
         if self._is_in_a_cache(real):
             return not real.endswith(CHECKPOINTS) and not self.checkpoints.covers(real)
         return self.temporary.covers(real)
@@ -51,5 +54,9 @@ class Exempt:
         return directory in {os.path.realpath(one) for one in own if one} or self.temporary.covers(directory)
 
     def _is_in_a_cache(self, real: str) -> bool:
-        path = f"{real}/"
-        return path.startswith(self._roots) or f"/{_COMPILED}/" in path or "/torchinductor_" in path
+        return f"{real}/".startswith((_MEMORY, *self._roots)) or "/torchinductor_" in real
+
+    @staticmethod
+    def is_compiled(real: str) -> bool:
+        """Tell whether Python keeps compiled modules there: it writes them itself, by functions nobody replaces."""
+        return _COMPILED in f"{real}/"

@@ -58,6 +58,10 @@ def _look_after_torch(torch: Any) -> None:
     for module in (torch, torch.serialization):
         module.save, module.load = save, load
     torch.jit.save, torch.jit.load = _saving(torch.jit.save), _loading(torch.jit.load)
+    for kind in (torch.jit.ScriptModule, torch.jit._script.RecursiveScriptModule):  # noqa: SLF001  # both have a `save`
+        if "save" in vars(kind):
+            kind.save = _saving(kind.save)
+    torch.export.save, torch.export.load = _saving(torch.export.save), _loading(torch.export.load)
 
 
 def _saving(function: Any) -> Any:

@@ -45,16 +45,28 @@ def make_builtin_open() -> Any:
     @functools.wraps(original)
     def call(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
         view = STATE.view
-        opener = options.get("opener") or (args[5] if len(args) > 5 else None)  # noqa: PLR2004  # its place
         if view is None or isinstance(file, int) or not isinstance(mode, str):
             return original(file, mode, *args, **options)
-        if opener is not None:  # it opens what it likes, by a function that looks there itself
+        if opener := options.get("opener") or (args[5] if len(args) > 5 else None):  # noqa: PLR2004  # its place
             with STATE.trusted():
-                return original(file, mode, *args, **options)
+                return original(file, mode, *args[:5], **{**options, "opener": _heard(opener)})
         with as_given(file):
             place = view.find(file, follow="x" not in mode)
             found = _find_to_open(view, place.real, _flags_of(mode))
             return original(file if found == place.real and not place.moved else found, mode, *args, **options)
+
+    return call
+
+
+def _heard(opener: Any) -> Any:
+    """Let the audit hook hear an opener, which opens what it likes: `tempfile` gives it a directory's name."""
+
+    def call(path: Any, flags: int) -> Any:
+        trusted, STATE.local.trusted = STATE.local.trusted, 0
+        try:
+            return opener(path, flags)
+        finally:
+            STATE.local.trusted = trusted
 
     return call
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import posix
+import re
 import stat
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from resumable.chaos.overlay.marks import Marks
 __all__ = ["Place", "View", "exists", "is_dir"]
 
 _LINKS = 40  # followed in one path, as in Linux
-_DESCRIPTORS = ("/proc/self/fd/", "/dev/fd/", "/dev/std")
+_DESCRIPTOR = re.compile(r"/proc/(?:self|thread-self|\d+)/fd/\d+|/dev/fd/\d+|/dev/std(?:in|out|err)")
 
 
 class Trail:
@@ -85,8 +86,8 @@ class View:
             follow: the last part of the path, too.
         """
         text = os.fsdecode(path)
-        if text.startswith(_DESCRIPTORS):
-            return Place(text, moved=False)  # of an open file: where it leads to was looked at when it was opened
+        if _DESCRIPTOR.fullmatch(text):
+            return self._find_open(text, follow=follow)
         moved = False
         if not text.startswith("/"):
             base = posix.getcwd() if dir_fd is None else _path_of(dir_fd)
@@ -97,6 +98,14 @@ class View:
         if self._is_shadow(place.real):  # a link led to where the case keeps its files
             return Place(self._walk(self._real_name(place.real), follow=follow).real, moved=True)
         return Place(place.real, moved)
+
+    def _find_open(self, text: str, *, follow: bool) -> Place:
+        """Follow the name of a descriptor, which opens its file anew; a pipe or a socket has no other name."""
+        target = _read_link(text) or ""
+        if not follow or not target.startswith("/") or not exists(target) or target.startswith(("/dev/", "/proc/")):
+            return Place(text, moved=False)
+        place = self.find(target)
+        return Place(place.real, moved=True)
 
     def is_redirected(self, real: str) -> bool:
         """Tell whether what is written there goes elsewhere."""
