@@ -121,7 +121,7 @@ class Resuming:
 
     def size(self) -> int:
         """Count the bytes of DALI's own checkpoints in the state."""
-        return sum(map(len, self._state["native"]["snapshot"]["checkpoints"]))
+        return sum(map(len, self._state["source_state"]["snapshot"]["checkpoints"]))
 
     def save(self, calls: int) -> float:
         """Return the microseconds of `state_dict()` behind a new batch; drawing the batch is not counted."""

@@ -107,7 +107,7 @@ class States:
 
     def size(self) -> int:
         """Return the bytes of TensorFlow's state."""
-        return len(self._state["native"]["snapshot"]["state"])
+        return len(self._state["source_state"]["snapshot"]["state"])
 
     def save(self) -> float:
         """Return the milliseconds of a state, behind another batch each time."""

@@ -117,7 +117,7 @@ class Saved:
 
     def _refuse_own_streams(self, streams: Sequence[TrainStream], world_size: int) -> None:
         for stream, saved in zip(streams, self.ranks[0].loaders, strict=True):
-            if "rank" in saved["state"]:
+            if saved["state"].get("rank") is not None:
                 raise StateMismatchError(
                     f"each rank has a stream of its own in the train loader {stream.name}, which cannot be shared anew "
                     "by another number of ranks.\n"
