@@ -6,6 +6,7 @@ import warnings
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from resumable._state.schema import shorten
 from resumable.errors import StateFormatError, StateMismatchError, StateMismatchWarning
 
 if TYPE_CHECKING:
@@ -131,9 +132,4 @@ def _mismatch(name: str, before: Any, now: Any, hints: Mapping[str, str]) -> str
         hint = known.get(name) or known.get(name.partition(".")[0], "")
         if name != "backend.kind":
             hint += " Or load_state_dict(state, strict=False) to go on at this position all the same."
-    return f"{what}\n  in the checkpoint: {_short(before)}\n  in this run:       {_short(now)}\n{hint}"
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else text[:197] + "..."  # noqa: PLR2004  # a message's width
+    return f"{what}\n  in the checkpoint: {shorten(before)}\n  in this run:       {shorten(now)}\n{hint}"

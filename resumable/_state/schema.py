@@ -39,15 +39,11 @@ if TYPE_CHECKING:
 
     from resumable.protocols import Capabilities
 
-__all__ = ["FORMAT", "Mark", "State", "damaged", "is_shared", "parse"]
+__all__ = ["FORMAT", "Mark", "State", "damaged", "is_shared", "parse", "shorten"]
 
 FORMAT = 2
 _COUNTS = {"global_step": 0, "samples_seen": 0, "global_batch": 1, "batch_size": 1, "world_size": 1}  # and the least
-_UNUSED: dict[str, Any] = {
-    "journal": [],
-    "fingerprint": None,
-    "canary": None,
-}  # for what comes later, so that the keys stay
+_LATER = ("name", "unit", "journal", "fingerprint", "canary")  # not read yet; there, so that the keys stay
 
 
 class Mark(NamedTuple):
@@ -106,8 +102,9 @@ class State:
             "rank": None,
             "name": "",
             "unit": self.unit,
-            **_UNUSED,
             "journal": [],
+            "fingerprint": None,
+            "canary": None,
         }
         for name, value in self.facts.items():
             group, _, key = name.partition(".")
@@ -133,7 +130,7 @@ def parse(values: Any, can: Capabilities) -> State:
     version = values.get("format") if hasattr(values, "get") else None
     if type(version) is not int or version < 1:
         raise StateFormatError(
-            f"this is no state of a Loader: {_short(values)}.\n"
+            f"this is no state of a Loader: {shorten(values)}.\n"
             "Nothing was loaded. Give what loader.state_dict() returned; its field 'format' holds an integer."
         )
     if version > FORMAT:
@@ -173,8 +170,8 @@ def _read(values: Mapping[str, Any], can: Capabilities) -> State:
     cursor, source = Cursor.from_dict(values["cursor"]), values["source_state"]
     _check_place(cursor, numbers)
     state = None if source is None else parse_source(source, cursor.epoch, cursor.position, can.count)
-    for name in ("name", "unit", *_UNUSED):
-        values[name]
+    for name in _LATER:
+        values[name]  # a KeyError names what is missing
     intact = values["digest"] in {None, _digest(values, can)}
     mark = Mark(cursor, state, numbers["global_step"], numbers["samples_seen"])
     return State(mark, numbers["global_batch"], numbers["batch_size"], facts, values["unit"], intact)
@@ -217,6 +214,7 @@ def _own_part(source: Mapping[str, Any] | None, places: Callable[[Any], Any] | N
     return own
 
 
-def _short(value: Any) -> str:
+def shorten(value: Any) -> str:
+    """Return a value in the width of a message."""
     text = repr(value)
     return text if len(text) <= 200 else text[:197] + "..."  # noqa: PLR2004  # a message's width

@@ -91,7 +91,7 @@ class ElementFeed:
         return facts
 
     def schedule(self, global_batch: int) -> Schedule | None:
-        """Return the epoch's schedule where the source knows its length; used for `len()` and `seek()` only."""
+        """Return the epoch's schedule where the source knows its length; what ends an epoch is the source."""
         length = self.can.length
         return Schedule(length, global_batch, self._tail) if length else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -228,3 +228,32 @@ def test_after_an_epochs_last_batch_the_loader_is_in_the_next_one(source: str, t
         resumed = case.resumed(state)
         assert resumed.epoch == done
         assert sum(1 for _ in range(resumed.epoch, EPOCHS) for _ in resumed) == (EPOCHS - done) * case.steps
+
+
+class Rare(Reader):
+    """A backend whose snapshots are costly, so that few are taken in advance."""
+
+    kind = "rare"
+    identity: ClassVar = {"name": "rare"}
+    capabilities = resumable.Capabilities(snapshot_every=100)
+
+    def open(self, epoch: int) -> Iterator[int]:
+        return iter(self)
+
+    def snapshot(self) -> dict[str, int]:
+        return self.state_dict()
+
+    def restore(self, epoch: int, snapshot: dict[str, int]) -> Iterator[int]:
+        self.load_state_dict(snapshot)
+        return iter(self)
+
+
+def test_what_was_drawn_to_see_whether_an_epoch_is_over_is_given_back() -> None:
+    """No snapshot is taken of a source that is an element ahead."""
+    loader = resumable.wrap(Rare(8), ack="manual")
+    for _ in zip(range(2), loader, strict=False):
+        loader.ack()
+    loader.end_epoch()
+    resumed = resumable.wrap(Rare(8), ack="manual")
+    resumed.load_state_dict(loader.state_dict())
+    assert [*loader] == [*resumed] == [2, 3, 4, 5, 6, 7]

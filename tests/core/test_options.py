@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import math
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import torch
 
 import resumable
 from resumable import samplers
+from resumable._wrap_types import Given
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.options import Options
 from resumable.world import World
@@ -217,3 +219,9 @@ def test_states_with_numpys_kinds_of_options_survive_json() -> None:
     loader = resumable.wrap(SAMPLES, **options)
     next(iter(loader))
     loader.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+
+
+def test_type_checkers_know_every_option() -> None:
+    """Those that say nothing of the type of a batch are listed once more, for the overloads of `wrap`."""
+    options = set(inspect.signature(resumable.wrap).parameters)
+    assert options == {"source", "batch_size", "transform", "collate", *Given.__annotations__}
