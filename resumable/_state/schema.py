@@ -43,7 +43,9 @@ __all__ = ["FORMAT", "Mark", "State", "damaged", "is_shared", "parse", "shorten"
 
 FORMAT = 2
 _COUNTS = {"global_step": 0, "samples_seen": 0, "global_batch": 1, "batch_size": 1, "world_size": 1}  # and the least
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 _LATER = ("name", "unit", "journal", "fingerprint", "canary")  # not read yet; there, so that the keys stay
+_DIGESTED = ("format", "cursor", *_COUNTS, "rank", *_LATER)  # besides the facts
 
 
 class Mark(NamedTuple):
@@ -113,7 +115,7 @@ class State:
             else:
                 values[group] = value
         values["source_state"] = None if mark.source is None else mark.source.as_dict()
-        values["digest"] = _digest(values, can)
+        values["digest"] = _digest(values, self.facts, can)
         return values
 
 
@@ -172,7 +174,7 @@ def _read(values: Mapping[str, Any], can: Capabilities) -> State:
     state = None if source is None else parse_source(source, cursor.epoch, cursor.position, can.count)
     for name in _LATER:
         values[name]  # a KeyError names what is missing
-    intact = values["digest"] in {None, _digest(values, can)}
+    intact = values["digest"] in {None, _digest(values, facts, can)}
     mark = Mark(cursor, state, numbers["global_step"], numbers["samples_seen"])
     return State(mark, numbers["global_batch"], numbers["batch_size"], facts, values["unit"], intact)
 
@@ -194,11 +196,13 @@ def _check_place(cursor: Cursor, numbers: Mapping[str, int]) -> None:
         )
 
 
-def _digest(values: Mapping[str, Any], can: Capabilities) -> str:
-    """Digest a state without what is a user's: 16 hexadecimal digits of BLAKE2b over canonical JSON."""
-    own = {name: value for name, value in values.items() if name not in {"source_state", "digest"}}
-    own["source_state"] = _own_part(values["source_state"], can.places)
-    text = json.dumps(own, sort_keys=True, separators=(",", ":"))
+def _digest(values: Mapping[str, Any], facts: Mapping[str, Any], can: Capabilities) -> str:
+    """Digest a state without what is a user's: 16 hexadecimal digits of BLAKE2b over canonical JSON.
+
+    The facts and a list of the other fields, and not the dict as it is: that takes a third of the time.
+    """
+    own = [values[name] for name in _DIGESTED]
+    text = _canonical([facts, own, _own_part(values["source_state"], can.places)])
     return hashlib.blake2b(text.encode(), digest_size=8, person=b"resumable2").hexdigest()
 
 
