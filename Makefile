@@ -22,11 +22,11 @@ help:  ## list the targets
 
 demo: .venv-demo/.ready  ## kill real training runs with SIGKILL, resume them, compare
 	$(call say,demo: training runs are killed and resumed)
-	@PYTHONUNBUFFERED=1 .venv-demo/bin/python -m resumable.demo
+	@PYTHONUNBUFFERED=1 .venv-demo/bin/python -m examples.demo
 
 demo-all: .venv/.ready  ## the same with every source, DALI, FFCV and TensorFlow included
 	$(call say,demo-all: training runs of every source are killed and resumed)
-	@PYTHONUNBUFFERED=1 $(BIN)/python -m resumable.demo
+	@PYTHONUNBUFFERED=1 $(BIN)/python -m examples.demo
 
 docs: .venv-docs/.ready  ## build the documentation; a broken link fails
 	$(call say,docs: mkdocs with every warning as an error)
@@ -63,7 +63,7 @@ SOURCES ?=
 POINTS ?= 2
 JOBS ?= 2
 chaos: .venv/.ready  ## every kind of fault against every source; writes docs/reference/chaos.md
-	$(BIN)/python -m resumable.demo.chaos --points $(POINTS) --jobs $(JOBS) \
+	$(BIN)/python -m examples.demo.chaos --points $(POINTS) --jobs $(JOBS) \
 	  $(if $(SOURCES),--sources $(SOURCES),--page docs/reference/chaos.md)
 
 bench: .venv/.ready  ## measure the figures of docs/reference/benchmarks.md again

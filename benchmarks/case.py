@@ -1,4 +1,4 @@
-"""What every contender reads: the same virtual data set, with the same options."""
+"""What every contender reads: the same virtual dataset, with the same options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Case:
     """One configuration of a loader.
 
     Args:
-        length: samples of the data set.
+        length: samples of the dataset.
         workers: worker processes.
         cost: microseconds that a sample takes.
         batch: samples per batch.
@@ -31,7 +31,7 @@ class Case:
 
 
 class Virtual:
-    """A map-style data set of any length: sample `i` is the integer `i`, and takes a while to compute.
+    """A map-style dataset of any length: sample `i` is the integer `i`, and takes a while to compute.
 
     Args:
         length: number of samples.

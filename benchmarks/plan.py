@@ -12,8 +12,8 @@ class Plan:
     """The sizes of a run.
 
     Args:
-        length: samples of the data set in the comparisons of loaders.
-        large: samples of the data set that only a seekable order can cope with.
+        length: samples of the dataset in the comparisons of loaders.
+        large: samples of the dataset that only a seekable order can cope with.
         rounds: turns of each contender.
         batches: batches per turn at most.
         seconds: time per turn at most.
@@ -21,7 +21,7 @@ class Plan:
         pause: seconds after each turn, in which the contender's workers fill their queues and come to rest.
         calls: calls per measurement of something that takes microseconds.
         costs: microseconds that the samples take.
-        memory: samples of the data set in the measurements of memory, for the plain loader.
+        memory: samples of the dataset in the measurements of memory, for the plain loader.
         every: measure every case, also where each is compiled for itself; else the first.
     """
 

@@ -52,7 +52,7 @@ class FirstBatch:
     Args:
         name: of the contender.
         case: fields of the `Case`.
-        step: batches behind the state.
+        step: batches after the state.
     """
 
     def __init__(self, name: str, case: dict[str, Any], step: int) -> None:

@@ -63,7 +63,7 @@ class Reading:
     """Reads batches of one iterator, in turns, epoch after epoch.
 
     Args:
-        how: "alone", "wrapped", or "saved" for wrapped with a state behind each batch.
+        how: "alone", "wrapped", or "saved" for wrapped with a state after each batch.
         decode: whether the images are decoded.
         files: names in the list.
         warm: batches to read first.
@@ -104,7 +104,7 @@ class Resuming:
 
     Args:
         files: names in the list.
-        behind: how much of the epoch is behind the state, from 0 to 1.
+        behind: how much of the epoch lies before the state, from 0 to 1.
     """
 
     def __init__(self, files: int, behind: float) -> None:
@@ -124,7 +124,7 @@ class Resuming:
         return sum(map(len, self._state["source_state"]["snapshot"]["checkpoints"]))
 
     def save(self, calls: int) -> float:
-        """Return the microseconds of `state_dict()` behind a new batch; drawing the batch is not counted."""
+        """Return the microseconds of `state_dict()` after a new batch; drawing the batch is not counted."""
         spent, batches = [], iter(self._loader)
         for _ in range(calls):
             next(batches, None)

@@ -43,7 +43,7 @@ class Fit:
         return (clock.end - clock.begin) / self._case.batches * 1e6
 
     def save(self) -> float:
-        """Return the milliseconds of one `trainer.save_checkpoint()` behind an epoch."""
+        """Return the milliseconds of one `trainer.save_checkpoint()` after an epoch."""
         trainer, loader = self._make(_Clock())
         trainer.fit(_Module(0), loader)
         with tempfile.TemporaryDirectory() as folder:

@@ -28,7 +28,7 @@ class StateCost:
     """Takes, loads and acknowledges states in the middle of an epoch.
 
     Args:
-        lengths: samples of the data sets.
+        lengths: samples of the datasets.
     """
 
     def __init__(self, lengths: list[int]) -> None:
@@ -71,10 +71,10 @@ def _each(calls: int, function: Callable[[], Any]) -> float:
 
 
 class Memory:
-    """Lets a loader read a data set, and watches the memory of this process.
+    """Lets a loader read a dataset, and watches the memory of this process.
 
     Args:
-        name: of the contender. It reads a small data set first, so that what it imports does not count.
+        name: of the contender. It reads a small dataset first, so that what it imports does not count.
     """
 
     def __init__(self, name: str) -> None:

@@ -61,7 +61,7 @@ PIPELINES: dict[str, Callable[[int, int], Any]] = {
 
 
 class Reading:
-    """Reads the beginning of passes over one pipeline, each anew, as TensorFlow would read ahead between turns.
+    """Reads the beginning of passes over one pipeline, each again, as TensorFlow would read ahead between turns.
 
     Args:
         name: of the pipeline.
@@ -77,7 +77,7 @@ class Reading:
             self._begin = lambda: iter(resumable.wrap(tfdata.source(dataset, strategy=strategy)))
 
     def turn(self, batches: int, seconds: float) -> float:
-        """Return the batches per second of up to `batches` batches, or of `seconds`, behind the first."""
+        """Return the batches per second of up to `batches` batches, or of `seconds`, after the first."""
         iterator, count = self._begin(), 0
         next(iterator)
         begin = time.perf_counter()
@@ -110,14 +110,14 @@ class States:
         return len(self._state["source_state"]["snapshot"]["state"])
 
     def save(self) -> float:
-        """Return the milliseconds of a state, behind another batch each time."""
+        """Return the milliseconds of a state, after another batch each time."""
         next(iter(self._loader))
         begin = time.perf_counter()
         self._loader.state_dict()
         return (time.perf_counter() - begin) * 1e3
 
     def resume(self) -> float:
-        """Return the milliseconds from making the loader to the first batch behind the state."""
+        """Return the milliseconds from making the loader to the first batch after the state."""
         begin = time.perf_counter()
         loader = self._wrapped()
         loader.load_state_dict(self._state)
@@ -125,7 +125,7 @@ class States:
         return (time.perf_counter() - begin) * 1e3
 
     def replay(self) -> float:
-        """Return the milliseconds of the same by reading all that is behind."""
+        """Return the milliseconds of the same by reading all that came before."""
         begin = time.perf_counter()
         batches = iter(self._dataset.skip(self._middle).as_numpy_iterator())
         next(batches)

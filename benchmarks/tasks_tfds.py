@@ -1,4 +1,4 @@
-"""What is measured over a data set of TensorFlow Datasets: JPEG images of 224 x 224 pixels, made at random."""
+"""What is measured over a dataset of TensorFlow Datasets: JPEG images of 224 x 224 pixels, made at random."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BATCH, _PIXELS, _SHARDS = 64, 224, 8
 
 
 class Written:
-    """Writes the data set in both formats, once."""
+    """Writes the dataset in both formats, once."""
 
     def write(self, folder: str, samples: int) -> None:
         """Write `samples` images below `folder`, unless they are there."""
@@ -41,7 +41,7 @@ class Reading:
 
     Args:
         name: of the contender.
-        folder: of the data sets.
+        folder: of the datasets.
     """
 
     def __init__(self, name: str, folder: str) -> None:
@@ -58,10 +58,10 @@ class Reading:
 
 
 class FirstSample:
-    """Waits for the first batch behind a place of an epoch, the opening of the data set included.
+    """Waits for the first batch after a place of an epoch, the opening of the dataset included.
 
     Args:
-        folder: of the data sets.
+        folder: of the datasets.
         file_format: "tfrecord" or "array_record".
     """
 
@@ -69,7 +69,7 @@ class FirstSample:
         self._folder, self._format = folder, file_format
 
     def wait(self, percent: int) -> float:
-        """Return the milliseconds from opening the data set to a batch behind `percent` of an epoch."""
+        """Return the milliseconds from opening the dataset to a batch after `percent` of an epoch."""
         begin = time.perf_counter()
         loader = self._loader()
         loader.seek(epoch=0, step=len(loader) * percent // 100)
@@ -182,7 +182,7 @@ def _builder(root: Path, file_format: str, samples: int) -> None:
 
             @classmethod
             def get_metadata(cls) -> Any:
-                """Describe the data set; the usual way looks for files beside this module."""
+                """Describe the dataset; the usual way looks for files beside this module."""
                 return dataset_metadata.DatasetMetadata(description="Random images.", citation="", tags=[])
 
             def _info(self) -> Any:

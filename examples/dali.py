@@ -52,7 +52,7 @@ with tempfile.TemporaryDirectory() as temporary:
     for number, (pixels, label) in enumerate(zip(*load_digits(return_X_y=True), strict=True)):
         Path(temporary, "images", str(label)).mkdir(exist_ok=True, parents=True)
         Image.fromarray((pixels.reshape(8, 8) * 15).astype("uint8")).save(f"{temporary}/images/{label}/{number}.jpg")
-    unharmed = train(f"{temporary}/images", f"{temporary}/unharmed")
+    baseline = train(f"{temporary}/images", f"{temporary}/baseline")
     with contextlib.suppress(RuntimeError):
         train(f"{temporary}/images", f"{temporary}/crashed", crash_at=75)
-    print("The same weights, bit for bit:", train(f"{temporary}/images", f"{temporary}/crashed").equal(unharmed))
+    print("The same weights, bit for bit:", train(f"{temporary}/images", f"{temporary}/crashed").equal(baseline))

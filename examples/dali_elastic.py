@@ -48,12 +48,12 @@ with tempfile.TemporaryDirectory() as folder:
             f"{folder}/{label}/{number}.jpg"
         )
 
-    print("One rank, unharmed:")
+    print("One rank, baseline:")
     alone = start(folder, 1)
-    unharmed = [step(alone) for _ in range(4)]
+    baseline = [step(alone) for _ in range(4)]
     print("2 ranks, then 1:")
     two = start(folder, 2)
     resized = [step(two) for _ in range(2)]
     one = start(folder, 1, two[0].state_dict())
     resized += [step(one) for _ in range(2)]
-    print("The same pixels in every batch:", all(map(torch.equal, unharmed, resized)))
+    print("The same pixels in every batch:", all(map(torch.equal, baseline, resized)))

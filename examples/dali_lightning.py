@@ -48,7 +48,7 @@ with tempfile.TemporaryDirectory() as root:
     for number, (pixels, label) in enumerate(zip(*load_digits(return_X_y=True), strict=True)):
         Path(root, "images", str(label)).mkdir(exist_ok=True, parents=True)
         Image.fromarray((pixels.reshape(8, 8) * 15).astype("uint8")).save(f"{root}/images/{label}/{number}.jpg")
-    for run, fail_at in ("unharmed", -1), ("failed", 75), ("failed", -1):
+    for run, fail_at in ("baseline", -1), ("failed", 75), ("failed", -1):
         torch.manual_seed(0)
         reader = {"reader_name": "Reader", "last_batch_policy": LastBatchPolicy.PARTIAL}
         data, model = DALIClassificationIterator(digits(f"{root}/images"), **reader), Model(fail_at)

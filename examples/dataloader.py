@@ -31,7 +31,7 @@ def make(workers: int) -> resumable.Loader:
 
 
 def train(loader: resumable.Loader, stop_after: int | None = None) -> Batches:
-    """Go through two epochs; return the batches that were handed over."""
+    """Go through two epochs; return the batches that were delivered."""
     seen: Batches = []
     for epoch in loader.epochs(2):
         for indices, augmented in epoch:
@@ -43,14 +43,14 @@ def train(loader: resumable.Loader, stop_after: int | None = None) -> Batches:
 
 
 if __name__ == "__main__":
-    print("Run 1, unharmed, no workers:")
-    unharmed = train(make(workers=0))
-    print("Run 2, two workers, stopped behind batch 4:")
+    print("Run 1, baseline, no workers:")
+    baseline = train(make(workers=0))
+    print("Run 2, two workers, stopped after batch 4:")
     stopped = make(workers=2)
     before = train(stopped, stop_after=4)
     state = stopped.state_dict()
     print(f"Run 3, one worker, resumed at {state['cursor']}:")
     resumed = make(workers=1)
     resumed.load_state_dict(state)
-    assert before + train(resumed) == unharmed
+    assert before + train(resumed) == baseline
     print("Runs 2 and 3 together are run 1: the same samples, order and augmentation.")

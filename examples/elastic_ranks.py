@@ -34,9 +34,9 @@ def step(loaders: list[resumable.Loader]) -> list[int]:
     return [sample for part in parts for sample in part]
 
 
-print("One rank, unharmed:")
+print("One rank, baseline:")
 alone = start(1)
-unharmed = [step(alone) for _ in range(5)]
+baseline = [step(alone) for _ in range(5)]
 
 print("4 ranks, then 2, then 3:")
 resized, state = [], None
@@ -47,6 +47,6 @@ for ranks, steps in ((4, 2), (2, 1), (3, 2)):
     assert all(other == states[0] for other in states)
     state = states[0]
 
-assert resized == unharmed
+assert resized == baseline
 assert sorted(chain.from_iterable(resized)) == SAMPLES
 print(f"The same global batches in the same order, each sample once. Now at {state['cursor'] if state else None}.")

@@ -1,4 +1,4 @@
-"""Lightning Fabric saves the loader with the model, and goes on behind the last save: python examples/fabric.py."""
+"""Lightning Fabric saves the loader with the model, and goes on after the last save: python examples/fabric.py."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def train(file: Path, crash_at: int | None = None) -> torch.Tensor:
 
 
 with tempfile.TemporaryDirectory() as folder:
-    unharmed = train(Path(folder, "unharmed.ckpt"))
+    baseline = train(Path(folder, "baseline.ckpt"))
     with contextlib.suppress(RuntimeError):
         train(Path(folder, "crashed.ckpt"), crash_at=15)
-    print("The same weights, bit for bit:", train(Path(folder, "crashed.ckpt")).equal(unharmed))
+    print("The same weights, bit for bit:", train(Path(folder, "crashed.ckpt")).equal(baseline))

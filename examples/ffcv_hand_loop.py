@@ -42,7 +42,7 @@ with tempfile.TemporaryDirectory() as folder, redirect_stderr(io.StringIO()):  #
     path = f"{folder}/train.beton"
     DatasetWriter(path, {"image": RGBImageField(), "label": IntField()}, num_workers=1).from_indexed_dataset(images)
     whole = [name(image) for image, _ in make_loader(path, workers=1)]
-    print("unharmed:", *whole)
+    print("baseline:", *whole)
 
     loader, seen = make_loader(path, workers=1), []
     for image, _ in loader:

@@ -55,4 +55,4 @@ with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.Stri
     DatasetWriter(data, fields, num_workers=1).from_indexed_dataset(images)
     with contextlib.suppress(AssertionError):
         train(data, f"{folder}/failed", fail_at=9)
-    print("The same weights, bit for bit:", train(data, f"{folder}/failed").equal(train(data, f"{folder}/unharmed")))
+    print("The same weights, bit for bit:", train(data, f"{folder}/failed").equal(train(data, f"{folder}/baseline")))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def sentences(epoch: int) -> Iterator[str]:
-    """Give another order in every epoch; resumed by reading and dropping what is behind."""
+    """Give another order in every epoch; resumed by reading and dropping what came before."""
     words = ["anchor", "beacon", "compass", "deck", "ensign"]
     random.shuffle(words)  # the global generator is seeded for this epoch
     for word in words:
@@ -20,7 +20,7 @@ def sentences(epoch: int) -> Iterator[str]:
 
 
 class Reader:
-    """Knows its place and can go to any; resumed by its own state, without reading what is behind."""
+    """Knows its place and can go to any; resumed by its own state, without reading what came before."""
 
     def __init__(self) -> None:
         self.line = 0
@@ -32,7 +32,7 @@ class Reader:
         self.line = 0
 
     def state_dict(self) -> dict[str, int]:
-        """Tell the place."""
+        """Return the place."""
         return {"line": self.line}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -41,7 +41,7 @@ class Reader:
 
 
 def resume_everywhere(make: Callable[[], resumable.Loader]) -> None:
-    """Take a state behind every element of two epochs, and compare what follows it in a new loader."""
+    """Take a state after every element of two epochs, and compare what follows it in a new loader."""
     loader, run, states = make(), [], []
     for epoch in loader.epochs(2):
         for element in epoch:

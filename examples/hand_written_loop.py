@@ -1,4 +1,4 @@
-"""A hand-written training loop that crashes, goes on as if nothing had happened, and is compared with an unharmed one.
+"""A hand-written training loop that crashes, goes on as if nothing had happened, and is compared with a baseline run.
 
 python examples/hand_written_loop.py [DIRECTORY for checkpoints that stay]
 """
@@ -55,5 +55,5 @@ with tempfile.TemporaryDirectory() as temporary:
         train(kept, crash_at=15)
     print("Run 2, the same again:")
     resumed = train(kept)
-    print("Run 3, elsewhere and unharmed:")
-    print("The same weights, bit for bit:", resumed.equal(train(f"{temporary}/unharmed")))
+    print("Run 3, elsewhere, without a crash:")
+    print("The same weights, bit for bit:", resumed.equal(train(f"{temporary}/baseline")))

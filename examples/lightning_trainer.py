@@ -51,9 +51,9 @@ def train(folder: str, fail_at: int | None = None) -> torch.Tensor:
 
 
 with tempfile.TemporaryDirectory() as folder:
-    unharmed = train(f"{folder}/unharmed")
-    print("\nThat was the unharmed run, each batch as epoch.batch. Now one that fails at step 15:")
+    baseline = train(f"{folder}/baseline")
+    print("\nThat was the baseline run, each batch as epoch.batch. Now one that fails at step 15:")
     with contextlib.suppress(FloatingPointError):
         train(f"{folder}/failed", fail_at=15)
     print("\nThe last checkpoint is that of step 12. From there:")
-    print("\nThe same weights, bit for bit:", train(f"{folder}/failed").equal(unharmed))
+    print("\nThe same weights, bit for bit:", train(f"{folder}/failed").equal(baseline))

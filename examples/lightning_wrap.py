@@ -54,6 +54,6 @@ def train(title: str, folder: str, fail_at: int | None = None) -> None:
 
 
 with tempfile.TemporaryDirectory() as root:
-    train("Unharmed:", f"{root}/unharmed")
+    train("Baseline:", f"{root}/baseline")
     train("Fails at step 4, and saves then:", f"{root}/failed", fail_at=4)
     train("Goes on from there, with the same samples and the same noise:", f"{root}/failed")

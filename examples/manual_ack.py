@@ -40,17 +40,17 @@ def train(loader: resumable.Loader, weights: list[list[int]], fail_at: int | Non
             weights.append(batch)
             loader.ack()  # after the optimizer's step
     except FloatingPointError:
-        print(f"failed on batch {fail_at}: handed over {loader.cursor}, in the weights {loader.acknowledged}")
+        print(f"failed on batch {fail_at}: delivered {loader.cursor}, in the weights {loader.acknowledged}")
     return loader.state_dict()
 
 
-unharmed: list[list[int]] = []
-train(make(), unharmed)
+baseline: list[list[int]] = []
+train(make(), baseline)
 
 weights: list[list[int]] = []
 state = train(make(), weights, fail_at=4)
 resumed = make()
 resumed.load_state_dict(state)
 train(resumed, weights)
-assert weights == unharmed
+assert weights == baseline
 print(f"resumed at {state['cursor']}; every batch once: {weights}")

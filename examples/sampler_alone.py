@@ -16,7 +16,7 @@ EPOCHS, BATCH_SIZE = 3, 8
 
 
 def train(saved: str | None = None, stop_after: int | None = None) -> tuple[list[list[int]], str]:
-    """Train from the beginning or from a saved state; return the batches, and the state behind the last of them."""
+    """Train from the beginning or from a saved state; return the batches, and the state after the last of them."""
     dataset = TensorDataset(torch.arange(100))
     sampler = ResumableSampler(dataset, seed=7, batch_size=BATCH_SIZE, drop_last=True)
     if saved is not None:
@@ -35,13 +35,13 @@ def train(saved: str | None = None, stop_after: int | None = None) -> tuple[list
 
 def main() -> None:
     """Compare a run that was stopped with one that was not."""
-    unharmed, _ = train()
+    baseline, _ = train()
     before, state = train(stop_after=17)
     after, _ = train(saved=state)
-    print(f"stopped after {len(before)} of {len(unharmed)} batches, with the state {state}")
+    print(f"stopped after {len(before)} of {len(baseline)} batches, with the state {state}")
     print(f"resumed with the batch {after[0]}")
-    if before + after != unharmed:
-        raise SystemExit("the resumed order differs from the unharmed one")
+    if before + after != baseline:
+        raise SystemExit("the resumed order differs from the baseline one")
     print("the resumed order is identical")
 
 

@@ -50,7 +50,7 @@ def train(folder: str, crash_at: int = -1) -> torch.Tensor:
 
 
 with tempfile.TemporaryDirectory() as temporary:
-    unharmed = train(f"{temporary}/unharmed")
+    baseline = train(f"{temporary}/baseline")
     with contextlib.suppress(RuntimeError):
         train(f"{temporary}/crashed", crash_at=75)
-    print("The same weights, bit for bit:", train(f"{temporary}/crashed").equal(unharmed))
+    print("The same weights, bit for bit:", train(f"{temporary}/crashed").equal(baseline))

@@ -8,11 +8,11 @@ import tempfile
 from pathlib import Path
 
 import tensorflow_datasets as tfds
+from demo.digits import load_digits
+from demo.tfds import write_tfds
 
 import resumable
 import resumable.backends.tfds
-from resumable.demo.digits import load_digits
-from resumable.demo.tfds import write_tfds
 
 
 def train(folder: str, data: Path, crash_at: int = -1) -> tuple[float, list[str]]:
@@ -46,7 +46,7 @@ with tempfile.TemporaryDirectory() as temporary:
         train(f"{temporary}/crashed", where, crash_at=8)
     print("Run 2, the same again:")
     resumed, rest = train(f"{temporary}/crashed", where)
-    unharmed, whole = train(f"{temporary}/unharmed", where)
-    print("The same weight, bit for bit:", resumed == unharmed)
+    baseline, whole = train(f"{temporary}/baseline", where)
+    print("The same weight, bit for bit:", resumed == baseline)
     print("The same samples:", rest == whole[-len(rest) :], "such as", rest[0])
     print("TensorFlow was imported:", "tensorflow" in sys.modules)

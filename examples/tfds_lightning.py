@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from demo.digits import load_digits
+from demo.tfds import write_tfds
 from pytorch_lightning import LightningModule, Trainer, callbacks
 from torch.utils.data import DataLoader
 
 import resumable.backends.tfds
-from resumable.demo.digits import load_digits
-from resumable.demo.tfds import write_tfds
 from resumable.integrations.lightning import ResumableCallback
 
 
@@ -52,7 +52,7 @@ if __name__ == "__main__":
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")  # its hints, which are for larger runs
     with tempfile.TemporaryDirectory() as root:
-        unharmed = train(f"{root}/unharmed", written := write_tfds(load_digits(), Path(root, "data")))
+        baseline = train(f"{root}/baseline", written := write_tfds(load_digits(), Path(root, "data")))
         with contextlib.suppress(AssertionError):
             train(f"{root}/failed", written, fail_at=11)
-        print("It failed at step 11. The same weights:", train(f"{root}/failed", written).equal(unharmed))
+        print("It failed at step 11. The same weights:", train(f"{root}/failed", written).equal(baseline))

@@ -8,23 +8,24 @@
             ...
             saved = loader.state_dict()
 
-`wrap` is the front door; what stands behind it is described in the documentation under "Concepts".
+`wrap` is the front door; what it opens to is described in the documentation under "Concepts".
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resumable import errors, faults, rng, samplers
+from resumable import errors, failpoints, rng, samplers
+from resumable._options import Options
+from resumable._order.cursor import Cursor
+from resumable._order.world import World
+from resumable._registry import register
 from resumable._version import __version__
-from resumable.cursor import Cursor
+from resumable._wrap import wrap
 from resumable.errors import ResumableError
 from resumable.iteration import Epoch
 from resumable.loader import Loader
-from resumable.options import Options
 from resumable.protocols import Capabilities, IndexedBackend, ReplayBackend, Request, SnapshotBackend
-from resumable.registry import register, wrap
-from resumable.world import World
 
 if TYPE_CHECKING:
     from resumable import chaos as chaos  # known to type checkers, and not in `import *`
@@ -54,7 +55,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    "chaos": "resumable.chaos",  # nobody needs it to train
+    "chaos": "resumable.chaos",  # training does without it
     "CheckpointStore": "resumable.checkpoint",  # its file systems are imported with it
     "ResumableSampler": "resumable.backends.torch.sampler",  # a torch Sampler, so torch comes with it
 }
@@ -69,4 +70,4 @@ def __getattr__(name: str) -> Any:
     return module if _LAZY[name] == f"{__name__}.{name}" else getattr(module, name)
 
 
-faults.activate()
+failpoints.activate()

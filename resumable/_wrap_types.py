@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypedDict, TypeV
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from resumable.randomness import Randomness
+    from resumable._checks import Resume
+    from resumable._order.plan import Tail
+    from resumable._order.world import World
+    from resumable._randomness.keys import Randomness
     from resumable.samplers import Sampler
-    from resumable.schedule import Tail
-    from resumable.world import World
 
 __all__ = ["Given", "MapStyle", "Source"]
 
@@ -46,5 +47,9 @@ class Given(TypedDict, total=False):
     world: World | None
     ack: Literal["auto", "manual"]
     on_batch_change: Literal["error", "continue"]
+    on_world_change: Literal["keep_global", "keep_local"]
     uneven: bool
     snapshot_every: int | None
+    evaluation: bool
+    resume: Resume | None
+    canary: bool

@@ -27,13 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0, 1 where a promise was broken, 2 where nothing could be done.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    own, behind = _split(words)
+    own, command = _split(words)
     parser = _make_parser()
     given, unknown = parser.parse_known_args(own)
     if unknown:
-        parser.error(f"nobody knows {' '.join(unknown)!r}; a command to run goes behind two dashes: -- python train.py")
+        parser.error(f"{' '.join(unknown)!r} is unknown; a command to run goes after two dashes: -- python train.py")
     try:
-        return int(given.act(given, behind))
+        return int(given.act(given, command))
     except ResumableError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 2
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """Split the words at the first `--`: what is behind it belongs to somebody else."""
+    """Split the words at the first `--`: what came before it belongs to somebody else."""
     place = words.index("--") if "--" in words else len(words)
     return words[:place], words[place + 1 :]
 

@@ -20,6 +20,7 @@ ResumableError
 UserWarning
 ├── PromiseWarning                       a promise that does not hold for the wrapped thing, by name
 ├── StateMismatchWarning                 a mismatch accepted by `load_state_dict(..., strict=False)`
+├── LoopWarning                          a loop over a Loader that trains other epochs than it seems to
 ├── CorruptCheckpointWarning             `CheckpointStore.latest()` skipped a checkpoint
 └── ChaosWarning                         the environment names a chaos run that is not there
 """
@@ -35,6 +36,7 @@ __all__ = [
     "CorruptCheckpointError",
     "CorruptCheckpointWarning",
     "DataError",
+    "LoopWarning",
     "MissingDependencyError",
     "OnePassError",
     "PromiseWarning",
@@ -120,6 +122,10 @@ class PromiseWarning(UserWarning):
 
 class StateMismatchWarning(UserWarning):
     """A mismatch that `load_state_dict(..., strict=False)` accepted."""
+
+
+class LoopWarning(UserWarning):
+    """A loop over a Loader trains other epochs than it seems to."""
 
 
 class CorruptCheckpointWarning(UserWarning):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Generic
 
-from resumable.faults import point
+from resumable._loops import refuse_unpacking
+from resumable.errors import UnsupportedError
+from resumable.failpoints import point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Self
 
     from typing_extensions import TypeVar  # type checkers bring it along, and know its `default`
 
@@ -19,7 +23,7 @@ else:
 
     T_co = TypeVar("T_co", covariant=True)
 
-__all__ = ["BatchIterator", "Epoch", "T_co", "deliver"]
+__all__ = ["BatchIterator", "Epoch", "EvaluationPass", "T_co", "deliver"]
 
 
 def deliver(loader: Loader[T_co], epoch: int) -> T_co:
@@ -92,28 +96,92 @@ class BatchIterator(Generic[T_co]):
         raise StopIteration
 
 
-class Epoch(Generic[T_co]):
-    """One epoch of `Loader.epochs`: iterate over it for its batches.
+class EvaluationPass(Generic[T_co]):
+    """Batches of one pass over a loader for evaluation: from the beginning, whatever was read before.
+
+    The beginning is where the loader stood at the first `next()` of its first pass. Failpoints do not see these
+    batches, as they are no part of the training.
+
+    Args:
+        loader: delivers the batches.
+    """
+
+    def __init__(self, loader: Loader[T_co]) -> None:
+        self._loader = loader
+        self._epoch = -1
+        self._moves = -1
+        self._over = False
+
+    def __iter__(self) -> Iterator[T_co]:
+        return self
+
+    def __next__(self) -> T_co:
+        progress = self._loader.progress
+        if self._over:
+            raise StopIteration
+        if self._epoch < 0:
+            progress.begin_again()
+            self._epoch, self._moves = progress.begin(), progress.moves
+        if self._moves != progress.moves:
+            raise UnsupportedError(
+                "another loop over this loader for evaluation has begun since this one did.\n"
+                "Both would take batches of one stream, and each would see a part. Finish one loop before the next, or "
+                "wrap the source twice."
+            )
+        try:
+            batch: T_co = progress.next_batch(self._epoch)
+        except StopIteration:
+            self._over = True
+            progress.begin_again()
+            raise
+        return batch
+
+    def __del__(self) -> None:
+        """Let the workers of a pass end that was left by `break`."""
+        if self._epoch >= 0 and not self._over and self._moves == self._loader.progress.moves:
+            self._loader.progress.let_go()
+
+
+class Epoch(int, Generic[T_co]):
+    """One epoch of `Loader.epochs`: iterate over it for its batches, and use it as its number wherever one is expected.
+
+    Where it is copied or saved, it becomes a plain integer.
 
     Args:
         loader: delivers the batches.
         number: of the epoch, from 0.
     """
 
-    def __init__(self, loader: Loader[T_co], number: int) -> None:
-        self._loader = loader
-        self.number = number
+    _loader: Loader[T_co]
+
+    def __new__(cls, loader: Loader[T_co], number: int) -> Self:
+        """Make an integer that knows its loader."""
+        epoch = super().__new__(cls, number)
+        epoch._loader = loader
+        return epoch
+
+    @property
+    def number(self) -> int:
+        """The number as a plain integer."""
+        return int(self)
 
     def __iter__(self) -> Iterator[T_co]:
-        """Return an iterator over the batches of this epoch that are left."""
-        return BatchIterator(self._loader, self.number)
+        """Return an iterator over the batches of this epoch that are left.
 
-    def __bool__(self) -> bool:
-        return True
+        Raises:
+            UnsupportedError: the epoch is unpacked into variables, as if it were a batch.
+        """
+        refuse_unpacking(sys._getframe(1), self.number)  # noqa: SLF001  # a loop cannot be told from it otherwise
+        return BatchIterator(self._loader, self.number)
 
     def __len__(self) -> int:
         """Count the batches of the whole epoch, of which some may be done."""
         return self._loader.total_steps(self.number)
 
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (self.number,)
+
     def __repr__(self) -> str:
         return f"Epoch({self.number})"
+
+    __str__ = int.__repr__

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import operator
+import sys
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
+from resumable._fetch import IndexedFetcher
+from resumable._loops import check_count, warn_of_nothing_left
+from resumable._order.cursor import Cursor
+from resumable._order.plan import check_share
+from resumable._order.world import World
+from resumable._shown import ShowsSource
 from resumable._state import agree_on_batch, check_intact, check_position, check_same, parse
-from resumable.cursor import Cursor
 from resumable.errors import ConfigurationError, UnsupportedError
-from resumable.faults import notice, point
-from resumable.feeds import IndexedFeed
-from resumable.iteration import BatchIterator, Epoch, T_co
+from resumable.failpoints import notice, point
+from resumable.iteration import BatchIterator, Epoch, EvaluationPass, T_co
 from resumable.progress import Progress
-from resumable.schedule import check_share
-from resumable.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from resumable.feeds import Feed
-    from resumable.options import Options
+    from resumable._fetch import Fetcher
+    from resumable._options import Options
 
 __all__ = ["Loader"]
 
 
-class Loader(Generic[T_co]):
+class Loader(ShowsSource, Generic[T_co]):
     """Iterates over batches, and can be stopped and resumed at any of them. `resumable.wrap` makes one.
 
     Iterating goes on where the loader stands: after `break`, or after a state was loaded, the next `for` goes through
@@ -32,31 +35,36 @@ class Loader(Generic[T_co]):
     over, however the loop was left, and also where the source has elements left that make no whole batch.
 
     Args:
-        feed: gets the batches from a backend.
+        fetcher: gets the batches from a backend.
         options: the options of `wrap`.
+        wrapped: what was given to `wrap`, for messages.
 
     Attributes:
         progress: what is delivered, in flight and acknowledged; for integrations that drive the loader themselves.
     """
 
-    def __init__(self, feed: Feed, options: Options) -> None:
-        self._feed, self._options = feed, options
-        self.progress = Progress(feed, options)
-        notice("loader.wrapped")
+    def __init__(self, fetcher: Fetcher, options: Options, wrapped: Any = None) -> None:
+        self._fetcher, self._options, self._wrapped = fetcher, options, wrapped
+        self._shows = {"batch_size": options.batch_size, **fetcher.can.shows}
+        self._resumed = False  # and the script has not asked since in which epoch
+        self._gone_through = 0  # epochs of the run, by a loop over epochs() in this process
+        self.progress = Progress(fetcher, options)
+        if not self.evaluation:
+            notice("loader.wrapped")
 
     def __bool__(self) -> bool:
-        """A loader is true, also where nobody knows its length."""
+        """A loader is true, also where its length is unknown."""
         return True
 
     def __reduce__(self) -> str:
         raise UnsupportedError(
             "a Loader cannot be copied or pickled: it stands at a place in a stream of this process.\n"
-            "A copy would read the same batches again, or skip some. Wrap the source anew and give the new Loader this "
-            "one's state_dict()."
+            "A copy would read the same batches again, or skip some. Save loader.state_dict() instead of the Loader; "
+            "in another process, wrap the source again and load that."
         )
 
     def __repr__(self) -> str:
-        kind = self._feed.facts()["backend.kind"]
+        kind = self._fetcher.fingerprint()["backend.kind"]
         return f"<Loader of {kind}, batches of {self.global_batch_size}, at {self.cursor}>"
 
     # ------------------------------------------------------------------ iterating
@@ -65,28 +73,35 @@ class Loader(Generic[T_co]):
         """Return an iterator over the rest of this epoch, or over the next one where nothing is left.
 
         Nothing is read before its first `next()`: an iterator that is thrown away costs nothing and changes nothing.
+        With `evaluation=True`, each iterator begins at the first batch of epoch 0.
+
+        Warns:
+            LoopWarning: the loader was resumed, and the loop around counts epochs from a lower number than its own.
         """
-        return BatchIterator(self)
+        if self._resumed:
+            self._resumed = False
+            check_count(sys._getframe(1), self._next_epoch)  # noqa: SLF001  # nothing else knows the loop
+        return EvaluationPass(self) if self.evaluation else BatchIterator(self)
 
     def __len__(self) -> int:
-        """Count the batches of the whole epoch, of which some may be behind; the same on every rank, or a TypeError."""
-        return self.total_steps(self.epoch)
+        """Count the batches of the whole epoch, of which some may be done; the same on every rank, or a TypeError."""
+        return self.total_steps(self._next_epoch)
 
     @property
     def is_sized(self) -> bool:
         """Whether `len()` works: whether the number of batches of an epoch is known before its end."""
-        return self._feed.schedule(self.global_batch_size) is not None
+        return self._fetcher.plan(self.global_batch_size) is not None
 
     def total_steps(self, epoch: int) -> int:
-        """Count the global batches of an epoch: those behind and those left.
+        """Count the global batches of an epoch: those done and those left.
 
         Raises:
-            TypeError: nobody knows the length of this source before its end.
+            TypeError: the length of this source is unknown before its end.
         """
-        schedule = self._feed.schedule(self.global_batch_size)
-        if schedule is None:
-            raise TypeError("this source has no length: nobody knows before its end how many batches an epoch has")
-        return schedule.total(schedule.beginning(epoch, self.cursor))
+        plan = self._fetcher.plan(self.global_batch_size)
+        if plan is None:
+            raise TypeError("this source has no length: how many batches an epoch has is unknown before its end")
+        return plan.total(plan.beginning(epoch, self.cursor))
 
     def epochs(self, total: int) -> Iterator[Epoch[T_co]]:
         """Iterate over the epochs up to the number `total`, from the one in which the loader stands.
@@ -96,19 +111,26 @@ class Loader(Generic[T_co]):
                     ...
                 validate()
 
-        Resumed from a state that was taken behind an epoch's last batch, the loop first gives that epoch, with no batch
-        left, so that what stands behind the inner loop is done once and not skipped. A state taken behind the inner
+        Resumed from a state that was taken after an epoch's last batch, the loop first gives that epoch, with no batch
+        left, so that what stands after the inner loop is done once and not skipped. A state taken after the inner
         loop counts the epoch as done. An epoch that is left by `break` is over, and its rest is not read.
 
         Args:
             total: number of epochs of the whole run, those before a resume included.
+
+        Warns:
+            LoopWarning: there is none left, and an earlier loop in this process went through as many.
         """
-        progress = self.progress
+        self._refuse_evaluation("epochs()")
+        progress, self._resumed = self.progress, False
+        if progress.acknowledged.epoch >= total and self._gone_through >= total:
+            warn_of_nothing_left(total)
         while (number := progress.acknowledged.epoch) < total:
             moves = progress.moves
             yield Epoch(self, number)
             if progress.moves == moves and progress.acknowledged.epoch == number:
                 self.end_epoch()
+            self._gone_through = max(self._gone_through, number + 1)
 
     # ------------------------------------------------------------------ the place
 
@@ -130,12 +152,47 @@ class Loader(Generic[T_co]):
     @property
     def epoch(self) -> int:
         """Number of the epoch that a new `for batch in loader` reads: the next one where this one has no batch left."""
-        return self.progress.following.epoch
+        self._resumed = False
+        return self._next_epoch
+
+    @property
+    def _next_epoch(self) -> int:
+        return self.progress.delivered.epoch if self.evaluation else self.progress.following.epoch
 
     @property
     def global_batch_size(self) -> int:
         """Samples per step over all ranks, `G`."""
         return self.progress.global_batch
+
+    @property
+    def accumulation(self) -> int | None:
+        """How many steps make one of the run's first global batches, after `on_world_change="keep_local"`.
+
+        Accumulate the gradients of so many: then the optimizer steps as before. 1 where the global batch has not
+        changed; None where no whole number of steps makes one.
+        """
+        first, now = self.progress.first_global_batch, self.global_batch_size
+        return None if first % now else first // now
+
+    @property
+    def evaluation(self) -> bool:
+        """Whether each loop begins at the first batch of epoch 0 (`wrap(..., evaluation=True)`)."""
+        return self._options.evaluation
+
+    def peek(self) -> T_co:
+        """Return the batch that the next `next()` gives, the same object, and move nothing.
+
+        A state that is taken now is that of before. After the last batch of an epoch it is the first one of the next.
+        With it, the loader finds out how many ranks there are, as by reading a batch.
+
+        Raises:
+            UnsupportedError: the loader is for evaluation; or (`ack="manual"`) the epoch has no batch left, and some of
+                its batches are not acknowledged.
+            DataError: the source gives no batch at all.
+        """
+        self._refuse_evaluation("peek()", "next(iter(loader)) moves nothing that counts.")
+        batch: T_co = self.progress.peek()
+        return batch
 
     def ack(self, batches: int = 1) -> None:
         """Confirm that the oldest batches that were delivered are in the weights (`ack="manual"`).
@@ -160,16 +217,18 @@ class Loader(Generic[T_co]):
             ConfigurationError: there is no such batch.
             UnsupportedError: the source resumes by its own snapshots, which exist only for places it was at.
         """
+        self._refuse_evaluation("seek()")
         epoch, step = operator.index(epoch), operator.index(step)
         if epoch < 0 or step < 0:
             raise ConfigurationError(f"there is no epoch {epoch} with a step {step}: both count from 0.")
-        if self._feed.source_state() is not None:
+        if self._fetcher.source_state() is not None:
             raise UnsupportedError(
                 "seek() needs a source that can be read at any place or from its beginning, but this one resumes by "
                 "its own snapshots.\nA snapshot of that batch does not exist. Load a state that was taken there."
             )
-        schedule = self._feed.schedule(self.global_batch_size)
-        at = schedule.at(epoch, step) if schedule else Cursor(epoch, step * self.global_batch_size, step)
+        plan = self._fetcher.plan(self.global_batch_size)
+        at = plan.at(epoch, step) if plan is not None else Cursor(epoch, step * self.global_batch_size, step)
+        self._resumed, self._gone_through = False, 0
         self.progress.go_to(at)
 
     def end_epoch(self) -> None:
@@ -178,11 +237,12 @@ class Loader(Generic[T_co]):
         Raises:
             ConfigurationError: batches that were delivered are waiting to be acknowledged.
         """
+        self._refuse_evaluation("end_epoch()")
         self.progress.end_epoch()
         point("loader.epoch_end", self)
 
     def sample_indices(self, *, epoch: int, step: int, rank: int | None = None) -> list[int]:
-        """Tell which samples are in a batch, in their order, without reading any.
+        """Return which samples are in a batch, in their order, without reading any.
 
         Args:
             epoch: from 0.
@@ -193,18 +253,18 @@ class Loader(Generic[T_co]):
             ConfigurationError: there is no such batch or rank.
             UnsupportedError: the source has no sample indices.
         """
-        if not isinstance(self._feed, IndexedFeed):
+        if not isinstance(self._fetcher, IndexedFetcher):
             raise UnsupportedError("this source has no sample indices: it gives elements in an order of its own.")
         if epoch < 0:
             raise ConfigurationError(f"there is no epoch {epoch}: epochs count from 0.")
-        schedule = self._feed.schedule(self.global_batch_size)
-        cursor = schedule.at(epoch, step)
-        if schedule.finished(cursor):
+        plan = self._fetcher.plan(self.global_batch_size)
+        cursor = plan.at(epoch, step)
+        if plan.finished(cursor):
             raise ConfigurationError(
                 f"epoch {epoch} has {step} batches, so there is no step {step}: steps count from 0."
             )
-        world = World() if rank is None else World(rank, self._feed.world().size)
-        return self._feed.sample_indices(cursor, schedule, world)
+        world = World() if rank is None else World(rank, self._fetcher.world().size)
+        return self._fetcher.sample_indices(cursor, plan, world)
 
     # ------------------------------------------------------------------ the state
 
@@ -213,6 +273,7 @@ class Loader(Generic[T_co]):
 
         Save it with the model. `load_state_dict` in another process makes the pair go on as if nothing had happened.
         """
+        self._refuse_evaluation("state_dict()")
         state = self.progress.bookmark()()
         point("loader.state", self, state)
         return state
@@ -232,14 +293,35 @@ class Loader(Generic[T_co]):
 
         In case of an error nothing was changed.
         """
+        self._refuse_evaluation("load_state_dict()")
         point("loader.load", self, state_dict)
-        state = parse(state_dict, self._feed.can)
-        check_same(state.facts, self._feed.facts(), strict=strict, hints=self._feed.can.hints)
-        world, options = self._feed.world(), self._options
-        global_batch = agree_on_batch(state, options.batch_size, world.size, options.on_batch_change)
+        state = parse(state_dict, self._fetcher.can)
+        own, tail = self._fetcher.fingerprint(), state.fingerprint["tail"]
+        if isinstance(self._fetcher, IndexedFetcher) and self._fetcher.keeps_tail(tail):
+            own = {**own, "tail": tail}
+        check_same(state.fingerprint, own, strict=strict, hints=self._fetcher.can.hints)
+        world, options = self._fetcher.world(), self._options
+        global_batch = agree_on_batch(state, options, world.size)
         check_share(global_batch, world, uneven=options.uneven)
-        if strict and isinstance(self._feed, IndexedFeed):
-            check_position(state, self._feed.schedule(global_batch))
+        plan = self._fetcher.plan(global_batch)  # refuses a global batch that is larger than the data
+        if strict and plan is not None and isinstance(self._fetcher, IndexedFetcher):
+            check_position(state, plan)
         check_intact(state)
-        self.progress.load(state, global_batch)
+        if isinstance(self._fetcher, IndexedFetcher):
+            self._fetcher.keep_tail(tail)
+        self.progress.load(state, global_batch, strict=strict)
+        self._resumed, self._gone_through = True, 0
         point("loader.loaded", self)
+
+    def _refuse_evaluation(self, call: str, instead: str = "Loop over it by `for batch in loader`.") -> None:
+        """Refuse what needs a place, on a loader that has none.
+
+        Raises:
+            UnsupportedError: the loader is for evaluation.
+        """
+        if self.evaluation:
+            raise UnsupportedError(
+                f"{call} was called on a loader with evaluation=True, each loop over which begins at the beginning.\n"
+                f"It has no place to save, to load or to leave. {instead} A loader to train from is wrapped without "
+                "evaluation=True."
+            )

@@ -10,25 +10,27 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
-from resumable._state import Mark, State
-from resumable.closing import close
-from resumable.cursor import Cursor
-from resumable.errors import ConfigurationError
+from resumable._fetch import Owner, Stream
+from resumable._order.cursor import Cursor
+from resumable._state import Journal, Mark, Resize, State
+from resumable.errors import ConfigurationError, DataError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Mapping
 
-    from resumable.feeds import Feed
-    from resumable.options import Options
+    from resumable._fetch import Fetcher
+    from resumable._options import Options
 
 __all__ = ["Progress"]
+
+_copies: list[Stream] = []  # that a fork has made of open streams, kept so that nothing in them ends
 
 
 class Progress:
     """The place of a loader, which all of its iterators share, and the stream that is open there.
 
     Args:
-        feed: gets the batches from a backend.
+        fetcher: gets the batches from a backend.
         options: the options of `wrap`.
 
     Attributes:
@@ -36,14 +38,19 @@ class Progress:
             it has changed goes on at the new place.
     """
 
-    def __init__(self, feed: Feed, options: Options) -> None:
-        self._feed, self._options = feed, options
+    def __init__(self, fetcher: Fetcher, options: Options) -> None:
+        self._fetcher, self._options = fetcher, options
         self._batch_size = options.batch_size or 1
         self._global_batch: int | None = None  # fixed when the stream is first opened, or by a loaded state
+        self._resizes: tuple[Resize, ...] = ()
         self._delivered = self._acknowledged = Mark(Cursor())
         self._in_flight: deque[Mark] = deque()
-        self._stream: Iterator[tuple[Any, Cursor]] | None = None
+        self._owner = Owner()
+        self._stream: Stream | None = None
         self._opened_at: Mark | None = None
+        self._turned: Mark | None = None  # the next epoch's beginning, where peek() has opened that already
+        self._home: Mark | None = None  # where each pass of an evaluation begins
+        self._in_force: Mapping[str, Any] | None = None  # settings with which the open stream was begun
         self._ended: tuple[Mark, Mark] | None = None  # an epoch's last batch, not acknowledged at its end; after it
         self._untouched = True  # nothing was opened or loaded yet
         self._auto = options.ack == "auto"
@@ -67,15 +74,20 @@ class Progress:
     @property
     def global_batch(self) -> int:
         """Samples per step over all ranks."""
-        return self._global_batch or self._batch_size * self._feed.world().size
+        return self._global_batch or self._batch_size * self._fetcher.world().size
+
+    @property
+    def first_global_batch(self) -> int:
+        """Samples per step with which the run began."""
+        return self._resizes[0].was if self._resizes else self.global_batch
 
     @property
     def following(self) -> Cursor:
         """The place of the next batch to be delivered: in the next epoch where this one has none left."""
         cursor, source = self._delivered.cursor, self._delivered.source
         ended = source is not None and source.ended and cursor.position > 0
-        over = ended or self._feed.finished(cursor, self.global_batch)
-        return self._feed.following(cursor, self.global_batch) if over else cursor
+        over = ended or self._fetcher.finished(cursor, self.global_batch)
+        return self._fetcher.following(cursor, self.global_batch) if over else cursor
 
     # ------------------------------------------------------------------ batches
 
@@ -90,12 +102,23 @@ class Progress:
 
         Raises:
             StopIteration: the epoch is over.
+            UnsupportedError: another thread is at it, or the stream was opened in another process.
         """
+        self._owner.enter()
+        try:
+            return self._next(epoch)
+        finally:
+            self._owner.leave()
+
+    def _next(self, epoch: int) -> Any:
+        if self._turned is not None and self._delivered.cursor.epoch == epoch:
+            self._finish(epoch)
+            raise StopIteration
         if self._stream is None:
             self._open()
         assert self._stream is not None
         try:
-            batch, cursor = next(self._stream)
+            batch, cursor = self._stream.take()
             self._deliver(cursor)
         except StopIteration:
             self._close()
@@ -103,10 +126,48 @@ class Progress:
             raise
         except BaseException:
             if self._auto and self._acknowledged is not self._opened_at:
-                self._stand_at(self._acknowledged._replace(source=self._feed.source_state()))
+                self._stand_at(self._here(self._acknowledged))
             self._close()
             raise
         return batch
+
+    def peek(self) -> Any:
+        """Return the batch that is delivered next, and move nothing; after an epoch's last one, the next epoch's first.
+
+        Raises:
+            UnsupportedError: the epoch is over, and some of its batches are not acknowledged; or as in `next_batch`.
+            DataError: there is no batch.
+        """
+        self._owner.enter()
+        try:
+            return self._peek()
+        finally:
+            self._owner.leave()
+
+    def _peek(self) -> Any:
+        if self._stream is None or not self._stream.is_ahead:
+            if self._auto and self._stream is not None:
+                self._stand_at(self._mark_now())  # the source is about to be ahead of it
+            try:
+                return self._look()
+            except StopIteration:
+                return self._look_past_end()
+            except BaseException:
+                self._close()
+                raise
+        return self._stream.peek()
+
+    def begin_again(self) -> None:
+        """Go to where the first call of this was: to the beginning of each pass of an evaluation."""
+        if self._home is not None:
+            self._move(self._home)
+            return
+        self._touch()
+        self._home = self._acknowledged
+
+    def let_go(self) -> None:
+        """Drop the open stream without waiting for it, as the garbage collector would."""
+        self._stream = None
 
     def acknowledge(self, batches: int) -> None:
         """Count the oldest batches in flight as trained on.
@@ -159,8 +220,10 @@ class Progress:
             self._move(self._ended[1])
             return
         mark = self._mark_now()
-        source = self._feed.leave(mark, self.global_batch)
-        self._move(mark.at(self._feed.following(mark.cursor, self.global_batch), source))
+        if self._stream is not None and self._stream.is_ahead:
+            self._close()  # the source stands after the mark
+        source = self._fetcher.leave(mark, self.global_batch)
+        self._move(mark.at(self._fetcher.following(mark.cursor, self.global_batch), source))
 
     def turn_over(self, epoch: int) -> None:
         """Go on after the end of an epoch, some of whose batches are in flight."""
@@ -172,13 +235,26 @@ class Progress:
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
         """Return a function that makes the state of the place at which the loader stands now."""
-        mark = self._mark_now()
-        return lambda: self._state_of(mark)
+        mark, acknowledged, then = self._mark_now(), self._acknowledged, self._settings()
+        global_batch, resizes = self.global_batch, self._resizes
 
-    def load(self, state: State, global_batch: int) -> None:
-        """Go to the place of a state, with this many samples per step from now on."""
+        def make() -> dict[str, Any]:
+            # What is set at the end of an epoch, after the last batch was counted, belongs to this place, too.
+            settings = self._settings() if self._acknowledged is acknowledged else then
+            return self._state_of(mark, global_batch, Journal(resizes, mark.in_force, settings))
+
+        return make
+
+    def load(self, state: State, global_batch: int, *, strict: bool) -> None:
+        """Go to the place of a state, with this many samples per step from now on, and with its settings."""
+        self._resizes, cursor = state.journal.resizes, state.mark.cursor
+        if global_batch != state.global_batch:
+            self._resizes += (Resize(cursor.epoch, cursor.position, state.global_batch, global_batch),)
         self._global_batch = global_batch
-        self._move(state.mark)
+        self._move(state.mark._replace(strict=strict))
+        change = self._fetcher.can.set_settings
+        if change is not None and state.journal.settings is not None:
+            change(state.journal.settings)
 
     def go_to(self, cursor: Cursor) -> None:
         """Go to any place of a source that needs no state of its own for that."""
@@ -188,27 +264,78 @@ class Progress:
 
     def _mark_now(self) -> Mark:
         mark = self._acknowledged
-        if self._untouched or (self._auto and self._stream is not None and mark is not self._opened_at):
-            mark = mark._replace(source=self._feed.source_state())
+        live = self._stream is not None and not self._stream.is_ahead and mark is not self._opened_at
+        if self._untouched or (self._auto and live):
+            mark = self._here(mark)
         return mark
 
-    def _state_of(self, mark: Mark) -> dict[str, Any]:
-        state = State(mark, self.global_batch, self._batch_size, self._feed.facts(), self._feed.unit)
-        return state.as_dict(self._options.find_world().size, self._feed.can)
+    def _here(self, mark: Mark) -> Mark:
+        """Return a mark with the source's state and canary of this moment."""
+        return mark._replace(source=self._fetcher.source_state(), canary=self._fetcher.canary())
+
+    def _touch(self) -> None:
+        """Keep the state that the source was given in."""
+        if self._untouched:
+            self._untouched = False
+            self._stand_at(self._here(self._acknowledged))
+
+    def _look(self) -> Any:
+        if self._stream is None:
+            self._open()
+        assert self._stream is not None
+        return self._stream.peek()
+
+    def _look_past_end(self) -> Any:
+        """Open the next epoch, and stay where the loader stands."""
+        if self._in_flight:
+            raise UnsupportedError(
+                f"peek() was called after the last batch of epoch {self.delivered.epoch}, of which {self.in_flight} "
+                "batches are not acknowledged.\nA new loop would be given those again, so which one is next cannot be "
+                "said. Call ack() first."
+            )
+        self._close()
+        turned = self._after_epoch()
+        stream = self._opened(turned)
+        try:
+            batch = stream.peek()
+        except StopIteration:
+            raise DataError(
+                "peek() was called, but there is no batch to look at: the source gave none.\n"
+                "A loop over it would be empty. Look whether the data is where it should be."
+            ) from None
+        self._stream, self._turned = stream, turned
+        return batch
+
+    def _settings(self) -> Mapping[str, Any] | None:
+        tells = self._fetcher.can.settings
+        return None if tells is None else tells()
+
+    def _state_of(self, mark: Mark, global_batch: int, journal: Journal) -> dict[str, Any]:
+        fetcher = self._fetcher
+        state = State(mark, global_batch, self._batch_size, fetcher.fingerprint(), fetcher.unit, journal)
+        return state.as_dict(self._options.find_world().size, fetcher.can)
 
     def _open(self) -> None:
         if self._global_batch is None:
             self._global_batch = self.global_batch
-        if self._untouched:
-            self._untouched = False
-            self._stand_at(self._acknowledged._replace(source=self._feed.source_state()))
-        self._opened_at = self._delivered
-        self._stream = self._feed.open(self._delivered, self._global_batch)
+        self._touch()
+        self._stream = self._opened(self._delivered)
+
+    def _opened(self, mark: Mark) -> Stream:
+        self._opened_at = mark
+        self._owner.opened()
+        self._in_force = self._settings() if mark.in_force is None else mark.in_force
+        return Stream(self._fetcher.open(mark._replace(in_force=self._in_force), self.global_batch))
 
     def _close(self) -> None:
+        self._turned = None
         if self._stream is not None:
-            close(self._stream)  # type: ignore[arg-type]  # feeds are generators
+            if self._owner.is_elsewhere:
+                _copies.append(self._stream)  # what ends it would wait for workers that are not of this process
+            else:
+                self._stream.close()
             self._stream = None
+        self._owner.closed()
 
     def _stand_at(self, mark: Mark) -> None:
         self._delivered = self._acknowledged = mark
@@ -227,9 +354,10 @@ class Progress:
 
     def _deliver(self, cursor: Cursor) -> None:
         if self._auto:
-            self._stand_at(self._delivered.delivered(cursor))
+            self._stand_at(self._delivered.delivered(cursor, in_force=self._in_force))
         else:
-            self._delivered = self._delivered.delivered(cursor, self._feed.source_state(asked=False))
+            source = self._fetcher.source_state(asked=False)
+            self._delivered = self._delivered.delivered(cursor, source, self._fetcher.canary(), self._in_force)
             self._in_flight.append(self._delivered)
 
     def _finish(self, epoch: int) -> None:
@@ -242,5 +370,8 @@ class Progress:
             self._stand_at(self._after_epoch())
 
     def _after_epoch(self) -> Mark:
-        following = self._feed.following(self._delivered.cursor, self.global_batch)
-        return self._delivered.at(following, self._feed.source_state())
+        if self._turned is not None:
+            turned, self._turned = self._turned, None
+            return turned
+        following = self._fetcher.following(self._delivered.cursor, self.global_batch)
+        return self._delivered.at(following, self._fetcher.source_state())

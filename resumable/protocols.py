@@ -1,9 +1,9 @@
-"""The three protocols behind a Loader. They are structural: a class needs no base and no registration to fit.
+"""The three protocols that a Loader reads by. They are structural: a class needs no base and no registration to fit.
 
     kind       what it offers                                resume by              elastic
     indexed    any sample, by its index                      seeking, O(1)          yes
     snapshot   a stream, and its state as a value            its own state          where all ranks draw one stream
-    replay     a stream that can be opened anew per epoch    skipping               where all ranks draw one stream
+    replay     a stream that can be opened again per epoch    skipping               where all ranks draw one stream
 
 `kind` names the sort of source in the state ("torch-map", "sequence", ...), `identity` the data itself in plain values.
 """
@@ -20,12 +20,15 @@ from resumable.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from resumable.keyed import IntArray, Words
+    from resumable._fetch.order import Order
+    from resumable._order.plan import Tail
+    from resumable._randomness.keyed import IntArray, Words
 
 __all__ = [
     "Backend",
     "Capabilities",
     "IndexedBackend",
+    "Listed",
     "ReplayBackend",
     "Request",
     "SnapshotBackend",
@@ -34,39 +37,100 @@ __all__ = [
 
 
 class Request(NamedTuple):
-    """What an indexed backend is asked for: the share of this rank in one global batch.
+    """What an indexed backend is asked for: the share of this rank in one global batch, a range of positions.
+
+    Which samples these are, and their keys, is computed where it is asked for. So a process that has the order needs no
+    more than the numbers. For any other process a request can be pickled: it then takes its samples and keys along.
 
     Args:
         epoch: epoch of the first sample.
         step: number of the global batch in the epoch, from 0.
         rank: who asks; for messages.
-        indices: sample indices, shape `(samples,)`; a list where a user's own sampler gives keys of another type.
-        keys: one 64-bit key per sample, shape `(samples,)`, to seed its augmentation with; none where the randomness is
-            not per sample.
-        batch_key: a 64-bit key of the batch, for what is drawn per batch.
-        padding: how many samples at the end only fill up the last batch (`tail="pad"`).
+        start: position of the first sample in the epoch.
+        stop: position after the last sample; it may lie past the epoch's length.
+        version: number of the plan that cut the batch.
+        order: resolves the positions.
     """
 
     epoch: int
     step: int
     rank: int
-    indices: IntArray | list[Any]
-    keys: Words
-    batch_key: int
-    padding: int = 0
+    start: int
+    stop: int
+    version: int
+    order: Order | Listed
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return self.stop - self.start
+
+    @property
+    def indices(self) -> IntArray | list[Any]:
+        """Sample indices, shape `(size,)`, not to be written to; a list where a sampler gives keys of another type."""
+        return self.order.indices(self)
+
+    @property
+    def keys(self) -> Words:
+        """One 64-bit key per sample, shape `(size,)`, to seed its augmentation with; none if that is per batch."""
+        return self.order.keys(self)
+
+    @property
+    def batch_key(self) -> int:
+        """A 64-bit key of the batch, for what is drawn per batch."""
+        return self.order.batch_key(self)
+
+    @property
+    def padding(self) -> int:
+        """How many samples at the end only fill up the last batch (`tail="pad"`)."""
+        return self.order.padding(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle arrays as bytes: each batch sends a request to a worker, and NumPy's own way takes thrice as long."""
-        return _unpacked, tuple(map(_packed, self))
+        """Pickle the samples instead of the order. Arrays become bytes: NumPy's own way takes thrice as long."""
+        return _unpacked, (self[:6], _packed(self.indices), _packed(self.keys), self.batch_key, self.padding)
+
+
+class Listed:
+    """Stands for the order in a request whose samples are listed, as those of a user's own sampler.
+
+    Args:
+        indices: sample indices; a list where the sampler gives keys of another type.
+        keys: a key for each of them, or none.
+        batch_key: the batch's.
+        padding: how many at the end only fill up the batch.
+    """
+
+    __slots__ = ("_batch_key", "_indices", "_keys", "_padding")
+
+    def __init__(self, indices: IntArray | list[Any], keys: Words, batch_key: int, padding: int = 0) -> None:
+        self._indices, self._keys, self._batch_key, self._padding = indices, keys, batch_key, padding
+
+    def indices(self, _: Request) -> IntArray | list[Any]:
+        """Return the sample indices."""
+        return self._indices
+
+    def keys(self, _: Request) -> Words:
+        """Return the keys."""
+        return self._keys
+
+    def batch_key(self, _: Request) -> int:
+        """Return the batch's key."""
+        return self._batch_key
+
+    def padding(self, _: Request) -> int:
+        """Return how many samples only fill up the batch."""
+        return self._padding
 
 
 def _packed(values: Any) -> Any:
     return (values.tobytes(), values.dtype.str) if isinstance(values, np.ndarray) else values
 
 
-def _unpacked(*fields: Any) -> Request:
-    values: list[Any] = [np.frombuffer(*field) if isinstance(field, tuple) else field for field in fields]
-    return Request(*values)
+def _unpacked(
+    numbers: tuple[int, int, int, int, int, int], indices: Any, keys: Any, batch_key: int, padding: int
+) -> Request:
+    indices, keys = (np.frombuffer(*one) if isinstance(one, tuple) else one for one in (indices, keys))
+    return Request(*numbers, order=Listed(indices, keys, batch_key, padding))
 
 
 @runtime_checkable
@@ -91,14 +155,14 @@ class IndexedBackend(Protocol):
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request, in order.
 
-        Lazy and single-pass. Reading ahead is allowed and invisible: what counts is what the Loader hands over.
+        Lazy and single-pass. Reading ahead is allowed and invisible: what counts is what the Loader delivers.
         """
         ...
 
 
 @runtime_checkable
 class ReplayBackend(Protocol):
-    """A source that can be opened anew in every epoch, and skipped through."""
+    """A source that can be opened again in every epoch, and skipped through."""
 
     @property
     def kind(self) -> str:
@@ -131,7 +195,7 @@ class SnapshotBackend(ReplayBackend, Protocol):
         ...
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Return an iterator that goes on behind the element after which `snapshot` was taken; it may be at its end."""
+        """Return an iterator that goes on after the element after which `snapshot` was taken; it may be at its end."""
         ...
 
 
@@ -150,7 +214,7 @@ class Capabilities:
         length: elements per epoch, where that is known before its end; makes `len(loader)` work. An indexed backend
             has its length in the protocol.
         keyed: the backend seeds the randomness of its elements itself, so the global generators are left alone.
-        needs_shard: on several ranks, the user has to say `shard`: nobody else can tell who divides the stream.
+        needs_shard: on several ranks, the user has to say `shard`: only they know who divides the stream.
         snapshot_every: at how many steps it is worth its cost to take a snapshot in advance (`ack="manual"`).
         eager: snapshots are so cheap that one is taken before each draw, so that a draw that fails loses nothing.
         ended: tells, after an element, whether it was the epoch's last one, so that none is drawn ahead to find out.
@@ -159,8 +223,20 @@ class Capabilities:
             `reopen(epoch, snapshot)`; where `restore` would stay at the end of the earlier one.
         places: returns what of a snapshot is the backend's own and not a user's, in plain values. It goes into the
             digest of the state, so that a damaged one is refused.
+        older_tail: the tail that earlier versions made of the same source; a state that has it goes on with it.
         count: returns how many elements of the epoch were given before a snapshot, if that says it; it has to agree
             with the cursor.
+        restore_otherwise: as `restore`, but in another order of giving the state back and iterating. It is tried where
+            the first element after `restore` is not the one that the state announced.
+        without_canaries: elements after a restore or a replay are not compared with those of the run that saved the
+            state: they cannot differ, or the backend compares by itself.
+        lenient: takes a snapshot, and returns one by which `restore` only warns of what it compares by itself
+            (`strict=False`).
+        shows: attributes of the source that the Loader shows under the same names: "dataset" (only where samples have
+            an index), "batch_size", "num_workers", "collate_fn".
+        settings: returns what a user has changed in the backend since it was made and may change between epochs, in
+            plain values by name. For indexed backends, whose `read` takes what is set when it is called.
+        set_settings: sets what `settings` returned, and everything else as it was when the backend was made.
     """
 
     hints: Mapping[str, str] = field(default_factory=dict)
@@ -172,7 +248,14 @@ class Capabilities:
     ended: Callable[[], bool] | None = None
     reopen: Callable[[int, Any], Iterator[Any]] | None = None
     places: Callable[[Any], Any] | None = None
+    older_tail: Tail | None = None
     count: Callable[[Any], int] | None = None
+    restore_otherwise: Callable[[int, Any], Iterator[Any]] | None = None
+    without_canaries: bool = False
+    lenient: Callable[[Any], Any] | None = None
+    shows: Mapping[str, Any] = field(default_factory=dict)
+    settings: Callable[[], dict[str, Any]] | None = None
+    set_settings: Callable[[Mapping[str, Any]], None] | None = None
 
 
 def capabilities_of(backend: Any) -> Capabilities:
@@ -184,8 +267,6 @@ def capabilities_of(backend: Any) -> Capabilities:
     declared = getattr(backend, "capabilities", None)
     if declared is None:
         own = {one.name: getattr(backend, one.name) for one in fields(Capabilities) if hasattr(backend, one.name)}
-        if hasattr(backend, "remedies"):  # as hints were called before there were Capabilities
-            own["hints"] = backend.remedies
         return Capabilities(**own)
     if not isinstance(declared, Capabilities):
         raise ConfigurationError(

@@ -16,15 +16,22 @@ pytest.importorskip("torch")
 from benchmarks.contenders import ENTRIES, OURS, PEERS
 from benchmarks.ratios import Ratio, in_turns, ratio
 from benchmarks.report import BEGIN, END, Table, write
+from benchmarks.suites import SUITES
 
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+CORE = ("throughput", "startup", "state", "resume", "memory", "peers")
+
+
+@pytest.fixture(scope="module", params=[CORE, pytest.param(tuple(SUITES), marks=pytest.mark.long)], ids=["core", "all"])
+def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a quick run: of the library and its peers, and in `make test-long` of every framework, too."""
     path = tmp_path_factory.mktemp("benchmarks") / "page.md"
-    path.write_text(f"# Before\n\n{BEGIN}\nold figures\n{END}\n\nafter\n")
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--markdown", str(path)]
+    old = "old figures\n" * (request.param != CORE)  # a run of some suites refuses to lose those of others
+    path.write_text(f"# Before\n\n{BEGIN}\n{old}{END}\n\nafter\n")
+    only = [word for name in request.param for word in ("--only", name)]
+    command = [sys.executable, "-m", "benchmarks", "--quick", *only, "--markdown", str(path)]
     subprocess.run(command, cwd=ROOT, check=True, timeout=600)
     return path.read_text()
 

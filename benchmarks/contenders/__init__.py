@@ -17,15 +17,15 @@ class Contender(Protocol):
     """One loader. `start` may be called once; a further pass takes a further contender."""
 
     def start(self, state: Any = None) -> Iterator[Any]:
-        """Return an iterator over the batches of the first epoch, or over those behind a state."""
+        """Return an iterator over the batches of the first epoch, or over those after a state."""
         ...
 
     def state(self) -> Any:
-        """Return the state behind the last batch."""
+        """Return the state after the last batch."""
         ...
 
     def state_at(self, step: int) -> Any:
-        """Return the state behind the first `step` batches, of a contender that was not started yet."""
+        """Return the state after the first `step` batches, of a contender that was not started yet."""
         ...
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_THREADS", "GrainLoader"]
 
 # Faster here than any number of threads, as the samples are Python code. Grain's default of 16 threads and 500 elements
-# read ahead is several times slower, and a turn would hand over what was read in the others' turns.
+# read ahead is several times slower, and a turn would deliver what was read in the others' turns.
 NO_THREADS: Any = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
 
 

@@ -13,7 +13,7 @@ __all__ = ["read_to"]
 
 
 def read_to(contender: Contender, step: int) -> Any:
-    """Read `step` batches and return the state behind them."""
+    """Read `step` batches and return the state after them."""
     batches = contender.start()
     deque(islice(batches, step), maxlen=0)
     return contender.state()

@@ -54,10 +54,10 @@ def _throughput(plan: Plan, pool: Pool) -> Table:
 
 
 def _resume(plan: Plan, pool: Pool) -> Table:
-    columns = ("files", "behind", "us state_dict", "bytes", "ms alone", "ms wrapped", "ms resumed", "resumed / alone")
+    columns = ("files", "done", "us state_dict", "bytes", "ms alone", "ms wrapped", "ms resumed", "resumed / alone")
     note = (
         "From making the pipeline to its first batch, over a file_list; nothing is decoded. Alone and wrapped: at the "
-        "beginning of the epoch; resumed: with that part of it behind. The bytes are those of DALI's own checkpoint."
+        "beginning of the epoch; resumed: after that part of it. The bytes are those of DALI's own checkpoint."
     )
     table = Table("DALI's iterators: state and resume", columns, note=note)
     remote = pool["dali resuming"]

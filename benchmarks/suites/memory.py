@@ -1,4 +1,4 @@
-"""The memory of an order: what reading a large data set adds to a process."""
+"""The memory of an order: what reading a large dataset adds to a process."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _METHODS = ("save", "load", "acknowledge")
 
 
 def run(plan: Plan, pool: Pool) -> list[Table]:
-    """Measure states of data sets of several lengths, in turns."""
+    """Measure states of datasets of several lengths, in turns."""
     note = (
         f"Median (smallest-largest) of the turns. Targets: state_dict below {_MICROSECONDS} us, below {_BYTES} bytes. "
         "The bytes are those of JSON at the end of the epoch."

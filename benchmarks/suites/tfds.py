@@ -68,7 +68,7 @@ def _throughput(plan: Plan, pool: Pool, folder: str) -> Table:
 
 
 def _first(plan: Plan, pool: Pool, folder: str) -> Table:
-    note = "From opening the data set to the first batch of 64 decoded images; imports and the index are there before."
+    note = "From opening the dataset to the first batch of 64 decoded images; imports and the index are there before."
     columns = (
         "files",
         *(f"ms at {place} %" for place in _PLACES),

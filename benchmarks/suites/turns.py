@@ -41,7 +41,7 @@ def _turn(plan: Plan, remote: Remote) -> dict[str, float]:
 
 
 def get_ready(case: Case, remotes: dict[str, Remote], step: int = 0) -> None:
-    """Give every contender a state behind `step` batches, and let each wait for a first batch once, uncounted."""
+    """Give every contender a state after `step` batches, and let each wait for a first batch once, uncounted."""
     for name, remote in remotes.items():
         remote.make("benchmarks.tasks:FirstBatch", name=name, case=asdict(case), step=step)
         remote.call("wait", resume=False)

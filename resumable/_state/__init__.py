@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from resumable._state.canary import Canary
 from resumable._state.compare import agree_on_batch, check_intact, check_position, check_same
+from resumable._state.describe import shorten
+from resumable._state.journal import Journal, Resize, without_settings
 from resumable._state.schema import FORMAT, Mark, State, damaged, is_shared, parse
 from resumable._state.source import AtPlace, LeftEarly, SourceState
 
 __all__ = [
     "FORMAT",
     "AtPlace",
+    "Canary",
+    "Journal",
     "LeftEarly",
     "Mark",
+    "Resize",
     "SourceState",
     "State",
     "agree_on_batch",
@@ -20,4 +26,6 @@ __all__ = [
     "damaged",
     "is_shared",
     "parse",
+    "shorten",
+    "without_settings",
 ]

@@ -6,18 +6,21 @@ import warnings
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from resumable._state.schema import shorten
+from resumable._state.describe import shorten
 from resumable.errors import StateFormatError, StateMismatchError, StateMismatchWarning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from resumable._options import Options
+    from resumable._order.plan import Plan
     from resumable._state.schema import State
-    from resumable.schedule import Schedule
 
 __all__ = ["agree_on_batch", "check_intact", "check_position", "check_same"]
 
 _NONE: Mapping[str, str] = MappingProxyType({})
+
+_NOTED_LATER = {"backend.parameters"}  # states of earlier versions are not refused for the want of these
 
 _HINTS = {
     "backend.kind": "Wrap the same sort of source as the run that saved it.",
@@ -28,18 +31,18 @@ _HINTS = {
     "tail": "Give wrap(..., tail=...) the policy that the run was started with.",
     "randomness": "Give wrap(..., randomness=...) the mode that the run was started with.",
     "rank": "Give each rank the state that it saved itself.",
-    "world_size": "Restart with as many ranks: each draws a stream of its own here, which cannot be shared anew.",
+    "world_size": "Restart with as many ranks: each draws a stream of its own here, which cannot be divided again.",
 }
 
 
 def check_same(
     stored: Mapping[str, Any], own: Mapping[str, Any], *, strict: bool, hints: Mapping[str, str] = _NONE
 ) -> None:
-    """Compare the facts of a state with this loader's.
+    """Compare the fingerprint of a state with this loader's.
 
     Args:
-        stored: the state's facts.
-        own: this loader's facts.
+        stored: the state's fingerprint.
+        own: this loader's fingerprint.
         strict: refuse any difference; else only another kind of source is refused and the rest is warned about.
         hints: what to do about a difference, by its name, where the backend knows it better; `backend.` stands before
             a name without a dot.
@@ -47,9 +50,10 @@ def check_same(
     Raises:
         StateMismatchError: they differ; the message names the field, both values and the way out.
     """
+    _say_what_is_missing([name for name in own if name in _NOTED_LATER and name not in stored])
     for name in [*own, *(name for name in stored if name not in own)]:
         before, now = stored.get(name), own.get(name)
-        if before == now:
+        if _equal(before, now) or (name in _NOTED_LATER and name not in stored):
             continue
         message = _mismatch(name, before, now, hints)
         if strict or name == "backend.kind":
@@ -57,14 +61,30 @@ def check_same(
         warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=3)
 
 
-def agree_on_batch(state: State, batch_size: int | None, ranks: int, on_change: str) -> int:
-    """Decide on the global batch after a load: the state's, unless the batch size was changed on purpose.
+def _equal(before: Any, now: Any) -> bool:
+    try:
+        return bool(before == now)
+    except Exception:  # noqa: BLE001  # a damaged state may have anything there, such as an array
+        return False
+
+
+def _say_what_is_missing(names: list[str]) -> None:
+    if names:
+        warnings.warn(
+            f"the state says nothing of {', '.join(names)}: an earlier version saved it, which did not note that.\n"
+            "It is not compared, so other data would not be noticed by it. The next state that is saved has it.",
+            StateMismatchWarning,
+            stacklevel=4,
+        )
+
+
+def agree_on_batch(state: State, options: Options, ranks: int) -> int:
+    """Decide on the global batch after a load: the state's, unless that or the batch of a rank was changed on purpose.
 
     Args:
         state: the state.
-        batch_size: samples per rank and step that this run asks for; None where each element is a whole batch.
+        options: the batch size that this run asks for, and what to do about a change of it or of the number of ranks.
         ranks: number of ranks that share a global batch.
-        on_change: what to do where the batch size was changed: "error" or "continue".
 
     Returns:
         Samples per step over all ranks.
@@ -72,17 +92,20 @@ def agree_on_batch(state: State, batch_size: int | None, ranks: int, on_change: 
     Raises:
         StateMismatchError: it was changed, and that is not accepted.
     """
+    batch_size = options.batch_size
     asked = (batch_size or 1) * ranks
+    if options.on_world_change == "keep_local" and state.batch_size == (batch_size or 1):
+        return asked
     if state.global_batch == asked or state.batch_size == batch_size:
         return state.global_batch
-    if on_change == "continue":
+    if options.on_batch_change == "continue":
         return asked
     if batch_size is None:
         raise StateMismatchError(
             "the number of batches per step differs from the checkpoint's: each element of this source is a whole "
             "batch, and a step takes one per rank.\n"
             f"  in the checkpoint: {state.global_batch}\n  in this run:       {asked}\n"
-            f'Restart with {state.global_batch} ranks, or wrap(..., on_batch_change="continue") to keep the order '
+            f'Restart with {state.global_batch} ranks, or wrap(..., on_world_change="keep_local") to keep the order '
             "and take other steps over it."
         )
     raise StateMismatchError(
@@ -108,16 +131,17 @@ def check_intact(state: State) -> None:
         )
 
 
-def check_position(state: State, schedule: Schedule) -> None:
-    """Refuse a state whose position no epoch of this schedule has.
+def check_position(state: State, plan: Plan) -> None:
+    """Refuse a state whose position its epoch does not have.
 
     Raises:
-        StateFormatError: it lies behind the epoch's end.
+        StateFormatError: it lies after the epoch's end.
     """
-    position = state.mark.cursor.position
-    if position > schedule.length + state.global_batch:
+    cursor = state.mark.cursor
+    position, length = cursor.position, plan.positions(cursor.epoch)
+    if position > length + state.global_batch:
         raise StateFormatError(
-            f"the state is damaged: its position {position} lies behind the epoch's {schedule.length} samples.\n"
+            f"the state is damaged: its position {position} lies after the epoch's {length} samples.\n"
             "Nothing was loaded. Load another checkpoint."
         )
 
@@ -125,7 +149,8 @@ def check_position(state: State, schedule: Schedule) -> None:
 def _mismatch(name: str, before: Any, now: Any, hints: Mapping[str, str]) -> str:
     if name in {"randomness.seed", "sampler.seed"}:
         what = "the seed differs from the checkpoint's, so the order and the augmentations would change."
-        hint = f"Use seed={before}, or load_state_dict(state, strict=False) to start a new order at this position."
+        seed = shorten(before)
+        hint = f"Use seed={seed}, or load_state_dict(state, strict=False) to start a new order at this position."
     else:
         what = f"{name} differs from the checkpoint's, so other samples would follow than in the run that saved it."
         known = {**_HINTS, **{one if "." in one else f"backend.{one}": hint for one, hint in hints.items()}}

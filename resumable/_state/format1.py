@@ -14,7 +14,12 @@ def upgrade(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same state in format 2.
 
     Its counters begin with the cursor's epoch, as it does not say how long the epochs before were.
+
+    Raises:
+        ValueError: it is one of a later format, whose number was damaged.
     """
+    if "digest" in values:
+        raise ValueError("its format is 1, but it has a digest, which states of format 1 have not")
     cursor, native = values["cursor"], values.get("native")
     return {
         **{name: values[name] for name in _SAME},

@@ -13,9 +13,9 @@ tail            tail policy
 randomness      mode, and the seed of the per-sample keys
 name            of the stream, which salts order and keys
 unit            what a position counts: "sample" or "element"
-journal         changes of the plan while the run went on: [place, change], oldest first
+journal         changes in the middle of the run, oldest first: [[epoch, position], change]
 fingerprint     of the data's content
-canary          digest of a sample that was delivered
+canary          digest of the element that comes next (where there is a source_state), or of the one delivered last
 source_state    the source's own snapshot, and the elements to skip after it; None where the cursor says it all
 rank            whose state it is, where ranks draw streams of their own; else None
 digest          of all of these but the snapshot; None in a state that was edited by hand
@@ -29,9 +29,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable._distribution import UPGRADE
+from resumable._order.cursor import Cursor
+from resumable._state.canary import Canary
+from resumable._state.describe import advise, describe, shorten
 from resumable._state.format1 import upgrade
+from resumable._state.journal import Journal
 from resumable._state.source import SourceState, parse_source
-from resumable.cursor import Cursor
 from resumable.errors import StateFormatError
 
 if TYPE_CHECKING:
@@ -39,26 +42,44 @@ if TYPE_CHECKING:
 
     from resumable.protocols import Capabilities
 
-__all__ = ["FORMAT", "Mark", "State", "damaged", "is_shared", "parse", "shorten"]
+__all__ = ["FORMAT", "Mark", "State", "damaged", "is_shared", "parse"]
 
 FORMAT = 2
 _COUNTS = {"global_step": 0, "samples_seen": 0, "global_batch": 1, "batch_size": 1, "world_size": 1}  # and the least
+_LARGEST = dict.fromkeys(("global_batch", "batch_size", "world_size"), 1 << 30)  # as no run has
+_MOST_RANKS = 1 << 20  # likewise
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-_LATER = ("name", "unit", "journal", "fingerprint", "canary")  # not read yet; there, so that the keys stay
-_DIGESTED = ("format", "cursor", *_COUNTS, "rank", *_LATER)  # besides the facts
+_LATER = ("name", "unit", "journal", "fingerprint", "canary")  # some are not read yet; there, so that the keys stay
+_DIGESTED = ("format", "cursor", *_COUNTS, "rank", *_LATER)  # besides the fingerprint
 
 
 class Mark(NamedTuple):
-    """A place in the stream, how much is in the weights there, and the source's own state where it has one."""
+    """A place in the stream, how much is in the weights there, and the source's own state where it has one.
+
+    `canary` is that of the element that comes next, where there is a source state; else of the one delivered last.
+    Another element than that is refused where the place is gone to, or only warned about (`strict` is False).
+
+    `in_force` are the settings with which the cursor's epoch began, once it has a batch and where the backend has some.
+    """
 
     cursor: Cursor
     source: SourceState | None = None
     global_step: int = 0
     samples_seen: int = 0
+    canary: Canary | None = None
+    strict: bool = True
+    in_force: Mapping[str, Any] | None = None
 
-    def delivered(self, cursor: Cursor, source: SourceState | None = None) -> Mark:
+    def delivered(
+        self,
+        cursor: Cursor,
+        source: SourceState | None = None,
+        canary: Canary | None = None,
+        in_force: Mapping[str, Any] | None = None,
+    ) -> Mark:
         """Return the mark after the next batch."""
-        return Mark(cursor, source, self.global_step + 1, self.samples_seen + cursor.position - self.cursor.position)
+        seen = self.samples_seen + cursor.position - self.cursor.position
+        return Mark(cursor, source, self.global_step + 1, seen, canary, in_force=in_force)
 
     def at(self, cursor: Cursor, source: SourceState | None) -> Mark:
         """Return the mark of another place, with the same in the weights."""
@@ -73,16 +94,18 @@ class State:
         mark: where it was taken.
         global_batch: samples per step over all ranks.
         batch_size: samples per rank and step that the script asked for.
-        facts: what must be the same in both runs, under dotted names.
+        fingerprint: what must be the same in both runs, under dotted names.
         unit: what a position counts.
+        journal: what was changed in the middle of the run.
         intact: nothing was changed since it was saved, as far as its digest tells.
     """
 
     mark: Mark
     global_batch: int
     batch_size: int
-    facts: dict[str, Any] = field(default_factory=dict)
+    fingerprint: dict[str, Any] = field(default_factory=dict)
     unit: str = "sample"
+    journal: Journal = field(default_factory=Journal)
     intact: bool = True
 
     def as_dict(self, world_size: int, can: Capabilities) -> dict[str, Any]:
@@ -104,18 +127,18 @@ class State:
             "rank": None,
             "name": "",
             "unit": self.unit,
-            "journal": [],
+            "journal": self.journal.as_list(mark.cursor),
             "fingerprint": None,
-            "canary": None,
+            "canary": None if mark.canary is None else mark.canary.digest,
         }
-        for name, value in self.facts.items():
+        for name, value in self.fingerprint.items():
             group, _, key = name.partition(".")
             if key:
                 values.setdefault(group, {})[key] = value
             else:
                 values[group] = value
         values["source_state"] = None if mark.source is None else mark.source.as_dict()
-        values["digest"] = _digest(values, self.facts, can)
+        values["digest"] = _digest(values, self.fingerprint, can)
         return values
 
 
@@ -132,77 +155,90 @@ def parse(values: Any, can: Capabilities) -> State:
     version = values.get("format") if hasattr(values, "get") else None
     if type(version) is not int or version < 1:
         raise StateFormatError(
-            f"this is no state of a Loader: {shorten(values)}.\n"
-            "Nothing was loaded. Give what loader.state_dict() returned; its field 'format' holds an integer."
+            f"this is no state of a Loader: {describe(values)}.\nNothing was loaded. {advise(values)}"
         )
     if version > FORMAT:
         raise StateFormatError(
-            f"the state was written by a newer version of resumable: format {version}, this version reads up to "
-            f"{FORMAT}.\nNothing was loaded. Use the version that wrote it, or a newer one: {UPGRADE}"
+            f"the state was written by a newer version of resumable: format {shorten(version)}, this version reads up "
+            f"to {FORMAT}.\nNothing was loaded. Use the version that wrote it, or a newer one: {UPGRADE}"
         )
     try:
         return _read(upgrade(values) if version == 1 else values, can)
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, RuntimeError) as error:
         raise damaged(values, error) from error
 
 
 def is_shared(values: Mapping[str, Any]) -> bool:
-    """Tell whether a state is the same on all ranks, and can be made of a place alone."""
+    """Return whether a state is the same on all ranks, and can be made of a place alone."""
     return all(values.get(name) is None for name in ("source_state", "native", "rank"))
 
 
 def damaged(values: Any, error: Exception) -> StateFormatError:
     """Return what to raise for a state that could not be read."""
     reason = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
+    names = ", ".join(shorten(name, show=str) for name in values)
     return StateFormatError(
         f"the state is truncated or damaged: {reason}.\n"
-        f"Nothing was loaded. It has the fields {', '.join(map(str, values))}. Load another checkpoint."
+        f"Nothing was loaded. It has the fields {names}. Load another checkpoint."
     )
 
 
 def _read(values: Mapping[str, Any], can: Capabilities) -> State:
     numbers = {name: _count(name, values[name], least) for name, least in _COUNTS.items()}
     groups = {name: values[name] for name in ("backend", "sampler", "randomness")}
-    facts = {f"{group}.{key}": value for group, fields in groups.items() for key, value in dict(fields).items()}
-    facts["tail"] = values["tail"]
+    fingerprint = {f"{group}.{key}": value for group, fields in groups.items() for key, value in dict(fields).items()}
+    fingerprint["tail"] = values["tail"]
     if values["rank"] is not None:
-        facts |= {"rank": values["rank"], "world_size": values["world_size"]}
+        fingerprint |= {"rank": values["rank"], "world_size": values["world_size"]}
     for name in ("backend.kind", "sampler.name", "randomness.mode", "randomness.seed"):
-        facts[name]  # a KeyError names what is missing
+        fingerprint[name]  # a KeyError names what is missing
     cursor, source = Cursor.from_dict(values["cursor"]), values["source_state"]
     _check_place(cursor, numbers)
     state = None if source is None else parse_source(source, cursor.epoch, cursor.position, can.count)
     for name in _LATER:
         values[name]  # a KeyError names what is missing
-    intact = values["digest"] in {None, _digest(values, facts, can)}
-    mark = Mark(cursor, state, numbers["global_step"], numbers["samples_seen"])
-    return State(mark, numbers["global_batch"], numbers["batch_size"], facts, values["unit"], intact)
+    intact = values["digest"] in {None, _digest(values, fingerprint, can)}
+    journal = Journal.parse(values["journal"], cursor)
+    canary, in_force = _canary(values["canary"]), journal.in_force
+    mark = Mark(cursor, state, numbers["global_step"], numbers["samples_seen"], canary, in_force=in_force)
+    return State(mark, numbers["global_batch"], numbers["batch_size"], fingerprint, values["unit"], journal, intact)
 
 
 def _count(name: str, number: Any, least: int) -> int:
     if type(number) is not int or number < least:
         raise ValueError(f"{name} must be an integer of {least} or more, but it is {number!r}")
+    if number > _LARGEST.get(name, number):
+        raise ValueError(f"{name} must be an integer of {_LARGEST[name]} or less, but it is {number!r}")
     return number
+
+
+def _canary(digest: Any) -> Canary | None:
+    if digest is None:
+        return None
+    if not isinstance(digest, str):
+        raise ValueError(f"canary must be a string or None, but it is {digest!r}")  # noqa: TRY004  # as for other fields
+    return Canary.known(digest)
 
 
 def _check_place(cursor: Cursor, numbers: Mapping[str, int]) -> None:
     """Refuse a place that contradicts itself."""
     if cursor.step > cursor.position:
         raise ValueError(f"the position {cursor.position} is too small for {cursor.step} steps of a sample or more")
-    if numbers["global_batch"] % numbers["batch_size"]:
+    ranks, left = divmod(numbers["global_batch"], numbers["batch_size"])
+    if left or ranks > _MOST_RANKS:
         raise ValueError(
             f"global_batch is {numbers['global_batch']}, which no number of ranks makes of a batch_size of "
             f"{numbers['batch_size']}"
         )
 
 
-def _digest(values: Mapping[str, Any], facts: Mapping[str, Any], can: Capabilities) -> str:
+def _digest(values: Mapping[str, Any], fingerprint: Mapping[str, Any], can: Capabilities) -> str:
     """Digest a state without what is a user's: 16 hexadecimal digits of BLAKE2b over canonical JSON.
 
-    The facts and a list of the other fields, and not the dict as it is: that takes a third of the time.
+    The fingerprint and a list of the other fields, and not the dict as it is: that takes a third of the time.
     """
     own = [values[name] for name in _DIGESTED]
-    text = _canonical([facts, own, _own_part(values["source_state"], can.places)])
+    text = _canonical([fingerprint, own, _own_part(values["source_state"], can.places)])
     return hashlib.blake2b(text.encode(), digest_size=8, person=b"resumable2").hexdigest()
 
 
@@ -216,9 +252,3 @@ def _own_part(source: Mapping[str, Any] | None, places: Callable[[Any], Any] | N
     elif places is not None:
         own["places"] = places(source["snapshot"])
     return own
-
-
-def shorten(value: Any) -> str:
-    """Return a value in the width of a message."""
-    text = repr(value)
-    return text if len(text) <= 200 else text[:197] + "..."  # noqa: PLR2004  # a message's width

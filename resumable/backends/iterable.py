@@ -1,7 +1,7 @@
 """Iterables: generator functions, re-iterable objects, generators, and objects with a state of their own.
 
 An object (or the iterator that it gives) with `state_dict`/`load_state_dict` or `get_state`/`set_state` resumes by its
-own state. Any other one is opened anew and skipped through, so what it gives in an epoch must not depend on earlier
+own state. Any other one is opened again and skipped through, so what it gives in an epoch must not depend on earlier
 epochs; it is told the epoch by an argument `epoch` of the function, or by a method `set_epoch`.
 """
 
@@ -10,21 +10,23 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from resumable.checks import length_of
+from resumable._checks import length_of
+from resumable._fetch.lost_buffers import replayed
+from resumable._naming import name_of
+from resumable._registry import refuse_returned
 from resumable.errors import OnePassError, StateMismatchError, UnsupportedError
-from resumable.naming import name_of
 from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from resumable.options import Options
+    from resumable._options import Options
 
 __all__ = ["FunctionBackend", "ObjectBackend", "adapt"]
 
 StateMethods: TypeAlias = "tuple[Callable[[], Any], Callable[[Any], Any]]"
 
-_TF_DATA = "tensorflow.python.data.ops.dataset_ops.DatasetV2"
+_OBJECT, _ITERATOR = "state of the object", "state of its iterator"
 _METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 
 
@@ -33,16 +35,20 @@ def adapt(source: Any, options: Options) -> tuple[FunctionBackend | ObjectBacken
     name = name_of(source, options.identity)
     if getattr(source, "restart_on_stop_iteration", False) is True:
         raise UnsupportedError(
-            f"{name} was made with restart_on_stop_iteration=True, so that behind its last element its state is "
+            f"{name} was made with restart_on_stop_iteration=True, so that after its last element its state is "
             "already that of the next epoch.\nA run that resumes there would read that epoch as part of the old one. "
             "Make it with restart_on_stop_iteration=False."
         )
     if isinstance(source, type):
         return FunctionBackend(source, name), options
-    if hasattr(source, "__next__") or state_methods(source) is not None:
+    stateful = state_methods(source) is not None
+    if stateful and hasattr(source, "__iter__"):
+        options = replayed(source, name, options)
+    if hasattr(source, "__next__") or stateful:
         if not hasattr(source, "__iter__"):
             raise _not_iterable(name, source)
-        return ObjectBackend(source, name), options
+        if not (stateful and options.resume == "replay"):
+            return ObjectBackend(source, name), options
     if hasattr(source, "__iter__"):
         return FunctionBackend(_Epochs(source), name, _length(source, name)), options
     return FunctionBackend(source, name), options
@@ -61,7 +67,7 @@ def _needs_state(methods: StateMethods | None, name: str) -> StateMethods:
         raise StateMismatchError(
             f"the state has a snapshot of the source's own, and {name} has no state to put it into.\n"
             "  in the checkpoint: a snapshot\n  in this run:       a source that is replayed\n"
-            "It would begin anew. Give the source that the run was started with."
+            "It would begin again. Give the source that the run was started with."
         )
     return methods
 
@@ -81,16 +87,17 @@ class FunctionBackend:
         self._function = function
         self._takes_epoch = _takes_epoch(function, name)
         self.identity = {"source": name}
-        self.capabilities = Capabilities(length=length)
+        self._length = length
         self._iterator: _Watched | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The number of elements per epoch, and the other order of restoring."""
+        return Capabilities(length=self._length, restore_otherwise=self._restore_early)
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Call the function."""
-        name = self.identity["source"]
-        self._iterator = _Watched(
-            _iterate(name, _call(name, self._function, {"epoch": epoch} if self._takes_epoch else {}))
-        )
-        return self._iterator
+        return self._watch(self._call(epoch))
 
     def snapshot(self) -> Any:
         """Return the iterator's own state in the middle of an epoch; None where it has none, and between epochs."""
@@ -99,14 +106,31 @@ class FunctionBackend:
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
         """Call the function, and give the state to the iterator that comes out."""
-        iterator = self.open(epoch)
-        methods = state_methods(iterator.inner)  # type: ignore[attr-defined]  # open returns a _Watched
-        _needs_state(methods, self.identity["source"])[1](snapshot)
+        iterator = self._watch(self._call(epoch))
+        _needs_state(state_methods(iterator.inner), self.identity["source"])[1](snapshot)
         return iterator
+
+    def _restore_early(self, epoch: int, snapshot: Any) -> Iterator[Any]:
+        """Call the function, and give the state to what it returns before that is iterated."""
+        produced = self._call(epoch)
+        methods = state_methods(produced)
+        if methods is None:
+            return self.restore(epoch, snapshot)
+        methods[1](snapshot)
+        return self._watch(produced)
+
+    def _call(self, epoch: int) -> Any:
+        return _call(self.identity["source"], self._function, {"epoch": epoch} if self._takes_epoch else {})
+
+    def _watch(self, produced: Any) -> _Watched:
+        self._iterator = _Watched(_iterate(self.identity["source"], produced))
+        return self._iterator
 
 
 class ObjectBackend:
     """An object that goes on where it stands: one with a state of its own, or an iterator.
+
+    The iterator that it gives may have a state, too, which then goes with that of the object.
 
     Args:
         source: has `__iter__` or `__next__`.
@@ -118,45 +142,87 @@ class ObjectBackend:
     def __init__(self, source: Any, name: str) -> None:
         self._source = source
         self._methods = state_methods(source)
-        self._one_pass = hasattr(source, "__next__")
-        self._used = False
+        self._own_iterator = hasattr(source, "__next__")
+        self._iterator: _Watched | None = None
         self._length = _length(source, name)
         self.identity = {"source": name}
 
     @property
     def capabilities(self) -> Capabilities:
         """The number of elements per epoch, asked for before anything was read; and how to begin a later epoch."""
-        return Capabilities(length=self._length, reopen=self._reopen)
+        otherwise = None if self._methods is None else self._restore_otherwise
+        return Capabilities(length=self._length, reopen=self._reopen, restore_otherwise=otherwise)
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Begin an epoch."""
-        if self._one_pass and self._used:
-            raise OnePassError(
+        once = None
+        if self._own_iterator and self._iterator is not None:
+            once = OnePassError(
                 f"{self.identity['source']} can be read once, but epoch {epoch} needs to read it from its beginning.\n"
                 "There is nothing left in it. Give the function that makes it instead of what the function returned: "
                 "wrap(make) instead of wrap(make())."
             )
-        self._used = True
+            if self._methods is None:
+                raise once
         set_epoch(self._source, epoch)
-        return _Watched(_iterate(self.identity["source"], self._source))
+        return self._iterate(once)
 
     def snapshot(self) -> Any:
-        """Return the source's own state; None where it has none."""
-        return None if self._methods is None else self._methods[0]()
+        """Return the source's own state, with that of its iterator; None where it has none."""
+        if self._methods is None:
+            return None
+        if self._iterator is None:
+            try:
+                return self._methods[0]()
+            except Exception:  # noqa: BLE001  # of whatever type: some have no state before their first iter()
+                return None
+        own, iterator = self._methods[0](), self._iterator
+        methods = None if iterator.ended or iterator.inner is self._source else state_methods(iterator.inner)
+        return own if methods is None else {_OBJECT: own, _ITERATOR: methods[0]()}
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Give the source its state back, and go on."""
-        self._used = True
+        """Give the source its state back, and go on.
+
+        One that is its own iterator may set itself back in `__iter__`, so it gets its state after that. Where the
+        iterator has a state, too, the object gets its own before and after, as `__iter__` may count its passes.
+        """
+        return self._restored(
+            epoch, snapshot, early=not self._own_iterator, late=self._own_iterator or _is_both(snapshot)
+        )
+
+    def _restore_otherwise(self, epoch: int, snapshot: Any) -> Iterator[Any]:
+        early = self._own_iterator or _is_both(snapshot)
+        return self._restored(epoch, snapshot, early=early, late=not early)
+
+    def _restored(self, epoch: int, snapshot: Any, *, early: bool, late: bool) -> Iterator[Any]:
+        put = _needs_state(self._methods, self.identity["source"])[1]
+        both = _is_both(snapshot)
+        own = snapshot[_OBJECT] if both else snapshot
         set_epoch(self._source, epoch)
-        _needs_state(self._methods, self.identity["source"])[1](snapshot)
-        return _Watched(_iterate(self.identity["source"], self._source))
+        if early:
+            put(own)
+        iterator = self._iterate()
+        if late:
+            put(own)
+        if both:
+            _needs_state(state_methods(iterator.inner), f"the iterator of {self.identity['source']}")[1](
+                snapshot[_ITERATOR]
+            )
+        return iterator
 
     def _reopen(self, epoch: int, snapshot: Any) -> Iterator[Any]:
         """Give the source the state that it had between two epochs, and begin the later one, as `open` does."""
-        self._used = True
         _needs_state(self._methods, self.identity["source"])[1](snapshot)
         set_epoch(self._source, epoch)
-        return _Watched(_iterate(self.identity["source"], self._source))
+        return self._iterate()
+
+    def _iterate(self, once: OnePassError | None = None) -> _Watched:
+        self._iterator = _Watched(_iterate(self.identity["source"], self._source), once)
+        return self._iterator
+
+
+def _is_both(snapshot: Any) -> bool:
+    return isinstance(snapshot, dict) and set(snapshot) == {_OBJECT, _ITERATOR}
 
 
 def set_epoch(source: Any, epoch: int) -> None:
@@ -166,7 +232,7 @@ def set_epoch(source: Any, epoch: int) -> None:
 
 
 def _takes_epoch(function: Callable[..., Any], name: str) -> bool:
-    """Tell whether a function wants to know the epoch.
+    """Return whether a function wants to know the epoch.
 
     Raises:
         UnsupportedError: it cannot be called without other arguments.
@@ -200,11 +266,7 @@ def _call(name: str, function: Callable[..., Any], arguments: dict[str, Any]) ->
 
 
 def _iterate(name: str, produced: Any) -> Iterator[Any]:
-    if any(f"{base.__module__}.{base.__qualname__}" == _TF_DATA for base in type(produced).__mro__):
-        raise UnsupportedError(
-            f"{name} returned a tf.data.Dataset, which would be read anew on resume, without a look at what is random "
-            "in it.\nGive the function by resumable.backends.tfdata: wrap(tfdata.source(function))."
-        )
+    refuse_returned(name, produced)
     try:
         return iter(produced)
     except TypeError as error:
@@ -238,10 +300,15 @@ class _Epochs:
 
 
 class _Watched:
-    """An iterator that knows whether it has ended, and stays ended."""
+    """An iterator that knows whether it has ended, and stays ended.
 
-    def __init__(self, inner: Iterator[Any]) -> None:
-        self.inner = inner
+    Args:
+        inner: the source's iterator.
+        empty: raised where there is no element at all.
+    """
+
+    def __init__(self, inner: Iterator[Any], empty: OnePassError | None = None) -> None:
+        self.inner, self._empty = inner, empty
         self.ended = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -251,7 +318,16 @@ class _Watched:
         if self.ended:
             raise StopIteration
         try:
-            return next(self.inner)
+            element = next(self.inner)
         except StopIteration:
             self.ended = True
+            if self._empty is not None:
+                raise self._empty from None
             raise
+        self._empty = None
+        return element
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "skip":  # asked for, where the iterator has one
+            return self.inner.skip  # type: ignore[attr-defined]  # an AttributeError says that it has none
+        raise AttributeError(name)

@@ -5,19 +5,19 @@ Without `batch_size` the elements are the batches; with it they are samples to c
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable.checks import length_of
-from resumable.naming import name_of
-from resumable.reading import Reader
+from resumable._checks import length_of
+from resumable._fetch.reader import Reader
+from resumable._naming import name_of
+from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from resumable.options import Options
+    from resumable._options import Options
     from resumable.protocols import Request
 
 __all__ = ["SequenceBackend", "adapt"]
@@ -28,7 +28,8 @@ _ARRAYS = {"numpy.ndarray", "torch.Tensor"}  # what takes any array of indices; 
 def adapt(source: Any, options: Options) -> tuple[SequenceBackend, Options]:
     """Adapt a sequence."""
     options.refuse("a sequence", shard="The ranks get disjoint samples by their index, whatever the source is.")
-    return SequenceBackend(source, options), replace(options, randomness=options.randomness or "sample")
+    options = options.decided()
+    return SequenceBackend(source, options), options
 
 
 class SequenceBackend:
@@ -45,11 +46,13 @@ class SequenceBackend:
         self._source = source
         self.length = length_of(source, name_of(source, options.identity))
         self.identity = {"source": options.identity or _describe(source)}
+        self.capabilities = Capabilities(shows={"dataset": source})
         plain = options.transform is None and options.collate is None and options.batch_size is not None
         self._gather = plain and _is_array(source)
         samples = source if options.transform is None else _Transformed(source, options.transform)
         collate = None if options.batch_size is None else options.collate or list
-        self._reader = Reader(samples, collate, options.randomness or "sample")
+        assert options.randomness is not None
+        self._reader = Reader(samples, collate, options.randomness)
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from resumable.faults import point
+from resumable.failpoints import point
 
 if TYPE_CHECKING:
     from resumable.chaos.api import replay, run
@@ -35,7 +35,7 @@ _LAZY = {
 
 
 def record_weights(weights: Any) -> None:
-    """Show the weights to a chaos run, which compares them with those of the unharmed run, bit for bit.
+    """Show the weights to a chaos run, which compares them with those of the baseline run, bit for bit.
 
     What is shown last counts. Nothing happens where no chaos run watches, so that a script may leave it in.
 

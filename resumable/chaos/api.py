@@ -1,4 +1,4 @@
-"""The two things that one can ask for: a campaign, and one of its cases anew."""
+"""The two things that one can ask for: a campaign, and one of its cases again."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resumable.chaos.campaign import plan_cases, run_campaign, survey
-from resumable.chaos.checks import check
-from resumable.chaos.claim import UNHARMED, claim, remove_case
-from resumable.chaos.guardian import Guardian
+from resumable.chaos.claim import BASELINE, claim, remove_case
+from resumable.chaos.launch.preload import Preload, check_preload
+from resumable.chaos.launch.reaper import Reaper
+from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.options import check_amount, check_kinds, check_points, check_words, choose_ranks
-from resumable.chaos.preload import Preload, check_preload
-from resumable.chaos.progress import follow
 from resumable.chaos.record import read_record, write_record
 from resumable.chaos.report import Outcome, Report
-from resumable.chaos.runner import Command, run_case
-from resumable.chaos.untestable import note_outside
+from resumable.chaos.report.progress import follow
+from resumable.chaos.verify.checks import check
+from resumable.chaos.verify.untestable import note_outside
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
     preload: str | Sequence[str] = (),
     tell: Callable[[str], None] | None = None,
 ) -> Report:
-    """Break a training command on purpose, start it again, and compare it with two runs that nobody broke.
+    """Break a training command on purpose, start it again, and compare it with two runs in which nothing is broken.
 
     Args:
         command: its words. It runs in a fresh directory, so that relative paths lead to fresh checkpoints; or, where a
@@ -101,11 +101,11 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
     with ExitStack() as stack:
         ours = Command(words, patience, grace, limit, stack.enter_context(Preload(modules)) if modules else None)
         root = stack.enter_context(claim(Path(directory)))
-        guardian = stack.enter_context(Guardian())
+        reaper = stack.enter_context(Reaper())
         write_record(root, ours, seed, starts)
         if tell:
-            tell("Two unharmed runs come first, to see what there is to break and to compare with.")
-        unharmed, found, notes = survey(ours, root / UNHARMED, starts, guardian)
+            tell("Two baseline runs come first, to see what there is to break and to compare with.")
+        baseline, found, notes = survey(ours, root / BASELINE, starts, reaper)
         each = (time.monotonic() - began) / 2
         cases = plan_cases(
             found, kinds, limit_of_points, pairs_=pairs, random_=random, seed=seed, mtbf=mtbf, failures=failures
@@ -120,9 +120,9 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
             "mtbf": mtbf,
         }
         options |= {"failures": failures, "ranks": starts, "jobs": jobs}
-        report = Report(ours, seed, unharmed, notes, directory=root, options=options, impossible=impossible)
+        report = Report(ours, seed, baseline, notes, directory=root, options=options, impossible=impossible)
         show = stack.enter_context(follow(len(cases), each, jobs, tell))
-        run_campaign(report, cases, root, jobs=jobs, show=show, guardian=guardian)
+        run_campaign(report, cases, root, jobs=jobs, show=show, reaper=reaper)
         report.notes += [*_note_late(report), *note_outside(*report.outside)]
         _check_resumed(report)
         report.seconds = time.monotonic() - began
@@ -181,7 +181,7 @@ def _check_resumed(report: Report) -> None:
 
 
 def replay(directory: str | Path, *, tell: Callable[[str], None] | None = None) -> Report:
-    """Run a case of a campaign anew, with the same command and the same faults.
+    """Run a case of a campaign again, with the same command and the same faults.
 
     Args:
         directory: of the case, as the report names it. What is written goes to `replay` in it.
@@ -200,10 +200,10 @@ def replay(directory: str | Path, *, tell: Callable[[str], None] | None = None) 
     remove_case(again)
     if tell:
         tell(f"Case {place.name} once more: {record.case}.")
-    with Guardian() as guardian:
-        attempts = run_case(record.command, record.case, again, guardian)
-    report = Report(record.command, record.seed, record.unharmed, record.notes, directory=again)
-    report.add(Outcome.of(record.case, place, attempts, check(record.case, record.unharmed, attempts)))
+    with Reaper() as reaper:
+        attempts = run_case(record.command, record.case, again, reaper)
+    report = Report(record.command, record.seed, record.baseline, record.notes, directory=again)
+    report.add(Outcome.of(record.case, place, attempts, check(record.case, record.baseline, attempts)))
     report.notes += note_outside(*report.outside)
     report.seconds = time.monotonic() - began
     report.save(again)

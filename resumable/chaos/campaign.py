@@ -1,4 +1,4 @@
-"""A campaign: the unharmed run, the plan that is made from it, all cases, and what came out."""
+"""A campaign: the baseline run, the plan that is made from it, all cases, and what came out."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING
 
-from resumable.chaos.checks import check
-from resumable.chaos.control import drop_what_differs
+from resumable.chaos.launch.runner import run_case
 from resumable.chaos.plan import Case, Leg, Survey, by_the_clock, exhaustive, pairs, randomly
 from resumable.chaos.report import Outcome, Report
-from resumable.chaos.runner import run_case
-from resumable.chaos.untestable import check_healthy, check_seen
+from resumable.chaos.verify.baseline import drop_what_differs
+from resumable.chaos.verify.checks import check
+from resumable.chaos.verify.untestable import check_healthy, check_seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from resumable.chaos.guardian import Guardian
-    from resumable.chaos.logs import Attempt
-    from resumable.chaos.runner import Command
+    from resumable.chaos.launch.reaper import Reaper
+    from resumable.chaos.launch.runner import Command
+    from resumable.chaos.recorder.logs import Attempt
 
 __all__ = ["Outcome", "Report", "plan_cases", "run_campaign", "survey"]
 
 
 def survey(
-    command: Command, directory: Path, ranks: tuple[int, ...], guardian: Guardian | None = None
+    command: Command, directory: Path, ranks: tuple[int, ...], reaper: Reaper | None = None
 ) -> tuple[Attempt, Survey, list[str]]:
-    """Run the command unharmed, twice, and look what it comes by.
+    """Run the command without faults, twice, and look what it comes by.
 
     Args:
         command: the user's.
         directory: for the ledgers of the two runs.
         ranks: numbers of ranks of the starts, in turn.
-        guardian: kills the processes where this one cannot do it any longer.
+        reaper: kills the processes where this one cannot do it any longer.
 
     Returns:
-        What the first run did, without what differs in the second; its fault points; and what differs, in words.
+        What the first run did, without what differs in the second; its failpoints; and what differs, in words.
 
     Raises:
         ConfigurationError: it fails by itself, or does not use this library.
     """
-    attempt, again = (_run_unharmed(command, directory / str(number), ranks[0], guardian) for number in range(2))
+    attempt, again = (_run_baseline(command, directory / str(number), ranks[0], reaper) for number in range(2))
     notes = drop_what_differs(attempt, again)
     leader = attempt.ranks[min(attempt.ranks)]
     notes += check_seen(leader, ranks)
@@ -49,8 +49,8 @@ def survey(
     return attempt, Survey(leader.points, workers, leader.saved_at, ranks), notes
 
 
-def _run_unharmed(command: Command, directory: Path, ranks: int, guardian: Guardian | None) -> Attempt:
-    (attempt,) = run_case(command, Case((Leg(None, ranks),)), directory, guardian)[:1]
+def _run_baseline(command: Command, directory: Path, ranks: int, reaper: Reaper | None) -> Attempt:
+    (attempt,) = run_case(command, Case((Leg(None, ranks),)), directory, reaper)[:1]
     check_healthy(attempt, directory)
     for name in ("work", "outside"):  # its ledgers are all that is compared with
         shutil.rmtree(directory / name, ignore_errors=True)
@@ -71,7 +71,7 @@ def plan_cases(  # noqa: PLR0913  # what the command line offers
     """Choose the cases.
 
     Args:
-        survey: of the unharmed run.
+        survey: of the baseline run.
         kinds: of faults.
         points: "all", or how many moments of each kind.
         pairs_: number of cases of two faults.
@@ -96,7 +96,7 @@ def run_campaign(  # noqa: PLR0913  # what it needs of a campaign
     *,
     jobs: int,
     show: Callable[[Outcome], None],
-    guardian: Guardian | None = None,
+    reaper: Reaper | None = None,
 ) -> None:
     """Run cases side by side, and keep the directories of those that failed.
 
@@ -106,13 +106,13 @@ def run_campaign(  # noqa: PLR0913  # what it needs of a campaign
         directory: for those of the cases.
         jobs: cases at a time.
         show: is called with each outcome as soon as it is known.
-        guardian: kills the processes where this one cannot do it any longer.
+        reaper: kills the processes where this one cannot do it any longer.
     """
 
     def run_one(number: int, case: Case) -> Outcome:
         place = directory / f"{number:04}"
-        attempts = run_case(report.command, case, place, guardian)
-        outcome = Outcome.of(case, place, attempts, check(case, report.unharmed, attempts))
+        attempts = run_case(report.command, case, place, reaper)
+        outcome = Outcome.of(case, place, attempts, check(case, report.baseline, attempts))
         if outcome.ok:
             shutil.rmtree(place)
         return outcome
@@ -123,8 +123,8 @@ def run_campaign(  # noqa: PLR0913  # what it needs of a campaign
                 report.add(future.result())
                 show(report.outcomes[-1])
         except BaseException:
-            if guardian:
-                guardian.stopping.set()
+            if reaper:
+                reaper.stopping.set()
             pool.shutdown(cancel_futures=True)
             raise
     report.outcomes.sort(key=lambda outcome: outcome.directory)

@@ -9,16 +9,16 @@ import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from resumable.chaos.runner import CASE
+from resumable.chaos.launch.runner import CASE
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["RECORD", "UNHARMED", "claim", "remove_case"]
+__all__ = ["BASELINE", "RECORD", "claim", "remove_case"]
 
-UNHARMED = "unharmed"
+BASELINE = "baseline"
 RECORD = "campaign.json"
 _LOCK = "campaign.lock"
 _REPORTS = ("report.json", "report.html")
@@ -45,7 +45,7 @@ def claim(directory: Path) -> Iterator[Path]:
                 shutil.rmtree(path)
             elif path.name not in {_LOCK, RECORD}:
                 path.unlink()
-        (root / RECORD).unlink(missing_ok=True)  # last of all: without it, nobody would know the others for ours
+        (root / RECORD).unlink(missing_ok=True)  # last of all: without it, the others would not be known for ours
         yield root
 
 
@@ -62,11 +62,11 @@ def _foreign(directory: Path, name: str) -> ConfigurationError:
 
 
 def _is_ours(path: Path) -> bool:
-    """Tell whether a campaign has written something: by what is in it, as anybody may have given it that name."""
+    """Return whether a campaign has written something: by what is in it, as anybody may have given it that name."""
     if path.is_symlink():
         return False
     if path.is_dir():
-        if path.name == UNHARMED:
+        if path.name == BASELINE:
             return all(_is_case(run) for run in path.iterdir())
         return _NUMBER.fullmatch(path.name) is not None and _is_case(path)
     if path.name == _LOCK:
@@ -75,7 +75,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _is_case(path: Path) -> bool:
-    """Tell whether a directory is that of a case: it says so itself, or was made by a run that was killed at once."""
+    """Return whether a directory is that of a case: it says so itself, or was made by a run that was killed at once."""
     if path.is_symlink() or not path.is_dir():
         return False
     return _has_keys(path / CASE, {"command", "legs"}) or not any(path.iterdir())

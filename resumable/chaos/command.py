@@ -49,7 +49,7 @@ def _add_run(actions: Any) -> None:
         "run",
         help="run a campaign",
         usage="resumable chaos run [options] -- COMMAND ...",
-        description="Run a training command twice as it is. Then break it at one fault point after the other, start it "
+        description="Run a training command twice as it is. Then break it at one failpoint after the other, start it "
         "again, and compare what it trained on, its checkpoints and its weights.",
         epilog=f"faults:\n{_list_faults()}\n\n{_EXAMPLES}",
         formatter_class=RawDescriptionHelpFormatter,
@@ -109,7 +109,7 @@ def _numbers(text: str) -> list[int]:
 def _run(given: Namespace, words: Sequence[str]) -> int:
     if not words:
         raise ConfigurationError(
-            "there is no command to run.\nPut it behind two dashes: resumable chaos run -- python train.py"
+            "there is no command to run.\nPut it after two dashes: resumable chaos run -- python train.py"
         )
     options = {name: value for name, value in vars(given).items() if name not in {"act", "command"}}
     with _ending_in_order():

@@ -28,7 +28,7 @@ def check_words(command: Sequence[str]) -> tuple[str, ...]:
     if isinstance(command, str) or not command:
         raise ConfigurationError(
             f"the command has to be a list of its words, but it is {command!r}.\nWrite it as in "
-            'run(["python", "train.py"]), or behind -- on the command line.'
+            'run(["python", "train.py"]), or after -- on the command line.'
         )
     words = [str(word) for word in command]
     program = shutil.which(words[0])

@@ -23,7 +23,7 @@ class Kind:
         meaning: what happens.
         does: what the process does to itself (`fire.py`).
         points: where it can happen; the beginnings of names.
-        storage: what is done to the checkpoints behind it (`storage.py`).
+        storage: what is done to the checkpoints after it (`storage.py`).
         in_worker: it happens in a worker process.
         saves: checkpoints that have to be in the store before.
     """
@@ -66,7 +66,7 @@ class Fault:
 
     Args:
         kind: one of `FAULTS`.
-        number: how often the process comes by a fault point until then, this time included.
+        number: how often the process comes by a failpoint until then, this time included.
         point: count only the points of this name.
         rank: of the process.
         after: seconds from the start of the command; it is then done from outside, to all its processes.
@@ -108,7 +108,7 @@ class Case:
         faults = [str(leg.fault) for leg in self.legs if leg.fault]
         ranks = [str(leg.ranks) for leg in self.legs]
         resized = f", ranks {' to '.join(ranks)}" if len(set(ranks)) > 1 else ""
-        return (", then ".join(faults) or "unharmed") + resized
+        return (", then ".join(faults) or "baseline") + resized
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -122,12 +122,12 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the unharmed run came by: the fault points of rank 0 in their order, and of one of its workers.
+    """What the baseline run came by: the failpoints of rank 0 in their order, and of one of its workers.
 
     Args:
         points: names, in the order of the training process.
         worker_points: names, in the order of a worker process; empty where there was none.
-        saved: how many points were behind when each checkpoint was committed to a store.
+        saved: how many points had passed when each checkpoint was committed to a store.
         ranks: the numbers of ranks to start with, in turn.
     """
 
@@ -216,7 +216,7 @@ def by_the_clock(survey: Survey, mean: float, failures: int, seed: int) -> Case:
     """Make the case of failures at random times, without memory of one another, as machines fail.
 
     Args:
-        survey: of the unharmed run.
+        survey: of the baseline run.
         mean: time between two failures, in seconds.
         failures: their number.
         seed: of the times.
@@ -230,7 +230,7 @@ def _choose(generator: random.Random, survey: Survey, kinds: Sequence[str]) -> F
     possible = {kind: moments for kind in kinds if (moments := survey.moments(kind))}
     if not possible:
         raise ConfigurationError(
-            f"none of the faults {', '.join(kinds)} can happen in this run: it never comes by their fault points.\n"
+            f"none of the faults {', '.join(kinds)} can happen in this run: it never comes by their failpoints.\n"
             "Use other kinds, or a script that saves checkpoints and has workers."
         )
     kind = generator.choice(sorted(possible))

@@ -8,17 +8,17 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resumable.chaos.claim import RECORD, UNHARMED
-from resumable.chaos.control import drop_what_differs
-from resumable.chaos.logs import read_attempt
+from resumable.chaos.claim import BASELINE, RECORD
+from resumable.chaos.launch.runner import CASE, Command
 from resumable.chaos.plan import Case
-from resumable.chaos.runner import CASE, Command
+from resumable.chaos.recorder.logs import read_attempt
+from resumable.chaos.verify.baseline import drop_what_differs
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from resumable.chaos.logs import Attempt
+    from resumable.chaos.recorder.logs import Attempt
 
 __all__ = ["Record", "read_record", "write_record"]
 
@@ -26,7 +26,7 @@ _FORMAT = 1
 
 
 def write_record(root: Path, command: Command, seed: int, ranks: tuple[int, ...]) -> None:
-    """Write down what a case of a campaign needs to be run anew."""
+    """Write down what a case of a campaign needs to be run again."""
     values = {
         "format": _FORMAT,
         "command": command.words,
@@ -50,25 +50,25 @@ def _digest(path: Path) -> str:
 
 
 class Record(NamedTuple):
-    """What a case needs to be run anew.
+    """What a case needs to be run again.
 
     Args:
         command: the user's.
         seed: of the campaign.
         case: the faults.
-        unharmed: what the run without faults did.
+        baseline: what the run without faults did.
         notes: what is not compared, in words.
     """
 
     command: Command
     seed: int
     case: Case
-    unharmed: Attempt
+    baseline: Attempt
     notes: list[str]
 
 
 def read_record(place: Path) -> Record:
-    """Read what a case needs to be run anew.
+    """Read what a case needs to be run again.
 
     Args:
         place: directory of the case.
@@ -80,11 +80,11 @@ def read_record(place: Path) -> Record:
     if values["format"] != _FORMAT:
         raise ConfigurationError(
             f"{place.parent / RECORD} has format {values['format']}, and this version of resumable knows {_FORMAT}.\n"
-            "Run the campaign anew, or replay it with the version that wrote it."
+            "Run the campaign again, or replay it with the version that wrote it."
         )
     command = Command(tuple(values["command"]), values["patience"], values["grace"], values["limit"])
     notes = _compare_scripts(values)
-    first, second = (_read_unharmed(place.parent / UNHARMED / str(number), place) for number in range(2))
+    first, second = (_read_baseline(place.parent / BASELINE / str(number), place) for number in range(2))
     notes += drop_what_differs(first, second)
     return Record(command, values["seed"], Case.from_dict(case), first, notes)
 
@@ -98,7 +98,7 @@ def _read_json(path: Path, place: Path) -> Any:
             "removed. Give the directory of one that failed, as the report names it."
         ) from None
     except ValueError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}.\nRun the campaign anew.") from None
+        raise ConfigurationError(f"{path} cannot be read: {error}.\nRun the campaign again.") from None
 
 
 def _compare_scripts(values: dict[str, Any]) -> list[str]:
@@ -108,18 +108,18 @@ def _compare_scripts(values: dict[str, Any]) -> list[str]:
             "where the script is now."
         )
     return [
-        f"{word} is another one than in the campaign, whose unharmed run is compared with: if it is to train on other "
-        "data now, run the campaign anew"
+        f"{word} is another one than in the campaign, whose baseline run is compared with: if it is to train on other "
+        "data now, run the campaign again"
         for word, digest in values["scripts"].items()
         if _digest(Path(word)) != digest
     ]
 
 
-def _read_unharmed(directory: Path, place: Path) -> Attempt:
+def _read_baseline(directory: Path, place: Path) -> Attempt:
     ledgers = directory / "attempt-0"
     if not ledgers.is_dir():
         raise ConfigurationError(
-            f"{place} cannot be run anew: {ledgers}, the ledger of the unharmed run, is gone.\nRun the campaign anew."
+            f"{place} cannot be run again: {ledgers}, the ledger of the baseline run, is gone.\nRun the campaign again."
         )
     attempt = read_attempt(ledgers, 0)
     attempt.status = os.EX_OK

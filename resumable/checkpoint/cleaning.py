@@ -76,7 +76,7 @@ class Cleaner:
                     self.remove(step)
 
     def _is_committed(self, step: int, saved: int) -> bool:
-        """Tell whether a step that nobody writes is committed, and remove leftovers below the one just saved."""
+        """Return whether a step not being written is committed, and remove leftovers below the one just saved."""
         with _registry:
             return not self._is_busy(step) and (step in self._settled or self._sweep(step, saved))
 

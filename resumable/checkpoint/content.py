@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from resumable._distribution import pip_install
 from resumable.checkpoint.reports import in_one_line
-from resumable.errors import CheckpointError, MissingDependencyError
+from resumable.errors import CheckpointError, MissingDependencyError, UnsupportedError
 
 __all__ = ["import_torch", "refuse_unloadable", "unpickle"]
 
@@ -42,6 +42,10 @@ def unpickle(root: str, map_location: Any, step: int, file: BinaryIO) -> Any:
 def refuse_unloadable(step: int, content: Any) -> None:
     """Refuse content that `torch.load(weights_only=True)` would refuse, before anything is written."""
     if (error := _trial(content)) is not None:
+        if isinstance(error, UnsupportedError):  # a Loader, which says itself what to save instead
+            raise CheckpointError(
+                f"step {step} was not saved: {_culprit(content, 'content')} is refused: {error}"
+            ) from error
         raise CheckpointError(
             f"step {step} was not saved: {_culprit(content, 'content')} cannot be saved so that "
             f"`torch.load(weights_only=True)` accepts it, and the checkpoint could never be loaded.\n"

@@ -10,10 +10,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from resumable._durable import sync_directory
 from resumable.checkpoint.reports import reporting
-from resumable.durable import sync_directory
 from resumable.errors import ConfigurationError, MissingDependencyError
-from resumable.faults import notice, point
+from resumable.failpoints import notice, point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -17,14 +17,14 @@ REFUSED = "WeightsUnpickler error: "  # stands before the reason in what torch r
 
 
 @contextlib.contextmanager
-def reporting(what: str, remedy: str = "Mend the storage and try again.") -> Iterator[None]:
+def reporting(what: str, hint: str = "Mend the storage and try again.") -> Iterator[None]:
     """Turn the storage's error into a CheckpointError that says what failed and what to do."""
     try:
         yield
     except ResumableError:
         raise
     except Exception as error:  # cloud clients raise errors of their own, which are no OSErrors
-        raise CheckpointError(f"{what}.\n  {in_one_line(error)}\n{remedy}") from error
+        raise CheckpointError(f"{what}.\n  {in_one_line(error)}\n{hint}") from error
 
 
 def in_one_line(error: Exception) -> str:

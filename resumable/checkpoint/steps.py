@@ -114,7 +114,7 @@ def _warn_skipped(skipped: list[CorruptCheckpointError], used: int) -> None:
 
 def _all_corrupt(root: str, skipped: list[CorruptCheckpointError]) -> str:
     return (
-        f"No checkpoint in {root} can be loaded, and starting anew would silently lose the training so far.\n"
+        f"No checkpoint in {root} can be loaded, and starting again would silently lose the training so far.\n"
         + "\n".join(f"- {error}" for error in skipped)
-        + "\nRestore the files from a copy. To start anew on purpose, `delete(step)` each or use another root."
+        + "\nRestore the files from a copy. To start again on purpose, `delete(step)` each or use another root."
     )

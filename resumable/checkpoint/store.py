@@ -13,7 +13,7 @@ from resumable.checkpoint.reports import reporting
 from resumable.checkpoint.steps import Steps
 from resumable.checkpoint.writing import commit
 from resumable.errors import CheckpointNotFoundError, ConfigurationError
-from resumable.faults import point
+from resumable.failpoints import point
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -165,13 +165,13 @@ def _step(step: SupportsIndex) -> int:
     return _whole(step, "step", 0, "Give the number of training steps that were done.")
 
 
-def _whole(value: SupportsIndex, name: str, least: int, remedy: str) -> int:
+def _whole(value: SupportsIndex, name: str, least: int, hint: str) -> int:
     try:
         number = operator.index(value)
     except TypeError:
         number = least - 1
     if number < least or isinstance(value, bool):
         raise ConfigurationError(
-            f"{name} has no meaning here.\n  needed: a whole number, {least} or more\n  got:    {value!r}\n{remedy}"
+            f"{name} has no meaning here.\n  needed: a whole number, {least} or more\n  got:    {value!r}\n{hint}"
         )
     return number

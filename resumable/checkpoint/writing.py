@@ -10,7 +10,7 @@ from resumable.checkpoint.content import import_torch
 from resumable.checkpoint.files import CHUNK
 from resumable.checkpoint.marker import ALGORITHM, FORMAT, MARKER, Marker
 from resumable.checkpoint.reports import reporting
-from resumable.faults import point
+from resumable.failpoints import point
 
 if TYPE_CHECKING:
     from resumable.checkpoint.files import Files
@@ -64,7 +64,7 @@ class _Sink:
         self.error: Exception | None = None
 
     def save(self, content: Any) -> None:
-        """Write `content` in torch's format, and raise the storage's error, which torch hides behind its own."""
+        """Write `content` in torch's format, and raise the storage's error, which torch covers by its own."""
         torch = import_torch()
         try:
             torch.save(content, self)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from resumable.keyed import IntArray
+    from resumable._randomness.keyed import IntArray
 
 __all__ = ["Sampler", "check_length", "check_range"]
 

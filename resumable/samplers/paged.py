@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from resumable._randomness.keyed import IntArray, check_seed, digest
 from resumable.errors import ConfigurationError
-from resumable.keyed import IntArray, check_seed, digest
 from resumable.samplers.base import check_length, check_range
 from resumable.samplers.permutation import Permutation
 
@@ -98,7 +98,7 @@ class PagedShuffle:
 
 
 class _Layout(NamedTuple):
-    """The pages of an epoch in their order, the position behind each, and the positions at which groups begin."""
+    """The pages of an epoch in their order, the position after each, and the positions at which groups begin."""
 
     pages: IntArray
     ends: IntArray
@@ -111,6 +111,6 @@ def _check_pages(pages: ArrayLike) -> IntArray:
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ConfigurationError(
             f"the pages of a paged shuffle must be integers in one dimension, but they have dtype {array.dtype} and "
-            f"shape {array.shape}.\nNobody could tell which samples lie together. Give each sample's page number."
+            f"shape {array.shape}.\nWhich samples lie together could not be known. Give each sample's page number."
         )
     return array.astype(np.int64)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from resumable.keyed import IntArray, Words, derive, random_u64
+from resumable._randomness.keyed import IntArray, Words, derive, random_u64
 from resumable.samplers.base import check_length, check_range
 
 __all__ = ["Permutation"]

@@ -10,7 +10,7 @@ import numpy as np
 from resumable.samplers.base import check_length, check_range
 
 if TYPE_CHECKING:
-    from resumable.keyed import IntArray
+    from resumable._randomness.keyed import IntArray
 
 __all__ = ["Sequential"]
 

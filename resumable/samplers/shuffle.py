@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from resumable.keyed import IntArray, check_seed
+from resumable._randomness.keyed import IntArray, check_seed
 from resumable.samplers.base import check_length, check_range
 from resumable.samplers.permutation import Permutation
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from resumable._randomness.keyed import IntArray, digest
 from resumable.errors import ConfigurationError
-from resumable.keyed import IntArray, digest
 from resumable.samplers.base import check_length
 
 if TYPE_CHECKING:

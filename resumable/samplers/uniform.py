@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resumable.keyed import check_seed, derive, random_u64, scale
+from resumable._randomness.keyed import check_seed, derive, random_u64, scale
 from resumable.samplers.base import check_length, check_range
 
 if TYPE_CHECKING:
-    from resumable.keyed import IntArray
+    from resumable._randomness.keyed import IntArray
 
 __all__ = ["Uniform"]
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from resumable._randomness.keyed import IntArray, Words, check_seed, derive, digest, random_u64, scale
 from resumable.errors import ConfigurationError
-from resumable.keyed import IntArray, Words, check_seed, derive, digest, random_u64, scale
 from resumable.samplers.base import check_length, check_range
 
 if TYPE_CHECKING:

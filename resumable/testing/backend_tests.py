@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from resumable._order.world import World
 from resumable.errors import ConfigurationError, StateMismatchError, UnsupportedError
 from resumable.testing.runs import Run, digest, draw_from_generators, rest_of_run, samples_of, seed_generators
-from resumable.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -68,7 +68,7 @@ class BackendTests:
 
     @classmethod
     def reference(cls) -> tuple[Run, list[dict[str, Any]]]:
-        """Return the uninterrupted run, and the state before its first and behind each of its batches."""
+        """Return the uninterrupted run, and the state before its first and after each of its batches."""
         if cls._reference is None or cls.__dict__.get("_reference") is None:
             loader = cls.make()
             run, states = [], [loader.state_dict()]
@@ -130,7 +130,7 @@ class BackendTests:
             loader = self.resumed(loader.state_dict())
         assert got + rest_of_run(loader, self.epochs) == run
 
-    def test_behind_the_last_batch_and_behind_the_end_the_same_batch_is_next(self) -> None:
+    def test_after_the_last_batch_and_after_the_end_the_same_batch_is_next(self) -> None:
         """No empty and no skipped epoch at the border of two."""
         run, states = self.reference()
         first = sum(epoch == 0 for epoch, _ in run)
@@ -140,8 +140,8 @@ class BackendTests:
         for state in (states[first], loader.state_dict()):
             assert digest(next(iter(self.resumed(state)))) == run[first][1]
 
-    def test_behind_the_last_batch_the_epoch_is_given_again_without_batches(self) -> None:
-        """So that what stands behind the inner loop is not skipped."""
+    def test_after_the_last_batch_the_epoch_is_given_again_without_batches(self) -> None:
+        """So that what stands after the inner loop is not skipped."""
         run, states = self.reference()
         first = sum(epoch == 0 for epoch, _ in run)
         epochs = self.resumed(states[first]).epochs(self.epochs)
@@ -171,6 +171,36 @@ class BackendTests:
         iter(loader)
         assert rest_of_run(loader, self.epochs) == run
 
+    def test_a_look_at_the_next_batch_moves_nothing(self) -> None:
+        """`peek()` gives the next batch, also over the end of an epoch, and leaves cursor, state and stream alone."""
+        run, states = self.reference()
+        loader, got = type(self).make(), []
+        for step in range(len(run)):
+            before = loader.cursor, self._encoded(loader.state_dict())
+            looked = loader.peek()
+            assert digest(looked) == run[step][1], f"after {step} batches"
+            assert (loader.cursor, self._encoded(loader.state_dict())) == before, f"after {step} batches"
+            batch = next(iter(loader))
+            assert batch is looked
+            got.append(digest(batch))
+            assert loader.state_dict()["cursor"] == states[step + 1]["cursor"], f"after {step + 1} batches"
+        assert got == [what for _, what in run]
+        loader.load_state_dict(states[1])
+        loader.peek()
+        assert rest_of_run(self.resumed(loader.state_dict()), self.epochs) == run[1:]
+        assert rest_of_run(loader, self.epochs) == run[1:]
+
+    def test_an_evaluation_begins_at_the_beginning_each_time(self) -> None:
+        """With `evaluation=True`, whatever was read before, each loop gives epoch 0."""
+        first = [what for epoch, what in self.reference()[0] if not epoch]
+        loader = type(self).make(evaluation=True)
+        assert [digest(batch) for batch in loader] == first
+        assert [digest(batch) for batch in loader] == first, "the second pass is another one"
+        for batch in loader:
+            assert digest(batch) == first[0]
+            break
+        assert [digest(batch) for batch in loader] == first, "a pass after `break` is another one"
+
     def test_rolled_back_in_the_same_process(self) -> None:
         """A used loader goes back to any earlier state."""
         run, states = self.reference()
@@ -187,7 +217,7 @@ class BackendTests:
         loader, got = type(self).make(), list[str]()
         for batch in loader:
             got.append(digest(batch))
-            if len(got) == 2:  # noqa: PLR2004  # behind the second batch
+            if len(got) == 2:  # noqa: PLR2004  # after the second batch
                 loader.load_state_dict(states[1])
         first = [what for epoch, what in run if epoch == 0]
         assert got == [*first[:2], *first[1:]]
@@ -200,11 +230,11 @@ class BackendTests:
             assert len(loader) == sum(epoch == 0 for epoch, _ in run)
 
     def test_what_it_declares_is_true(self) -> None:
-        """The backend's `Capabilities`: hints for facts that there are, its end, its own seeding, and its shard."""
+        """The backend's `Capabilities`: hints for fields that there are, its end, its own seeding, and its shard."""
         loader = type(self).make()
-        backend, can = loader._feed.backend, loader._feed.can  # noqa: SLF001  # what is declared is not seen from outside
-        facts = loader._feed.facts()  # noqa: SLF001  # the same
-        groups = {name.partition(".")[0] for name in facts} - {"backend"}
+        backend, can = loader._fetcher.backend, loader._fetcher.can  # noqa: SLF001  # what is declared is not seen from outside
+        fingerprint = loader._fetcher.fingerprint()  # noqa: SLF001  # the same
+        groups = {name.partition(".")[0] for name in fingerprint} - {"backend"}
         assert all(name.partition(".")[0] in groups for name in can.hints if "." in name)
         assert can.snapshot_every >= 1
         if can.ended is not None:
@@ -231,7 +261,7 @@ class BackendTests:
             raise AssertionError("several ranks were accepted without an answer to who divides the stream")
 
     def test_only_acknowledged_batches_count(self) -> None:
-        """With `ack="manual"`, what was not acknowledged is handed over again."""
+        """With `ack="manual"`, what was not acknowledged is delivered again."""
         run, _ = self.reference()
         loader = type(self).make(ack="manual")
         iterator = iter(loader)
@@ -239,7 +269,7 @@ class BackendTests:
         got = [digest(next(iterator)) for _ in range(count)]
         loader.ack(1)
         assert rest_of_run(self.resumed(loader.state_dict()), self.epochs) == run[1:]
-        assert digest(next(iter(loader))) == run[1][1], "what was not acknowledged is handed over again"
+        assert digest(next(iter(loader))) == run[1][1], "what was not acknowledged is delivered again"
         assert got == [what for _, what in run[:count]]
 
     def test_the_trainers_generators_are_left_alone(self) -> None:

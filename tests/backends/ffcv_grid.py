@@ -128,7 +128,7 @@ def digests(loader: resumable.Loader, fields: list[str], epochs: int = 2) -> dic
 
 
 def main(folder: Path, kill_after: int) -> None:
-    """Train on all pipelines with a state saved behind each batch; end with SIGKILL after so many batches, if any."""
+    """Train on all pipelines with a state saved after each batch; end with SIGKILL after so many batches, if any."""
     loader = make_loader(random_pipelines(), num_workers=1 + kill_after % 2)
     fields, wrapped = names(loader), resumable.wrap(loader, seed=3)
     state, log = folder / "state.json", folder / "log.txt"

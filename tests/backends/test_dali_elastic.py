@@ -208,7 +208,7 @@ def test_a_dataset_that_fails_is_named() -> None:
     with pytest.raises(SampleError, match="sample 9 failed: OSError: torn file"):
         for _ in loader:
             pass
-    assert loader.cursor.position == 8, "the batches before it were handed over"
+    assert loader.cursor.position == 8, "the batches before it were delivered"
 
 
 def test_looking_for_a_bad_sample_leaves_the_trainers_randomness_alone() -> None:
@@ -379,3 +379,20 @@ def test_samples_of_different_shapes_are_refused_by_output() -> None:
 def test_a_dataset_that_gives_no_bytes_is_refused() -> None:
     with pytest.raises(SampleError, match="is no encoded sample: ndarray, float64 of shape"):
         next(iter(wrap(np.zeros((5, 3)), graph=plain)))
+
+
+@pytest.mark.parametrize(("taken", "enough"), [(7, 8), (3, 4), (-4, 4)])
+def test_a_uniform_that_there_is_not_is_refused_where_it_is_wrapped(taken: int, enough: int) -> None:
+    def graph(raw: Any, label: Any, u: Any) -> Any:
+        return u[taken] + u[2] + u[-3] + label[0], u[1:9]
+
+    told = rf"takes u\[{taken}\], but source\(..., uniforms=3\)(.|\n)*Use uniforms={enough}\."
+    with pytest.raises(resumable.errors.ConfigurationError, match=told):
+        wrap(graph=graph, uniforms=3)
+    wrap(graph=graph, uniforms=enough)
+
+
+def test_a_label_that_is_text_is_told_to_be_one() -> None:
+    data = [(b"bytes", "cat")] * 4
+    with pytest.raises(SampleError, match="the label of sample 0 is no number: 'cat', a str"):
+        next(iter(wrap(data, graph=lambda raw, label: (label, raw))))

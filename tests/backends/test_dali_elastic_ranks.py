@@ -27,7 +27,7 @@ def ranks(size: int, state: dict[str, Any] | None = None, **options: Any) -> lis
 
 
 def run(loaders: list[resumable.Loader], epochs: int = 3, stop: int | None = None) -> list[list[bytes]]:
-    """Return the global batches, until the loaders have handed over `stop` of them."""
+    """Return the global batches, until the loaders have delivered `stop` of them."""
     got: list[list[bytes]] = []
     streams = [(batch for epoch in loader.epochs(epochs) for batch in epoch) for loader in loaders]
     while stop is None or len(got) < stop:

@@ -264,10 +264,10 @@ def train(folder: Path, *, fail_at: int | None = None) -> torch.Tensor:
 @pytest.mark.filterwarnings("ignore::UserWarning:pytorch_lightning")
 @pytest.mark.filterwarnings("ignore::pytorch_lightning.utilities.rank_zero.LightningDeprecationWarning")
 def test_lightning_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    unharmed = train(tmp_path / "unharmed")
+    baseline = train(tmp_path / "baseline")
     for fail_at in (5, 10, 17):
         folder = tmp_path / f"failed-{fail_at}"
         with pytest.raises(FloatingPointError):
             train(folder, fail_at=fail_at)
-        assert train(folder).equal(unharmed)
+        assert train(folder).equal(baseline)
     assert -(-COUNT // 4) * 3 == 18

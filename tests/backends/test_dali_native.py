@@ -384,7 +384,7 @@ def test_a_state_of_an_epochs_last_batch_that_was_taken_before_its_end_was_known
         batches = iter(loader)
         for _ in range(5):
             next(batches)
-        feed: Any = loader._feed
+        feed: Any = loader._fetcher
         feed._take_snapshot(feed._place)  # what `eager` does before it draws
         feed._place.reached = False
         state = loader.state_dict()
@@ -469,7 +469,7 @@ def test_an_epoch_that_is_left_goes_on_as_the_next_one() -> None:
 
 
 def _run_left_early(loader: Loader, got: list[str], cut: int) -> dict[str, Any]:
-    """Leave each epoch when its cursor stands behind two batches; stop after `cut` batches in all."""
+    """Leave each epoch when its cursor stands after two batches; stop after `cut` batches in all."""
     taken = 0
     for epoch in loader.epochs(5):
         if loader.cursor.step == 2:

@@ -11,8 +11,8 @@ from nvidia.dali import Pipeline
 from nvidia.dali.plugin.base_iterator import _DaliBaseIterator
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
+from resumable._registry import _adapters
 from resumable.backends.dali.native import private
-from resumable.registry import _adapters
 
 NAMES = (
     "_pipes", "_reader_name", "_size", "_counter", "_auto_reset", "_last_batch_policy", "_last_batch_padded",
@@ -44,13 +44,13 @@ def test_the_constructors_take_what_they_are_given() -> None:
 def test_every_option_of_a_pipeline_is_passed_on_or_known_not_to_matter() -> None:
     elsewhere = {"self", "batch_size", "enable_checkpointing", "checkpoint"}
     in_the_definition = {"output_dtype", "output_ndim", "output_layout"}
-    of_python_sources = {"py_num_workers", "py_start_method", "py_callback_pickler"}  # such pipelines are made anew
+    of_python_sources = {"py_num_workers", "py_start_method", "py_callback_pickler"}  # such pipelines are made again
     without_effect = {"max_streams", "default_cuda_stream_priority", "experimental_exec_dynamic", "bytes_per_sample"}
     known = elsewhere | in_the_definition | of_python_sources | without_effect | set(private._OPTIONS)
     assert set(inspect.signature(Pipeline.__init__).parameters) == known
 
 
-def test_options_survive_being_built_anew() -> None:
+def test_options_survive_being_built_again() -> None:
     options: dict[str, Any] = {"num_threads": 1, "prefetch_queue_depth": 3, "exec_dynamic": False, "set_affinity": True}
     inner = iterator(pipeline=options)
     (pipeline,) = inner._pipes

@@ -440,4 +440,4 @@ def test_dali_itself_says_nothing_of_another_shard() -> None:
 
 @pytest.mark.parametrize("value", ["x" * 5000, "a\0b", b"\xff" * 300, 7, None])
 def test_arguments_that_cannot_be_names_of_files_are_none(value: object) -> None:
-    assert not is_of_files("text", value)
+    assert not is_of_files("text", value, {"text"})

@@ -93,7 +93,7 @@ def test_a_state_is_loaded_by_torch_with_weights_only() -> None:
 
 
 def test_the_loader_draws_nothing_ahead_to_tell_an_epochs_end() -> None:
-    """`state_dict` behind each batch must not make the training wait for the next one."""
+    """`state_dict` after each batch must not make the training wait for the next one."""
     inner = iterator()
     loader, drawn = resumable.wrap(inner), []
     inner_next = type(inner).__next__
@@ -183,14 +183,14 @@ def later(events: list[Any]) -> Iterator[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [1, 2])
 def test_lightning_goes_on_at_the_exact_batch(tmp_path: Path, world: int) -> None:
-    lightning(tmp_path, world, "unharmed", "killed:5", "killed:9", "killed")
+    lightning(tmp_path, world, "baseline", "killed:5", "killed:9", "killed")
     for rank in range(world):
-        expected, got = trained(tmp_path / "unharmed", rank), trained(tmp_path / "killed", rank)
+        expected, got = trained(tmp_path / "baseline", rank), trained(tmp_path / "killed", rank)
         assert len(expected) == 3 * (8 if world == 1 else 4)
         assert list(later(got)) == expected, "the same batches and the same losses"
-        assert len(got) > len(expected) or world == 2, "a batch was trained on anew, from the last checkpoint"
+        assert len(got) > len(expected) or world == 2, "a batch was trained on again, from the last checkpoint"
     if world == 2:
-        first, second = (trained(tmp_path / "unharmed", rank) for rank in range(2))
+        first, second = (trained(tmp_path / "baseline", rank) for rank in range(2))
         assert not {event[3] for event in first} & {event[3] for event in second}, "the ranks have different shards"
 
 
@@ -225,9 +225,9 @@ def _seen(folder: Path, limit: int, fail_at: int | None = None) -> list[Any]:
 @pytest.mark.parametrize("limit", [2, 3])
 def test_epochs_that_lightning_leaves_early(tmp_path: Path, limit: int) -> None:
     """The next one begins with the rest, before and after a resume."""
-    unharmed = _seen(tmp_path / "unharmed", limit)
+    baseline = _seen(tmp_path / "baseline", limit)
     alone = [digest(batch) for batch in iterator(auto_reset=False)]
-    assert [what for epoch, _, what in unharmed if epoch * limit < 5][:5] == alone
-    for fail_at in range(len(unharmed)):
+    assert [what for epoch, _, what in baseline if epoch * limit < 5][:5] == alone
+    for fail_at in range(len(baseline)):
         folder = tmp_path / str(fail_at)
-        assert _seen(folder, limit, fail_at) + _seen(folder, limit) == unharmed, f"failed at step {fail_at}"
+        assert _seen(folder, limit, fail_at) + _seen(folder, limit) == baseline, f"failed at step {fail_at}"

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 from torchdata import nodes
 
 import resumable
+from resumable import World
 from resumable.testing import digest
-from resumable.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

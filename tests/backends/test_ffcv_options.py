@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from typing import TYPE_CHECKING, Any
@@ -18,14 +19,15 @@ from ffcv.traversal_order.base import TraversalOrder
 from numba import njit
 
 import resumable
-from resumable.backends.ffcv import source
-from resumable.backends.ffcv.code_cache import CodeCache
+from resumable.backends.ffcv import compiling, source
+from resumable.backends.ffcv.code_cache import CodeCache, own_folder
 from resumable.backends.ffcv.compiling import CodeMaker
 from resumable.backends.ffcv.memory import Memory
 from resumable.backends.ffcv.seeding import generator_words, seed_generator
 from resumable.errors import ConfigurationError, PromiseWarning, SampleError, UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
@@ -169,7 +171,7 @@ def test_a_module_that_draws_is_told_once_and_one_that_does_not_never() -> None:
     with pytest.warns(ResourceWarning):
         loader = make_loader(ToTensor(), Halves(), Drops())
     wrapped = resumable.wrap(loader)
-    with pytest.warns(PromiseWarning, match="Drops draws random numbers where the batch is handed over") as told:
+    with pytest.warns(PromiseWarning, match="Drops draws random numbers where the batch is delivered") as told:
         first = pixels(wrapped)
     assert len(told) == 1
     assert pixels(resumable.wrap(loader, randomness="batch")) == first
@@ -287,26 +289,79 @@ def make_adder(constant: int) -> Any:
     return add
 
 
-def test_code_is_kept_by_content_and_damaged_files_are_made_anew(
+def test_code_is_kept_by_content_and_damaged_files_are_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from resumable.backends.ffcv import compiling  # noqa: PLC0415  # only here
-
-    def compile_anew(constant: int) -> Any:
+    def compile_again(constant: int) -> Any:
         monkeypatch.setattr(compiling, "_compiled", {})
         return CodeMaker(tmp_path).compile(make_adder(constant))
 
-    assert (compile_anew(1)(10), compile_anew(2)(10)) == (11, 12)
+    assert (compile_again(1)(10), compile_again(2)(10)) == (11, 12)
     assert len(kept_files(tmp_path)) == 2
-    again = compile_anew(1)
+    again = compile_again(1)
     assert isinstance(again._cache, CodeCache)
     assert again(10) == 11
     assert again.overloads[again.signatures[0]].metadata is None, "loaded, not compiled"
     for file in kept_files(tmp_path):
         file.write_bytes(file.read_bytes()[:-1] + b"\0")
-    fresh = compile_anew(1)
+    fresh = compile_again(1)
     assert fresh(10) == 11
-    assert fresh.overloads[fresh.signatures[0]].metadata is not None, "compiled anew"
+    assert fresh.overloads[fresh.signatures[0]].metadata is not None, "compiled again"
+
+
+def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a path belong to somebody else."""
+    if os.geteuid() == 0:
+        os.chown(path, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+
+
+WRITABLE: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
+    "folder of a group": lambda folder, _: folder.chmod(0o770),
+    "folder of all": lambda folder, _: folder.chmod(0o707),
+    "folder of another": give_away,
+    "file of a group": lambda folder, _: kept_files(folder)[0].chmod(0o660),
+    "file of all": lambda folder, _: kept_files(folder)[0].chmod(0o606),
+    "file of another": lambda folder, patch: give_away(kept_files(folder)[0], patch),
+}
+
+
+@pytest.mark.parametrize("case", WRITABLE)
+def test_code_that_somebody_else_could_have_written_is_not_run(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "kept"
+    before = os.umask(0)  # what is written is ours alone, whatever the mask
+    try:
+        assert CodeMaker(folder).compile(make_adder(3))(10) == 13
+    finally:
+        os.umask(before)
+    (file,) = kept_files(folder)
+    assert (folder.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
+    monkeypatch.setattr(compiling, "_compiled", {})
+    assert own_folder(folder) == folder
+    WRITABLE[case](folder, monkeypatch)
+    again = CodeMaker(folder).compile(make_adder(3))
+    with pytest.warns(PromiseWarning, match=r"the kept code in '.*' is not used: it (can be written|belongs to user)"):
+        assert again(10) == 13
+    assert again.overloads[again.signatures[0]].metadata is not None, "compiled, not loaded"
+    if case.startswith("folder"):
+        with pytest.warns(PromiseWarning, match="is not used") as told:
+            resumable.wrap(source(make_loader(ToTensor()), compile_cache=folder))
+        assert told[0].filename == __file__
+
+
+def test_a_link_to_code_elsewhere_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "kept"
+    CodeMaker(folder).compile(make_adder(3))(10)
+    (file,) = kept_files(folder)
+    file.replace(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setattr(compiling, "_compiled", {})
+    again = CodeMaker(folder).compile(make_adder(3))
+    assert again(10) == 13
+    assert again.overloads[again.signatures[0]].metadata is not None, "compiled, not loaded"
 
 
 def test_code_whose_content_cannot_be_told_is_not_kept(tmp_path: Path) -> None:

@@ -70,7 +70,13 @@ def check(case: streams.Case, processes: Executor, together: int) -> None:
         assert rest == run[step:], f"resumed after {step} batches"
 
 
-@pytest.mark.parametrize("case", list(cases()), ids=str)
+def sampled() -> Iterator[Any]:
+    """Every second case; the others are left to `make test-long`."""
+    for number, case in enumerate(cases()):
+        yield pytest.param(case, marks=[pytest.mark.long] * (number % 2), id=str(case))
+
+
+@pytest.mark.parametrize("case", list(sampled()))
 def test_resumed_at_every_step_the_rest_is_the_same(case: streams.Case, processes: Executor) -> None:
     check(case, processes, together=99)
 

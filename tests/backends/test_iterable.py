@@ -12,9 +12,9 @@ import pytest
 from torchdata import nodes
 
 import resumable
+from resumable import World
 from resumable.errors import ConfigurationError, OnePassError, StateMismatchError, UnsupportedError
 from resumable.testing import BackendTests
-from resumable.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -204,13 +204,13 @@ class TestIteratorWithStateForOneEpoch(BackendTests):
     def make(**options: Any) -> resumable.Loader:
         return resumable.wrap(Cursorlike(), **options)
 
-    def test_behind_the_last_batch_and_behind_the_end_the_same_batch_is_next(self) -> None:
+    def test_after_the_last_batch_and_after_the_end_the_same_batch_is_next(self) -> None:
         """There is no next batch; see `test_a_second_pass_...`."""
 
     def test_restored_at_every_step_the_plain_form_gives_the_rest(self) -> None:
         """Behind the last batch the plain form begins the next epoch, which this source does not have."""
 
-    def test_behind_the_last_batch_the_epoch_is_given_again_without_batches(self) -> None:
+    def test_after_the_last_batch_the_epoch_is_given_again_without_batches(self) -> None:
         _, states = self.reference()
         assert [list(epoch) for epoch in self.resumed(states[-1]).epochs(1)] == [[]]
 

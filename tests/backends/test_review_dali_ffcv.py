@@ -131,6 +131,7 @@ def test_a_bad_file_that_dali_read_ahead_does_not_stop_a_run_that_went_elsewhere
     assert [batch["label"].flatten().tolist() for batch in loader] == whole
 
 
+@pytest.mark.slow
 def test_every_rank_has_its_own_gpu_and_all_have_one_state() -> None:
     told = {describe_pipelines(on_device(device)) for device in (torch.device("cuda:0"), torch.device("cuda:1"))}
     assert len(told) == 1

@@ -1,4 +1,4 @@
-"""TensorFlow's data sets: what a resumed run could have read from another pipeline, or waited for."""
+"""TensorFlow's datasets: what a resumed run could have read from another pipeline, or waited for."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import resumable
+from resumable._order.plan import Padding
 from resumable.backends.tfds.backend import _Ahead, _Job
 from resumable.backends.tfds.opening import _check_added
 from resumable.backends.tfds.opening import source as tfds_source
 from resumable.errors import ConfigurationError, StateMismatchError
-from resumable.schedule import Padding
 
 sys.path.insert(0, str(Path(__file__).parent))  # a fresh process loads this file by itself
 from tfds_builders import folder
@@ -100,7 +100,7 @@ print(sum(len(batch["label"]) for batch in resumable.wrap(loader, seed=1)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "expected"), [("used", "forked behind a use of TensorFlow"), ("unused", "61")])
+@pytest.mark.parametrize(("before", "expected"), [("used", "forked after a use of TensorFlow"), ("unused", "61")])
 def test_tensorflow_in_forked_workers_is_refused_where_it_would_hang(before: str, expected: str) -> None:
     command = [sys.executable, "-c", FORKED, folder("shapes", "tfrecord"), before, "fork"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=110)

@@ -1,4 +1,4 @@
-"""tf.data pipelines resumed at every step, over the ends of epochs, in pipelines that were built anew."""
+"""tf.data pipelines resumed at every step, over the ends of epochs, in pipelines that were built again."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "ParallelInterleaveDatasetV4": lambda: DATA.range(4).interleave(part, num_parallel_calls=2, deterministic=False),
     "OptionsDataset": lambda: unordered(DATA.range(9).map(doubled, num_parallel_calls=2)),
     "CacheDatasetV2": lambda: DATA.range(9).cache("/nowhere/cache"),
-    "CacheDatasetV2, behind shuffle": lambda: DATA.range(9).shuffle(3, seed=1).cache(),
+    "CacheDatasetV2, after shuffle": lambda: DATA.range(9).shuffle(3, seed=1).cache(),
     "SnapshotDatasetV2": lambda: DATA.range(9).snapshot("/nowhere/snapshot"),
     "RepeatDataset": lambda: DATA.range(9).shuffle(3, seed=1).repeat().take(20),
     "cannot write down": lambda: DATA.range(9).apply(tf.data.experimental.copy_to_device("/cpu:0")),
@@ -248,3 +248,49 @@ def test_an_error_in_the_pipeline_is_the_users() -> None:
 def test_the_epoch_reaches_the_function() -> None:
     orders = [list(map(int, batch)) for batch in resumable.wrap(tfdata.source(of_epoch))]
     assert sorted(x for order in orders for x in order) == list(range(0, 40, 2))
+
+
+# ---------------------------------------------------------------------- resume=
+
+
+@pytest.mark.parametrize(("saved", "resumed"), [("state", "replay"), ("replay", "state"), ("replay", "replay")])
+def test_a_state_of_either_kind_is_gone_on_from_in_either_way(saved: Any, resumed: Any) -> None:
+    def make(resume: Any) -> resumable.Loader:
+        return resumable.wrap(DATA.range(8).shuffle(5, seed=3).batch(2), resume=resume)
+
+    loader, run, states = make(saved), list[str](), list[Any]()
+    for epoch in loader.epochs(2):
+        for batch in epoch:
+            run.append(str(batch))
+            states.append(loader.state_dict())
+    assert all(state["canary"] for state in states if state["cursor"]["step"] == 1)
+    for step in (1, 4, 6):
+        loader = make(resumed)
+        loader.load_state_dict(states[step - 1])
+        assert [str(batch) for epoch in loader.epochs(2) for batch in epoch] == run[step:], f"after {step} batches"
+
+
+def test_what_cannot_resume_in_that_way_is_refused() -> None:
+    replayed = tfdata.source(generated, assume_pure=True)
+    with pytest.raises(UnsupportedError, match="resume does not fit this tf.data pipeline.*\n.*replayed: TensorFlow"):
+        resumable.wrap(replayed, resume="state")
+    with pytest.raises(UnsupportedError, match="resume does not fit an endless tf.data pipeline"):
+        resumable.wrap(DATA.range(4).repeat(), resume="replay")
+
+
+def test_a_generator_that_gives_other_elements_is_refused() -> None:
+    numbers = iter(range(1000))
+
+    def pipeline() -> Any:
+        signature = tf.TensorSpec((), tf.int64)
+        return DATA.from_generator(lambda: (next(numbers) for _ in range(6)), output_signature=signature)
+
+    def make() -> resumable.Loader:
+        return resumable.wrap(tfdata.source(pipeline, assume_pure=True))
+
+    loader = make()
+    state = [loader.state_dict() for _ in zip(range(3), loader, strict=False)][-1]
+    resumed = make()
+    resumed.load_state_dict(state)
+    with pytest.raises(StateMismatchError, match="read again up to the place of the state"):
+        next(iter(resumed))

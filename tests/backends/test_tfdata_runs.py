@@ -48,7 +48,7 @@ def test_lightning_resumes_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     lightning = pytest.importorskip("pytorch_lightning")
     from tfdata_pipelines import structured  # noqa: PLC0415  # imports TensorFlow
 
-    import resumable  # noqa: PLC0415  # behind what may be missing
+    import resumable  # noqa: PLC0415  # after what may be missing
     from resumable.backends import tfdata  # noqa: PLC0415
     from resumable.integrations.lightning import ResumableCallback  # noqa: PLC0415
     from resumable.testing import digest  # noqa: PLC0415

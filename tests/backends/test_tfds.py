@@ -294,7 +294,7 @@ print("tensorflow" in sys.modules, "torch" in sys.modules)
 
 
 def test_a_batch_that_is_read_twice_is_not_augmented_twice() -> None:
-    """A generator that is drawn from late makes its batch be read anew, and the first read has changed the images."""
+    """A generator that is drawn from late makes its batch be read again, and the first read has changed the images."""
 
     def make(threads: int) -> list[Any]:
         places = iter(range(1000))

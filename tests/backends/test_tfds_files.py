@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 import resumable
+from resumable._fetch.reader import Reader
+from resumable._fetch.workers import RequestDataset
+from resumable._registry import find_dataset
 from resumable.backends import tfds as backend
 from resumable.backends.tfds import index_cache
 from resumable.backends.tfds.crc import masked_crc, masked_crcs
 from resumable.backends.tfds.tfrecord import TFRecordFile, build_index
-from resumable.backends.torch.indexed import RequestDataset
 from resumable.errors import ConfigurationError, DataError, MissingDependencyError, SampleError, UnsupportedError
-from resumable.reading import Reader
-from resumable.registry import find_dataset
 
 sys.path.insert(0, str(Path(__file__).parent))
 from tfds_builders import TEST, TRAIN, folder
@@ -255,7 +255,7 @@ if __name__ == "__main__":
     )
     def test_a_fork_behind_a_read_is_refused_with_the_way_out(self, how: str, read_first: str) -> None:
         said = self.run(how.format(""), read_first)
-        assert "this process was forked behind a use of array_record files" in said
+        assert "this process was forked after a use of array_record files" in said
         assert 'multiprocessing_context="forkserver"' in said
 
     @pytest.mark.slow
@@ -431,7 +431,7 @@ def test_bad_options_are_refused(tmp_path: Path) -> None:
     refused("do not go together", ours, "train", add_tfds_id=True, as_supervised=True)
     refused("repeats must be", ours, "train", repeats=0)
     refused("threads must be", ours, "train", threads=-1)
-    refused("no data set 'nothing_of_that_name'", "nothing_of_that_name", "train", data_dir=tmp_path)
+    refused("no dataset 'nothing_of_that_name'", "nothing_of_that_name", "train", data_dir=tmp_path)
 
 
 def test_a_name_and_a_builder_are_as_good_as_a_folder() -> None:

@@ -1,4 +1,4 @@
-"""Runs over splits of TensorFlow Datasets that are killed and started again, against the unharmed ones."""
+"""Runs over splits of TensorFlow Datasets that are killed and started again, against the baseline ones."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def trained(path: Path, fail_at: int | None, workers: int) -> Any:
 @pytest.mark.filterwarnings("ignore:.*(ckpt_path|many workers|Checkpoint directory|number of training batches)")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_of_lightnings_trainer(workers: int, tmp_path: Path) -> None:
-    whole, weights = trained(tmp_path / "unharmed", None, workers)
+    whole, weights = trained(tmp_path / "baseline", None, workers)
     assert len(whole) == 16
     for step in (4, 8, 11):
         assert trained(tmp_path / str(step), step, workers) is None

@@ -270,7 +270,7 @@ def test_what_a_sampler_selects_is_kept() -> None:
 
 def test_a_distributed_sampler_tells_rank_and_tail() -> None:
     dataset = datasets.Augmented()
-    for drop_last, tail, count in ((False, "pad", 3), (True, "drop", 2)):
+    for drop_last, tail, count in ((False, "pad_ranks", 3), (True, "drop_ranks", 3)):
         parts = []
         for rank in range(2):
             sampler: Any = DistributedSampler(dataset, 2, rank, drop_last=drop_last)
@@ -301,3 +301,20 @@ def test_the_batches_are_those_of_the_plain_loader() -> None:
                 assert type(part) is type(our_part)
                 if isinstance(part, torch.Tensor):
                     assert (part.shape, part.dtype) == (our_part.shape, our_part.dtype)
+
+
+class Seeds:
+    """Samples that tell torch's seed, as libraries do that make generators of their own from it."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> int:
+        return torch.initial_seed()
+
+
+def test_torchs_seed_in_a_sample_fits_into_a_batch() -> None:
+    raw: DataLoader[int] = DataLoader(Seeds(), batch_size=16)  # type: ignore[arg-type]  # it has a length
+    seeds = torch.cat(list(resumable.wrap(raw))).tolist()
+    assert len(set(seeds)) == 64
+    assert min(seeds) >= 0

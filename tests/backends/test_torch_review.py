@@ -19,10 +19,10 @@ from torch.utils.data import BatchSampler, DataLoader, Sampler
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 import resumable
+from resumable import World
 from resumable.errors import PromiseWarning, StateMismatchError, UnsupportedError, WorkerError
 from resumable.samplers import Shuffle
 from resumable.testing import digest
-from resumable.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

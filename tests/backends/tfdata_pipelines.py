@@ -1,4 +1,4 @@
-"""tf.data pipelines for the tests; each call builds one anew, as a new process would."""
+"""tf.data pipelines for the tests; each call builds one again, as a new process would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small data sets, written by real builders in both file formats; once per machine, as TensorFlow takes seconds."""
+"""Small datasets, written by real builders in both file formats; once per machine, as TensorFlow takes seconds."""
 
 from __future__ import annotations
 

@@ -23,12 +23,13 @@ import pytest
 import torch
 
 import resumable
-from resumable import faults
+from resumable import failpoints
+from resumable._fetch.draws import _TRANSFORM
+from resumable._fetch.keyed_draws import OPENING
+from resumable._randomness.keys import SampleKeys
 from resumable.checkpoint import CheckpointStore
 from resumable.checkpoint.marker import MARKER
 from resumable.errors import ConfigurationError, CorruptCheckpointError, CorruptCheckpointWarning, ResumableError
-from resumable.feeds.draws import _OPENING, _TRANSFORM
-from resumable.randomness import SampleKeys
 from resumable.samplers import Shuffle
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def drawn(number: int, python: Callable[[], float], numpy: Callable[[], float], 
 
 @functools.cache
 def drawn_under(key: int, number: int) -> float:
-    """Tell what `drawn` gives where the three global generators were seeded with a key."""
+    """Return what `drawn` gives where the three global generators were seeded with a key."""
     generator = torch.Generator().manual_seed(key)
     numpy = np.random.RandomState(key >> 32)
     return drawn(number, random.Random(key).random, numpy.rand, lambda: torch.rand((), generator=generator).item())
@@ -127,7 +128,7 @@ class Numbers:
 class Stateful:
     """A reader that goes on where it stands, pass after pass; its state is one dict that it goes on changing.
 
-    Brought back behind the last element of a pass, it gives nothing, or with `restarts` the next pass.
+    Brought back after the last element of a pass, it gives nothing, or with `restarts` the next pass.
     """
 
     def __init__(self, switch: Switch, length: Callable[[int], int], rank: int = 0, *, restarts: bool = False) -> None:
@@ -188,7 +189,7 @@ class Oracle(Protocol):
     """What the data are."""
 
     def batch(self, place: Place, size: int) -> tuple[list[Any], Place] | None:
-        """Return the next global batch and the place behind it; None where the epoch has no more."""
+        """Return the next global batch and the place after it; None where the epoch has no more."""
         ...
 
     def following(self, place: Place, *, left: bool) -> Place:
@@ -235,7 +236,7 @@ class StreamOracle:
         if self.case.kind in READERS:
             first, number = place.origin[0], place.origin[1] + position
         if self.case.kind == "iterator":
-            salt = random.Random(SampleKeys(SEED, place.epoch).batch(_OPENING)).random()
+            salt = random.Random(SampleKeys(SEED, place.epoch).batch(OPENING)).random()
         sample = first, number, random.Random(key).random() + salt
         return (sample, drawn_under(key ^ _TRANSFORM, number)) if self.case.transform else sample
 
@@ -315,7 +316,7 @@ class Case:
         return 1 if self.kind == "sharded" else world
 
     def fits(self, size: int, world: int) -> bool:
-        """Tell whether so many ranks can share global batches of this size."""
+        """Return whether so many ranks can share global batches of this size."""
         even = size % self.sharers(world) == 0 or ("uneven" in self.options and size > world)
         return even and (self.tail != "partial" or world == 1 or self.length % size == 0 or self.length % size >= world)
 
@@ -455,7 +456,7 @@ class Model:
         self._go_to(place)
 
     def agreed(self, saved: Saved) -> int | None:
-        """Tell the global batch after a state was loaded; None where it must be refused."""
+        """Return the global batch after a state was loaded; None where it must be refused."""
         asked = (self.batch_size or 1) * self.case.sharers(self.world)
         kept = saved.size in {asked, saved.size if saved.batch_size == self.batch_size else 0}
         size = saved.size if kept else asked
@@ -572,7 +573,7 @@ class Job:
         self.iterators = [iter(source) for source in (self.epochs if self.nested else self.loaders)]
 
     def iterate(self) -> None:
-        """Iterate anew, over the rest of the epoch: the inner loop was left, and is entered again."""
+        """Iterate again, over the rest of the epoch: the inner loop was left, and is entered again."""
         self.earlier = self.loop, self.iterators
         self._enter()
 
@@ -740,7 +741,7 @@ class Job:
 
     def _next_of_model(self, *, hand_over: bool = True) -> list[Any] | None:
         if not self.loop.over and self.loop.moves != self.model.moves:
-            self.waiting.clear()  # they are handed over again
+            self.waiting.clear()  # they are delivered again
         return self.model.next(self.loop, hand_over=hand_over)
 
     def change_acknowledgement(self) -> None:
@@ -769,7 +770,7 @@ class Job:
 
 # ---------------------------------------------------------------------- storage
 
-# Each fault point of a save, how often a save comes by, and whether the checkpoint must be there after a crash.
+# Each failpoint of a save, how often a save comes by, and whether the checkpoint must be there after a crash.
 POINTS: tuple[tuple[str, int, bool], ...] = (
     ("store.save", 1, False),
     ("store.half", 1, False),
@@ -784,7 +785,7 @@ POINTS: tuple[tuple[str, int, bool], ...] = (
 
 
 class Fault:
-    """Watches a save, and stops it at a fault point.
+    """Watches a save, and stops it at a failpoint.
 
     Args:
         root: the store's folder.
@@ -853,14 +854,14 @@ class Storage:
     def save(self, job: Job, fault: Fault | None = None) -> bool:
         """Save a job's checkpoint; tell whether that came to its end."""
         step, content, saved = len(job.weights), job.content(), job.model.saved()
-        faults.watch(fault)
+        failpoints.watch(fault)
         try:
             self.store.save(step, content)
         except BaseException:
             if fault is None or not fault.fired:
                 raise
         finally:
-            faults.watch(None)
+            failpoints.watch(None)
         stopped = fault is not None and fault.fired
         if fault is not None and fault.fired:
             fault.thaw()

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import resumable
-from resumable.chaos.checkpoint_checks import same_checkpoints, same_place, true_states
-from resumable.chaos.checks import each_sample_once, same_weights, whole_history
-from resumable.chaos.digest import is_finite
-from resumable.chaos.logs import Attempt, Batch, Place, RankLog
 from resumable.chaos.plan import Case, Leg, Survey, exhaustive
+from resumable.chaos.recorder.digest import is_finite
+from resumable.chaos.recorder.logs import Attempt, Batch, Place, RankLog
+from resumable.chaos.verify.checkpoint_checks import same_checkpoints, same_place, true_states
+from resumable.chaos.verify.checks import each_sample_once, same_weights, whole_history
 from resumable.errors import ConfigurationError
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -64,14 +64,14 @@ def test_a_loader_that_goes_elsewhere_than_its_state_says_is_found() -> None:
     """Nothing else shows it where the step between was trained on before, and is lost with the weights."""
     first = [batch(1, "a"), batch(2, "b"), batch(3, "c")]
     loads: list[dict[str, Any]] = [{"kind": "load", "says": place(1)}, {"kind": "loaded", **place(2)}]
-    unharmed, attempts = attempt(0, *first), [attempt(0, *first[:2]), attempt(1, *loads, first[2])]
-    assert whole_history(PEACE, unharmed, attempts) == ""
-    assert "was told to go to epoch 0, step 1 (sample 4), and stands at" in true_states(PEACE, unharmed, attempts)
+    baseline, attempts = attempt(0, *first), [attempt(0, *first[:2]), attempt(1, *loads, first[2])]
+    assert whole_history(PEACE, baseline, attempts) == ""
+    assert "was told to go to epoch 0, step 1 (sample 4), and stands at" in true_states(PEACE, baseline, attempts)
     honest: list[dict[str, Any]] = [{"kind": "load", "says": place(1)}, {"kind": "loaded", **place(1)}, first[2]]
     skipping = [attempt(0, *first[:2]), attempt(1, *honest)]
-    assert true_states(PEACE, unharmed, skipping) == ""
-    assert "1 steps of the unharmed run are not in the weights, the first in epoch 0, step 1" in whole_history(
-        PEACE, unharmed, skipping
+    assert true_states(PEACE, baseline, skipping) == ""
+    assert "1 steps of the baseline run are not in the weights, the first in epoch 0, step 1" in whole_history(
+        PEACE, baseline, skipping
     )
 
 
@@ -96,9 +96,9 @@ def test_a_loader_goes_on_where_the_weights_do() -> None:
 
 
 def test_a_step_that_is_saved_twice_may_hold_either() -> None:
-    unharmed = attempt(0, saving(6, at=6), saving(6, at=7))
-    assert same_checkpoints(PEACE, unharmed, [attempt(0, saving(6, at=6))]) == ""
-    assert same_checkpoints(PEACE, unharmed, [attempt(0, saving(6, at=6), saving(6, at=8))]) == (
+    baseline = attempt(0, saving(6, at=6), saving(6, at=7))
+    assert same_checkpoints(PEACE, baseline, [attempt(0, saving(6, at=6))]) == ""
+    assert same_checkpoints(PEACE, baseline, [attempt(0, saving(6, at=6), saving(6, at=8))]) == (
         "'model' in the checkpoint of step 6 of start 0 differs"
     )
 
@@ -108,7 +108,7 @@ def test_a_script_whose_loader_runs_ahead_of_its_weights_is_found() -> None:
     found = resumable.chaos.run([*HAND, "--ahead"], points=3, preload=["torch", "torch._dynamo"], jobs=2)
     assert [outcome.name for outcome in found.failed] == ["0002", "0003"]  # the first is killed before any checkpoint
     assert all("same place" in outcome.violations for outcome in found.failed)
-    assert "same checkpoints" in found.failed[0].violations  # behind an epoch's last step, a step further is the same
+    assert "same checkpoints" in found.failed[0].violations  # after an epoch's last step, a step further is the same
 
 
 # ---------------------------------------------------------------------- samples
@@ -127,12 +127,12 @@ def test_a_sample_that_comes_twice_is_found_by_its_index_or_by_its_content(indic
             one.world = 2
         return Attempt(0, ranks, status=0)
 
-    unharmed, twice = made(("a", "b"), ("c", "d")), made(("a", "b"), ("b", "d"))
-    assert each_sample_once(PEACE, unharmed, [unharmed]) == ""
-    assert each_sample_once(PEACE, unharmed, [twice]) == (
-        "sample b was trained on 2 times, and 1 times in the unharmed run, in epoch 0 of loader 0"
+    baseline, twice = made(("a", "b"), ("c", "d")), made(("a", "b"), ("b", "d"))
+    assert each_sample_once(PEACE, baseline, [baseline]) == ""
+    assert each_sample_once(PEACE, baseline, [twice]) == (
+        "sample b was trained on 2 times, and 1 times in the baseline run, in epoch 0 of loader 0"
     )
-    assert unharmed.ranks[0].batches[0, Place(0, 1)] == Batch(("a",) if indices else None, ("a",))
+    assert baseline.ranks[0].batches[0, Place(0, 1)] == Batch(("a",) if indices else None, ("a",))
 
 
 # ---------------------------------------------------------------------- weights
@@ -142,12 +142,12 @@ def test_the_weights_that_were_shown_last_count() -> None:
     def showing(*digests: str) -> Attempt:
         return attempt(0, *({"kind": "weights", "digest": digest} for digest in digests))
 
-    unharmed, finished = showing("epoch 0", "epoch 1"), attempt(2)
-    for attempts in ([showing("epoch 0"), showing("epoch 1")], [unharmed, finished]):
-        assert same_weights(PEACE, unharmed, attempts) == ""
-    assert "final weights" in same_weights(PEACE, unharmed, [unharmed, showing("epoch 0")])
-    assert "final weights" in same_weights(PEACE, unharmed, [finished])
-    assert same_weights(PEACE, finished, [unharmed]) == ""  # they were not the same in two unharmed runs
+    baseline, finished = showing("epoch 0", "epoch 1"), attempt(2)
+    for attempts in ([showing("epoch 0"), showing("epoch 1")], [baseline, finished]):
+        assert same_weights(PEACE, baseline, attempts) == ""
+    assert "final weights" in same_weights(PEACE, baseline, [baseline, showing("epoch 0")])
+    assert "final weights" in same_weights(PEACE, baseline, [finished])
+    assert same_weights(PEACE, finished, [baseline]) == ""  # they were not the same in two baseline runs
 
 
 @pytest.mark.slow

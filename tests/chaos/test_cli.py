@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 import resumable
-from resumable.chaos.guardian import Guardian
+from resumable.chaos.launch.processes import Group, StoppedError, living_members
+from resumable.chaos.launch.reaper import Reaper
 from resumable.chaos.options import check_kinds, check_points, check_words, choose_ranks
 from resumable.chaos.plan import Fault, Survey, by_the_clock
-from resumable.chaos.processes import Group, StoppedError, living_members
 from resumable.cli import main
 from resumable.errors import ConfigurationError
-from resumable.faults import VARIABLE
+from resumable.failpoints import VARIABLE
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SMALL = [sys.executable, str(SCRIPTS / "small_loop.py")]
@@ -43,7 +43,7 @@ def test_a_correct_script_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Every promise was kept in 2 cases. Seed 0" in printed.out
     assert "2 cases may take" in printed.err
     assert {path.name for path in Path("runs/chaos").iterdir()} == {
-        "campaign.json", "campaign.lock", "report.html", "report.json", "unharmed",
+        "campaign.json", "campaign.lock", "report.html", "report.json", "baseline",
     }  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def test_a_broken_promise_exits_with_1_and_can_be_replayed(capsys: pytest.Captur
 
     assert main(["chaos", "replay", "chaos/0002"]) == 1
     printed = capsys.readouterr().out
-    assert "trained on other data than the unharmed run in epoch 1, step 0: the content of row 0" in printed
+    assert "trained on other data than the baseline run in epoch 1, step 0: the content of row 0" in printed
     assert "Seed 3" in printed
     assert json.loads(Path("chaos/0002/replay/report.json").read_text())["ok"] is False
 
@@ -129,7 +129,7 @@ def test_replay_wants_a_case_that_is_there(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_the_clock_kills_from_outside() -> None:
-    found = resumable.chaos.run([*SMALL, "--slow"], mtbf=0.7, failures=2, seed=1)
+    found = resumable.chaos.run([*SMALL, "--slow"], mtbf=1.75, failures=2, seed=1)
     assert found.ok, found.timeline()
     (case,) = found.outcomes
     assert case.fired >= 1
@@ -204,9 +204,9 @@ def test_options_that_cannot_work() -> None:
 
 
 def test_a_watched_process_loads_nothing_of_the_harness() -> None:
-    code = "import sys, resumable.chaos.agent; print(*sys.modules)"
+    code = "import sys, resumable.chaos.recorder.agent; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()
-    assert "resumable.chaos.agent" in loaded
+    assert "resumable.chaos.recorder.agent" in loaded
     assert not {"resumable.chaos.api", "resumable.chaos.report", "resumable.chaos.campaign"} & set(loaded)
 
 
@@ -252,7 +252,7 @@ runpy.run_module("resumable", run_name="__main__")
 @pytest.mark.parametrize(
     ("number", "status", "running"),
     [
-        (signal.SIGKILL, -9, "unharmed/0"),
+        (signal.SIGKILL, -9, "baseline/0"),
         pytest.param(signal.SIGKILL, -9, "0001", marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, 143, "0001", marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, 130, "0001", marks=pytest.mark.slow),
@@ -269,13 +269,13 @@ def test_nothing_outlives_a_chaos_run_that_is_killed(
     wait_until(lambda: not marked(tmp_path) and not living_members(harness.pid))
 
 
-def test_the_guardian_forgets_what_has_ended_and_stops_those_who_wait(tmp_path: Path) -> None:
+def test_the_reaper_forgets_what_has_ended_and_stops_those_who_wait(tmp_path: Path) -> None:
     environment = {VARIABLE: str(tmp_path / "no-plan")}
-    with Guardian() as guardian:
-        guardian.stopping.set()
+    with Reaper() as reaper:
+        reaper.stopping.set()
         with (
             pytest.raises(StoppedError),
-            Group([SLEEP, "60"], tmp_path, environment, tmp_path / "out", guardian) as group,
+            Group([SLEEP, "60"], tmp_path, environment, tmp_path / "out", reaper) as group,
         ):
             group.wait(lambda: "")
         bystander = subprocess.Popen([SLEEP, "60"], env={**os.environ, **environment})

@@ -1,4 +1,4 @@
-"""A kill at every fault point of a run, one after the other, until a run ends unharmed: nothing is left to chance."""
+"""A kill at every failpoint of a run, one after the other, until a run ends by itself: nothing is left to chance."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def test_a_kill_at_every_point_breaks_no_promise(script: str, preload: list[str]
     assert len(found.outcomes) >= least
     assert all(outcome.fired == 1 for outcome in found.outcomes)
     assert [leg.fault.number for outcome in found.outcomes for leg in outcome.case.legs if leg.fault] == list(
-        range(1, len(found.unharmed.ranks[0].points) + 1)
+        range(1, len(found.baseline.ranks[0].points) + 1)
     )

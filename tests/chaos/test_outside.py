@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import resumable
-from resumable.chaos.logs import Attempt, RankLog
+from resumable.chaos.launch.storage import DAMAGES
 from resumable.chaos.plan import FAULTS
-from resumable.chaos.storage import DAMAGES
-from resumable.chaos.untestable import check_healthy, note_outside
+from resumable.chaos.recorder.logs import Attempt, RankLog
+from resumable.chaos.verify.untestable import check_healthy, note_outside
 from resumable.errors import ConfigurationError
-from resumable.faults import VARIABLE
+from resumable.failpoints import VARIABLE
 
 SCRIPTS = Path(__file__).parent / "scripts"
 LOOP, LIGHTNING, SMALL = (str(SCRIPTS / f"{name}.py") for name in ("outside_loop", "outside_lightning", "small_loop"))
@@ -75,6 +75,7 @@ def run(
     )
 
 
+@pytest.mark.slow
 def test_faults_of_files_leave_real_runs_alone(finished: Path) -> None:
     """Stores by an absolute path and by a link, and a folder of `torch.save`: all are written to, and pruned."""
     before = digest(finished)
@@ -128,7 +129,7 @@ def test_a_script_that_goes_on_from_a_real_run_is_refused(kind: str, message: st
     assert digest(finished) == before
     assert "Give the checkpoints a relative path, which leads to a fresh directory, or {dir}" in str(caught.value)
     assert "fails without any fault" not in str(caught.value)
-    (output,) = Path("runs/chaos/unharmed/0").glob("attempt-0/output.txt")
+    (output,) = Path("runs/chaos/baseline/0").glob("attempt-0/output.txt")
     assert "resumable chaos: the command loads" in output.read_text()
     events = [path.read_text() for path in output.parent.glob("events-*.jsonl")]
     assert not any('"kind": "batch"' in text for text in events)
@@ -302,8 +303,8 @@ def test_a_checkpoint_of_the_trainer_that_is_a_link_is_left_alone(tmp_path: Path
         ("0001", {"weights.pt": "mine"}),
         ("0001", {"case.json": '{"of": "law"}'}),
         ("0001", {"case.json": "no JSON"}),
-        ("unharmed", {"0": "mine"}),
-        ("unharmed", {"notes.txt": "mine"}),
+        ("baseline", {"0": "mine"}),
+        ("baseline", {"notes.txt": "mine"}),
         ("report.json", "mine"),
         ("report.html", "mine"),
         ("campaign.json", '{"format": "mine"}'),
@@ -340,6 +341,7 @@ def test_a_link_in_the_directory_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "case.json").exists()
 
 
+@pytest.mark.slow
 def test_what_a_campaign_left_is_removed_by_the_next_one_and_a_replay_by_the_next_replay() -> None:
     words = [sys.executable, SMALL]
     place = resumable.chaos.run([*words, "--other-data"], points=1).failed[0].directory
@@ -357,7 +359,8 @@ def test_a_variable_that_names_no_plan_does_no_harm(content: str | None, tmp_pat
     plan = tmp_path / "plan.json"
     if content is not None:
         plan.write_text(content)
-    code = "import resumable, os; print(len(list(resumable.wrap([1, 2], seed=0))), os.open, resumable.faults._observer)"
+    code = "import resumable, os; print(len(list(resumable.wrap([1, 2], seed=0))), os.open, "
+    code += "resumable.failpoints._observer)"
     environment = {**os.environ, VARIABLE: str(plan)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "2 <built-in function open> None\n"

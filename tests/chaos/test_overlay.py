@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from resumable.chaos.overlay.state import REFUSED
-from resumable.chaos.runner import _environment
-from resumable.faults import VARIABLE
+from resumable.chaos.launch.runner import _environment
+from resumable.chaos.recorder.overlay.state import REFUSED
+from resumable.failpoints import VARIABLE
 
 OPERATIONS = Path(__file__).parent / "scripts" / "file_operations.py"
 OLD = 5e8  # seconds: times of the files that are there
@@ -86,7 +86,17 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 40))])
+SLOW, LONG = pytest.mark.slow, [pytest.mark.slow, pytest.mark.long]
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *range(3),
+        *(pytest.param(seed, marks=SLOW) for seed in range(3, 12)),
+        *(pytest.param(seed, marks=LONG) for seed in range(12, 40)),
+    ],
+)
 def test_random_operations_give_what_they_give_without(seed: int, machine: Machine, tmp_path: Path) -> None:
     """In two processes, one after the other: the second one sees what the first one wrote."""
     plain, before = fill(tmp_path / "plain" / "folder"), machine.state()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from resumable.chaos.overlay.state import REFUSED
+from resumable.chaos.recorder.overlay.state import REFUSED
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_overlay import Machine, machine  # noqa: F401, TC002  # a fixture, and what it gives
@@ -64,6 +64,7 @@ open('/dev/null', 'w').write('x')
     assert compiled.run("-c", code) == "own\n"
 
 
+@pytest.mark.slow
 def test_methods_of_torch_save_to_the_case(compiled: Machine) -> None:
     before = compiled.state()
     code = """

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import resumable
-from resumable.chaos.preload import Preload, check_preload
-from resumable.chaos.processes import Group
+from resumable.chaos.launch.preload import Preload, check_preload
+from resumable.chaos.launch.processes import Group
 from resumable.errors import ConfigurationError
-from resumable.faults import VARIABLE
+from resumable.failpoints import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,10 +43,10 @@ def preload() -> Iterator[Preload]:
         yield made
 
 
-def run(preload: Preload, words: list[str], directory: Path) -> tuple[int, str]:
+def run(preload: Preload, words: list[str], directory: Path, number: int = 0) -> tuple[int, str]:
     output = directory / f"output-{time.monotonic_ns()}"
     environment = {VARIABLE: str(directory / "plan.json")}
-    with Group([sys.executable, *words], directory, environment, output, preload=preload) as group:
+    with Group([sys.executable, *words], directory, environment, output, preload=preload.server(number)) as group:
         status, _ = group.wait(lambda: "")
     return status, output.read_text()
 
@@ -62,7 +62,7 @@ def plan(tmp_path: Path) -> Path:
 
 def test_a_forked_program_is_like_one_that_was_started(preload: Preload, plan: Path) -> None:
     (plan / "program.py").write_text(PROGRAM)
-    found = [run(preload, [str(plan / "program.py"), "3", "more"], plan) for _ in range(3)]
+    found = [run(preload, [str(plan / "program.py"), "3", "more"], plan, number) for number in range(3)]
     assert [status for status, _ in found] == [3, 3, 3]
     first, second, third = (json.loads(printed) for _, printed in found)
     assert first["arguments"] == ["3", "more"]
@@ -73,6 +73,14 @@ def test_a_forked_program_is_like_one_that_was_started(preload: Preload, plan: P
     for draws in zip(*(one["draws"] for one in (first, second, third)), strict=True):
         assert len(set(draws)) == 3  # without a seed no two starts are alike, not even two of one server
     assert first["hash"] == third["hash"] != second["hash"]
+
+
+def test_a_server_imports_more_for_a_start_that_is_asked_for_at_once(preload: Preload, plan: Path) -> None:
+    """The two requests come together, and the second is not overlooked."""
+    (plan / "more.py").write_text("import sys; print('colorsys' in sys.modules)")
+    assert run(preload, [str(plan / "more.py")], plan) == (0, "False\n")
+    preload.server(0).load(["colorsys"])
+    assert run(preload, [str(plan / "more.py")], plan) == (0, "True\n")
 
 
 def test_a_module_can_be_run_and_its_end_is_told(preload: Preload, plan: Path) -> None:
@@ -90,7 +98,7 @@ def test_what_a_forked_program_starts_is_killed_with_it(preload: Preload, plan: 
     output = plan / "output"
     environment = {VARIABLE: str(plan / "plan.json")}
     words = [sys.executable, str(plan / "parent.py")]
-    with Group(words, plan, environment, output, preload=preload) as group:
+    with Group(words, plan, environment, output, preload=preload.server(1)) as group:
         wait_until(lambda: len(output.read_text().splitlines()) == 2)
         children = [int(line) for line in output.read_text().split()]
         status, reason = group.wait(lambda: "long enough")
@@ -119,7 +127,7 @@ def test_a_campaign_comes_out_as_without(tmp_path: Path, monkeypatch: pytest.Mon
     plain = resumable.chaos.run([*SMALL, "--other-data"], points=3)
     forked = resumable.chaos.run([*SMALL, "--other-data"], points=3, preload="numpy", jobs=2)
     assert [one.violations for one in forked.outcomes] == [one.violations for one in plain.outcomes]
-    assert forked.unharmed.ranks[0].points == plain.unharmed.ranks[0].points
+    assert forked.baseline.ranks[0].points == plain.baseline.ranks[0].points
     assert not forked.ok
 
 
@@ -149,7 +157,7 @@ def test_nothing_outlives_a_chaos_run_that_is_killed(tmp_path: Path) -> None:
         *SMALL,
     ]
     harness = subprocess.Popen([*words, "--slow"], cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
-    ledgers = tmp_path / "chaos" / "unharmed" / "0" / "attempt-0"
+    ledgers = tmp_path / "chaos" / "baseline" / "0" / "attempt-0"
     wait_until(lambda: any(ledgers.glob("events-*.jsonl")))
     process = int(next(ledgers.glob("events-*.jsonl")).stem.partition("-")[2])
     assert lives(process)

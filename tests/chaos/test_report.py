@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from resumable.chaos.checkpoint_checks import from_the_newest
-from resumable.chaos.logs import Attempt, Batch, Place, RankLog
+from resumable.chaos.launch.runner import Command
 from resumable.chaos.plan import Case, Fault, Leg
+from resumable.chaos.recorder.logs import Attempt, Batch, Place, RankLog
 from resumable.chaos.report import Outcome, Report, page
 from resumable.chaos.report.story import as_ranges, tell
 from resumable.chaos.report.table import make_rows
-from resumable.chaos.runner import Command
+from resumable.chaos.verify.checkpoint_checks import from_the_newest
 from resumable.errors import MissingDependencyError
 
 EPOCH = 6  # steps

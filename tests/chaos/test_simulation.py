@@ -1,6 +1,6 @@
 """Random schedules of everything that happens to a training job, against a model of it; see `simulation.py`.
 
-Steps, acknowledgements, saves, crashes at each fault point of a save, resizes, rollbacks, epochs that are left early,
+Steps, acknowledgements, saves, crashes at each failpoint of a save, resizes, rollbacks, epochs that are left early,
 failing reads and damaged checkpoints, in any order. Each schedule that Hypothesis finds is shrunk to the shortest one.
 """
 
@@ -28,7 +28,8 @@ from hypothesis.stateful import (
 )
 from simulation import POINTS, Case, Fault, Job, KilledError, Model, Storage, Switch, generators, new_folder
 
-from resumable import World, registry
+from resumable import World
+from resumable import _registry as registry
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +77,7 @@ class Simulation(RuleBasedStateMachine):
         return fitting[number % len(fitting)]
 
     def fits(self, world: int, batch_size: int | None) -> bool:
-        """Tell whether a job of this shape can go on from the newest checkpoint."""
+        """Return whether a job of this shape can go on from the newest checkpoint."""
         step, fresh = self.storage.pick(-1), Model(self.case, world, batch_size)
         return self.case.fits(fresh.size, world) if step is None else fresh.agreed(self.storage.saved[step]) is not None
 
@@ -301,7 +302,7 @@ def test_the_job_does_what_its_model_says_for_long(family: str) -> None:
 
 
 def test_an_epoch_that_was_read_to_its_end_is_over() -> None:
-    """A reader with elements that `drop` leaves out; the last batch is acknowledged behind the inner loop."""
+    """A reader with elements that `drop` leaves out; the last batch is acknowledged after the inner loop."""
     loader, counts = Case("stateful", manual=True).wrap(Switch(), 6, World()), []
     for epoch in loader.epochs(3):
         counts.append(len(list(epoch)))

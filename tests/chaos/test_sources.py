@@ -10,18 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from demo.catalogue import SOURCES, Source
+from demo.chaos import main
+from demo.digits import Digits
+from demo.matrix import Row
+from demo.page import BEGIN, END, make_tables, write_page
 
 import resumable
-from resumable import registry
+from resumable import _registry as registry
+from resumable import _wrap
+from resumable._fetch import IndexedFetcher
 from resumable.chaos import Case, Fault, Leg, Outcome, Report
-from resumable.chaos.logs import Attempt
-from resumable.chaos.runner import Command
-from resumable.demo.catalogue import SOURCES, Source
-from resumable.demo.chaos.__main__ import main
-from resumable.demo.chaos.matrix import Row
-from resumable.demo.chaos.page import BEGIN, END, make_tables, write_page
-from resumable.demo.digits import Digits
-from resumable.feeds import IndexedFeed
+from resumable.chaos.launch.runner import Command
+from resumable.chaos.recorder.logs import Attempt
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 def wrap(source: Source) -> resumable.Loader:
@@ -33,7 +36,7 @@ def wrap(source: Source) -> resumable.Loader:
 
 
 def kind_of(loader: resumable.Loader) -> str:
-    if isinstance(loader._feed, IndexedFeed):
+    if isinstance(loader._fetcher, IndexedFetcher):
         return "indexed"
     next(iter(loader))
     return "snapshot" if loader.state_dict()["source_state"] else "replay"
@@ -42,13 +45,13 @@ def kind_of(loader: resumable.Loader) -> str:
 def test_every_adapter_and_every_kind_of_backend_has_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever registers a backend has to give the demo a source of it, and so chaos."""
     asked: set[str] = set()
-    load = registry._load
+    load = registry.load
 
     def note(entry: registry.Entry) -> Any:
         asked.add(entry.path)
         return load(entry)
 
-    monkeypatch.setattr(registry, "_load", note)
+    monkeypatch.setattr(_wrap, "load", note)
     kinds = {kind_of(wrap(source)) for source in SOURCES.values()}
     known = {entry.path for entry in registry._adapters.values()} | {registry._SEQUENCE.path, registry._ITERABLE.path}
     known = {path for path in known if ":refuse" not in path}  # what only tells that something cannot be wrapped
@@ -62,7 +65,11 @@ def test_a_source_goes_through_faults_by_the_entry_of_make_chaos(tmp_path: Path)
     faults = ["kill", "torn-write", "flip", "worker-raise"]
     words = ["--sources=list,stream", f"--faults={','.join(faults)}", "--points=1", f"--directory={tmp_path / 'runs'}"]
     found = subprocess.run(
-        [sys.executable, "-m", "resumable.demo.chaos", *words], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "examples.demo.chaos", *words],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert found.returncode == 0, found.stdout + found.stderr
     assert (

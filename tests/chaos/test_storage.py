@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from resumable import CheckpointStore
-from resumable.chaos.logs import Attempt, RankLog
+from resumable.chaos.launch.storage import DAMAGES
+from resumable.chaos.launch.stores import committed, find_unloadable
 from resumable.chaos.plan import FAULTS, Survey
-from resumable.chaos.storage import DAMAGES
-from resumable.chaos.stores import committed, find_unloadable
+from resumable.chaos.recorder.logs import Attempt, RankLog
 from resumable.errors import CorruptCheckpointWarning
 
 if TYPE_CHECKING:

@@ -172,7 +172,7 @@ def save_with_fault(fail_at: int, fault: str, step: int) -> str:
 
 
 def fault_fired(fail_at: int, fault: str, step: int, before: dict[str, bytes]) -> bool:
-    """Tell whether a save makes so many requests, by doing it again without a fault."""
+    """Return whether a save makes so many requests, by doing it again without a fault."""
     Bucket.objects.clear()
     Bucket.objects.update(before)
     store = faulty(0, fault)

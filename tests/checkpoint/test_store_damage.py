@@ -139,7 +139,7 @@ def test_all_corrupt_is_an_error_and_not_a_first_start(store: CheckpointStore) -
         flip(data_file(store, step), 50)
     for method in (store.latest, store.latest_step):
         with pytest.raises(
-            CorruptCheckpointError, match=r"(?s)lose the training.*step 3.*step 2.*step 1.*anew on purpose"
+            CorruptCheckpointError, match=r"(?s)lose the training.*step 3.*step 2.*step 1.*again on purpose"
         ):
             method()
 

@@ -54,7 +54,7 @@ def killed_in_child(point: int, action: Callable[[], None]) -> bool:
 
 
 def save_under_fire(scenario: str) -> int:
-    """Kill a save at point 1, 2, 3, ... until one ends unharmed; check the store after each; count the points."""
+    """Kill a save at point 1, 2, 3, ... until one ends by itself; check the store after each; count the points."""
     prepare, step, allowed = SCENARIOS[scenario]
     outcomes = []
     with tempfile.TemporaryDirectory() as directory:

@@ -1,6 +1,7 @@
 """Makes the files of states that the tests load for ever: `python tests/core/released_states.py states/format2.json`.
 
-Run once per released format, with the version that writes it. Each case has a state and the rest of its run.
+Run once per released format, with the version that writes it; `format2.json` is from before there were
+canaries. Each case has a state and the rest of its run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader, IterableDataset
 
 import resumable
-from resumable.world import World
+from resumable import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,23 +18,34 @@ SLOW = {"tqdm", "importlib.metadata", "asyncio", "matplotlib", "rich", "resumabl
 
 # From the bottom to the top; a module may import from the layers below its own, and from its own package.
 LAYERS = [
-    {"errors", "_version", "_distribution", "closing", "durable"},
-    {"keyed", "world", "naming", "faults"},
-    {"samplers", "randomness", "rng", "cursor"},
-    {"schedule", "seeding"},
-    {"checks"},
-    {"protocols", "options", "_wrap_types"},
-    {"_state", "reading"},
-    {"feeds"},
-    {"progress", "iteration"},
+    {"errors", "_version", "_distribution", "_durable"},
+    {"_naming", "_loops", "failpoints"},
+    {"_randomness", "_order"},
+    {"samplers", "rng"},
+    {"_checks"},
+    {"protocols", "_options", "_wrap_types"},
+    {"_state"},
+    {"_fetch"},
+    {"progress", "iteration", "_shown"},
+    {"_registry"},
     {"loader"},
-    {"registry"},
+    {"_wrap"},
     {"backends", "integrations", "checkpoint"},
     {"__init__"},
     {"testing", "chaos"},
-    {"demo", "cli"},
+    {"cli"},
     {"__main__"},
 ]
+# What users may import. All else has an underscore somewhere in its path, or is inside of one of the packages below.
+PUBLIC = {
+    *("loader", "progress", "iteration", "protocols", "errors", "failpoints", "rng", "cli"),
+    *("samplers", "backends", "integrations", "checkpoint", "chaos", "testing"),
+}
+ROOT = Path(__file__).parents[2]
+SHOWN = [ROOT / "README.md", *(ROOT / "docs/how-to").glob("*.md"), *(ROOT / "docs/tutorial").glob("*.md")]
+SHOWN += (ROOT / "examples").rglob("*.py")
+PRIVATE = re.compile(r"(?:from|import) +resumable(?:\.\w+)*\._\w+|from +resumable(?:\.\w+)* +import +[^\n]*\b_[a-z]\w*")
+
 RANK = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 
 
@@ -74,6 +86,31 @@ def test_imports_run_one_way(path: Path) -> None:
     beside = {name for name in imports(path) if name != own and RANK[name] == RANK[own]}
     assert not above, f"{own} imports {above} from above"
     assert not beside, f"{own} imports {beside} from beside"
+
+
+def test_what_is_public_is_on_the_list() -> None:
+    """A module that appears is private, or a promise that was made on purpose."""
+    found = {part_of(path) for path in modules()}
+    assert {name for name in found if not name.startswith("_")} == PUBLIC
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=lambda path: path.name)
+def test_what_users_are_shown_imports_nothing_private(path: Path) -> None:
+    assert not PRIVATE.findall(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from resumable._fetch import Fetcher",
+        "import resumable._registry",
+        "from resumable import _registry as registry",
+        "from resumable.backends import torch, _torch",
+    ],
+)
+def test_a_private_import_would_be_found(line: str) -> None:
+    assert PRIVATE.search(line)
+    assert not PRIVATE.search(line.replace("_", ""))
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "backends").iterdir()), ids=lambda path: path.name)
@@ -117,7 +154,7 @@ def test_files_stay_small(path: Path) -> None:
 
 
 def test_third_parties_register_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from resumable import registry  # noqa: PLC0415  # only this test looks at its table
+    from resumable import _registry as registry  # noqa: PLC0415  # only this test looks at its table
 
     monkeypatch.setattr(registry, "_adapters", dict(registry._adapters))
     resumable.register("test_architecture.Tape", "no_such_package.adapter:adapt", install="pip install tapes")

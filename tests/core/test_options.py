@@ -13,11 +13,10 @@ import pytest
 import torch
 
 import resumable
-from resumable import samplers
+from resumable import World, samplers
+from resumable._options import Options
 from resumable._wrap_types import Given
 from resumable.errors import ConfigurationError, UnsupportedError
-from resumable.options import Options
-from resumable.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -178,9 +177,7 @@ def test_an_iterable_need_not_know_its_length(error: Exception) -> None:
         resumable.wrap(LongSequence(error))
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: None, lambda: 5, lambda: np.array(5), Exception], ids=["none", "number", "array", "class"]
-)
+@pytest.mark.parametrize("make", [lambda: None, lambda: 5, lambda: np.array(5)], ids=["none", "number", "array"])
 def test_a_function_that_returns_nothing_to_iterate_over_is_named(make: Callable[[], Any]) -> None:
     loader = resumable.wrap(make, identity="make")
     with pytest.raises(UnsupportedError, match="make gives nothing to iterate over, but an object of the type"):
@@ -224,4 +221,4 @@ def test_states_with_numpys_kinds_of_options_survive_json() -> None:
 def test_type_checkers_know_every_option() -> None:
     """Those that say nothing of the type of a batch are listed once more, for the overloads of `wrap`."""
     options = set(inspect.signature(resumable.wrap).parameters)
-    assert options == {"source", "batch_size", "transform", "collate", *Given.__annotations__}
+    assert options == {"source", "batch_size", "transform", "collate", "unknown", *Given.__annotations__}

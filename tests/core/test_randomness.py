@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import resumable
-from resumable.errors import StateFormatError
-from resumable.randomness import isolated, reseed
-from resumable.reading import Reader
-from resumable.seeding import Seeding
-from resumable.world import World
+from resumable import World
+from resumable._fetch.reader import Reader
+from resumable._randomness.idle import Seeding
+from resumable._randomness.keys import isolated, reseed
+from resumable.errors import PromiseWarning, StateFormatError
 
 KINDS = ["python", "numpy", "torch"]
 
@@ -177,7 +177,14 @@ def test_the_trainers_generators_can_be_saved_and_restored(tmp_path: Any) -> Non
     assert [draw(kind) for kind in KINDS for _ in range(3)] == expected
 
 
-@pytest.mark.parametrize("damage", [{}, {"python": [3, [1, 2], None]}, {"numpy": ["MT19937", [1], 0, 0, 0.0]}, None])
+PLACES = [
+    {"numpy": ["MT19937", [7] * 624, place, 0, 0.0]} for place in (-1, 625, 10**6, 2.5)
+]  # of the next word, of 624
+
+
+@pytest.mark.parametrize(
+    "damage", [{}, {"python": [3, [1, 2], None]}, {"numpy": ["MT19937", [1], 0, 0, 0.0]}, *PLACES, None]
+)
 def test_a_bad_state_of_the_generators_changes_nothing(damage: Any) -> None:
     seed_all()
     state = resumable.rng.state_dict()
@@ -222,7 +229,27 @@ def test_states_of_cuda_devices_are_a_list(cuda: Any) -> None:
         resumable.rng.load_state_dict({**resumable.rng.state_dict(), "cuda": cuda})
 
 
-def test_generators_of_other_devices_are_refused() -> None:
-    state = {**resumable.rng.state_dict(), "cuda": [torch.get_rng_state()] * (torch.cuda.device_count() + 1)}
-    with pytest.raises(StateFormatError, match=f"{torch.cuda.device_count() + 1} CUDA devices, and this process sees"):
-        resumable.rng.load_state_dict(state)
+@pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
+def test_generators_of_devices_that_are_not_there_are_named_and_all_others_restored(kind: str) -> None:
+    def draws() -> list[Any]:
+        own = [torch.rand((), device=f"{kind}:{number}").item() for number in range(present)]
+        return [*own, *(draw(name) for name in KINDS)]
+
+    present = getattr(torch, kind).device_count()
+    seed_all()
+    draws()  # where there are such devices, their generators are captured once they have been used
+    state = resumable.rng.state_dict()
+    expected = draws()
+    devices = [*state.get(kind, []), *[torch.get_rng_state()] * (8 - present)]
+    with pytest.warns(PromiseWarning, match=f"of 8 {kind.upper()} devices, and this process sees {present}") as told:
+        resumable.rng.load_state_dict({**state, kind: devices})
+    assert len(told) == 1
+    assert f"Those of {kind}:{present}, " in str(told[0].message)
+    assert draws() == expected
+
+
+@pytest.mark.parametrize(("saved", "present", "restored"), [(8, 1, [0]), (2, 8, [0, 1]), (3, 3, [0, 1, 2]), (8, 0, [])])
+def test_generators_of_devices_are_restored_by_number(saved: int, present: int, restored: list[int]) -> None:
+    state = {"cuda": [f"state {number}" for number in range(saved)]}
+    found = resumable.rng.of_present_devices(state, {"cuda": present, "xpu": 2}.get)
+    assert found == [("cuda", number, f"state {number}") for number in restored]

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import resumable
-from resumable.cursor import Cursor
+from resumable import Cursor, World
+from resumable._order.plan import Schedule, check_share, share
 from resumable.errors import ConfigurationError, UnevenBatchError
-from resumable.schedule import Schedule, check_share, share
-from resumable.world import World
 
 LENGTHS = st.integers(1, 60)
 TAILS: st.SearchStrategy[Any] = st.sampled_from(["drop", "pad", "partial", "carry"])
+OF_RANKS: st.SearchStrategy[Any] = st.sampled_from(["pad_ranks", "drop_ranks"])
 SIZES = st.integers(1, 12)
 
 
@@ -55,7 +55,27 @@ def test_every_epoch_covers_the_data_as_its_tail_policy_says(length: int, size: 
     assert {len(batch) for batch in batches if tail != "partial"} <= {size}
 
 
-@given(LENGTHS, SIZES, TAILS, st.integers(0, 4))
+@given(LENGTHS, SIZES, OF_RANKS, st.integers(1, 9))
+def test_the_tails_of_ranks_give_each_rank_as_many_samples(length: int, size: int, tail: Any, ranks: int) -> None:
+    """`size` samples per rank and step; no batch leaves a rank out."""
+    if tail == "drop_ranks" and ranks > length:
+        with pytest.raises(ConfigurationError, match=f"{ranks} ranks, {length} samples per epoch"):
+            Schedule(length, size * ranks, tail, ranks)
+        return
+    batches = positions(Schedule(length, size * ranks, tail, ranks), 2)
+    seen = Counter(pair for batch in batches for pair in batch)
+    assert not [batch for batch in batches if len(batch) % ranks or len(batch) > size * ranks]
+    for epoch in range(2):
+        counts = [seen[epoch, place] for place in range(length)]
+        wanted = length // ranks * ranks
+        if tail == "drop_ranks":
+            assert counts == [1] * wanted + [0] * (length - wanted)
+        else:
+            assert min(counts) >= 1
+            assert sum(counts) == -(-length // ranks) * ranks
+
+
+@given(LENGTHS, SIZES, TAILS | OF_RANKS, st.integers(0, 4))
 def test_total_at_and_following_agree_with_going_step_by_step(length: int, size: int, tail: Any, epoch: int) -> None:
     if tail in {"drop", "carry"} and size > length:
         return

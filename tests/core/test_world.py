@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import resumable
+from resumable import World
 from resumable.errors import ConfigurationError
-from resumable.world import World
 
 VARIABLES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-
-from resumable.demo.catalogue import SOURCES, Source
-from resumable.demo.command import run_demo
-from resumable.demo.options import Options
+from demo.catalogue import SOURCES, Source
+from demo.command import run_demo
+from demo.options import Options
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +23,7 @@ def run_command(directory: Path, *arguments: str) -> subprocess.CompletedProcess
     """Run the demo with `directory` as its working directory and as a place of modules."""
     path = os.pathsep.join([str(directory), str(REPOSITORY)])
     return subprocess.run(
-        [sys.executable, "-m", "resumable.demo", "--kills", "3", "--output", "out", *arguments],
+        [sys.executable, "-m", "examples.demo", "--kills", "3", "--output", "out", *arguments],
         cwd=directory,
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
@@ -36,8 +35,8 @@ def run_command(directory: Path, *arguments: str) -> subprocess.CompletedProcess
 PLANTED = """
     import os, random, torch, resumable
     from torch.utils.data import DataLoader, Sampler, default_collate
-    from resumable.demo.sources import make_plain
-    from resumable.demo.streams import DigitsDataset
+    from examples.demo.sources import make_plain
+    from examples.demo.streams import DigitsDataset
 
     class OrderOfTheProcess(Sampler):
         def __init__(self, dataset):
@@ -68,10 +67,11 @@ PLANTED = """
         return resumable.wrap(DataLoader(dataset, batch_size=64, sampler=OrderOfTheProcess(dataset)))
 
     def make_forgetful(digits):
-        return resumable.wrap(ForgetfulReader(DigitsDataset(digits)), batch_size=64, collate=default_collate)
+        options = {"collate": default_collate, "canary": False}  # which would refuse it
+        return resumable.wrap(ForgetfulReader(DigitsDataset(digits)), batch_size=64, **options)
 
     def make_without_generators(digits):
-        resumable.rng.load_state_dict = lambda state: None
+        resumable.rng.restore = lambda state: None
         return make_plain(digits)
 
     def make_failing(digits):
@@ -131,7 +131,8 @@ def test_planted_faults_are_found_with_lightning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "planted.py").write_text(dedent(PLANTED))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(REPOSITORY)]))
+    paths = [tmp_path, REPOSITORY, REPOSITORY / "examples"]  # in this process the package is called `demo`
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
     faults, program = ("make_forgetful", "make_without_generators"), SOURCES["lightning"].program
     sources = [Source(fault, f"planted:{fault}", program) for fault in faults]
     assert run_demo(Options(sources, kills=3, seed=0, jobs=2, output=tmp_path / "out")) == 1
@@ -143,10 +144,10 @@ def test_planted_faults_are_found_with_lightning(
 
 
 def test_lightning_is_imported_where_it_is_used_only() -> None:
-    modules = "command", "nursery", "sources", "training"
-    imports = ", ".join(f"resumable.demo.{module}" for module in modules)
+    modules = "command", "harness", "sources", "training"
+    imports = ", ".join(f"examples.demo.{module}" for module in modules)
     script = f"import sys, {imports}; print('pytorch_lightning' in sys.modules)"
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert result.stdout == "False\n"
 
 

@@ -7,31 +7,29 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
+from demo.attempt import Attempt, Place, Trained
+from demo.ledger import Ledger, read_events
+from demo.plan import Kill, plan_kills
 
-from resumable.chaos.processes import living_members
-from resumable.demo import processes
-from resumable.demo.attempt import Attempt, Place, Trained
-from resumable.demo.ledger import Ledger, read_events
-from resumable.demo.plan import Kill, plan_kills
+from resumable.chaos.launch.processes import living_members
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def unharmed(batches: int = 72) -> Attempt:
+def baseline(batches: int = 72) -> Attempt:
     """Make a run that was not killed, in epochs of 24 batches."""
     trained = {count: Trained(Place(*divmod(count, 24)), "digest") for count in range(1, batches + 1)}
     return Attempt(batches=trained, saves=[6], epoch_ends=[24, 48, 72])
 
 
 def test_kills_are_the_same_for_the_same_seed_only() -> None:
-    plans = [plan_kills(unharmed(), 5, seed) for seed in ("0 list", "0 list", "1 list", "0 generator")]
+    plans = [plan_kills(baseline(), 5, seed) for seed in ("0 list", "0 list", "1 list", "0 generator")]
     assert plans[0] == plans[1]
     assert plans[0] != plans[2]
     assert plans[0] != plans[3]
@@ -40,16 +38,16 @@ def test_kills_are_the_same_for_the_same_seed_only() -> None:
 @pytest.mark.parametrize("number", [1, 2, 3, 8, 30])
 def test_kills_are_spread_over_the_run_with_one_at_an_evaluation(number: int) -> None:
     for seed in range(50):
-        kills = plan_kills(unharmed(), number, str(seed))
+        kills = plan_kills(baseline(), number, str(seed))
         assert len(kills) == number
-        assert [kill.behind for kill in kills if kill.epoch_end] in ([[]] if number == 1 else [[24], [48]])
-        assert all(6 < kill.behind <= 56 and 0 <= kill.delay < 0.02 for kill in kills)
-        assert all(before.behind <= after.behind for before, after in pairwise(kills))
+        assert [kill.after for kill in kills if kill.epoch_end] in ([[]] if number == 1 else [[24], [48]])
+        assert all(6 < kill.after <= 56 and 0 <= kill.delay < 0.02 for kill in kills)
+        assert all(before.after <= later.after for before, later in pairwise(kills))
 
 
 def test_a_run_that_is_too_short_for_the_kills_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"27 batches has room for 5 kills, but 6"):
-        plan_kills(unharmed(27), 6, "0")
+        plan_kills(baseline(27), 6, "0")
 
 
 @pytest.mark.parametrize(
@@ -99,9 +97,3 @@ def test_finds_the_living_processes_of_a_group_and_no_others() -> None:
             os.killpg(leader.pid, signal.SIGKILL)
     while living_members(leader.pid):  # the grandchild dies a moment later
         time.sleep(0.01)
-
-
-def test_a_nursery_that_did_not_come_up_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "executable", "false")
-    with closing(processes.Nursery()) as nursery, pytest.raises(processes.ProcessError, match="it said above why"):
-        nursery.fork([], tmp_path / "output", tmp_path / "status")

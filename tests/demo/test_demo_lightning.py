@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from demo.digits import load_digits, write_digits
+from demo.ledger import Ledger, read_events
+from demo.lightning_ledger import LedgerCheckpointIO
 
-from resumable.demo.digits import load_digits, write_digits
-from resumable.demo.ledger import Ledger, read_events
-from resumable.demo.lightning_ledger import LedgerCheckpointIO
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
+REPOSITORY = Path(__file__).parents[2]
 BOTH = """
 import sys
-from resumable.demo import lightning_training, training
+from examples.demo import lightning_training, training
 
 for program in training, lightning_training:
     name = program.__name__.rpartition(".")[2]
     files = [f"--checkpoints={name}", f"--ledger={name}.jsonl", "--data=digits.npz"]
-    program.main(["--make=resumable.demo.sources:make_map_style", *files])
+    program.main(["--make=examples.demo.sources:make_map_style", *files])
 """
 
 
@@ -43,7 +42,8 @@ def saved(path: Path) -> set[int]:
 @pytest.mark.slow
 def test_both_programs_train_on_the_same_and_write_the_same_down(tmp_path: Path) -> None:
     write_digits(load_digits(), tmp_path / "digits.npz")
-    subprocess.run([sys.executable, "-c", BOTH], cwd=tmp_path, check=True, capture_output=True)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    subprocess.run([sys.executable, "-c", BOTH], cwd=tmp_path, env=environment, check=True, capture_output=True)
     loop, lightning = tmp_path / "training.jsonl", tmp_path / "lightning_training.jsonl"
     assert happened(lightning) == happened(loop)
     assert saved(lightning) == saved(loop) == set(range(6, 73, 6))

@@ -10,18 +10,18 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
+from demo import catalogue, extras
+from demo.__main__ import main
+from demo.announcement import announce
+from demo.attempt import Attempt, Place, Trained
+from demo.catalogue import SOURCES, find_source
+from demo.experiment import Comparison
+from demo.options import parse_options
+from demo.table import make_table
+from demo.timeline import draw_timeline
+from demo.verdict import compare
 from rich.console import Console
 
-from resumable.demo import catalogue, extras
-from resumable.demo.__main__ import main
-from resumable.demo.announcement import announce
-from resumable.demo.attempt import Attempt, Place, Trained
-from resumable.demo.catalogue import SOURCES, find_source
-from resumable.demo.experiment import Comparison
-from resumable.demo.options import parse_options
-from resumable.demo.table import make_table
-from resumable.demo.timeline import draw_timeline
-from resumable.demo.verdict import compare
 from resumable.errors import MissingDependencyError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -126,12 +126,12 @@ def test_nothing_is_left_out_where_sources_were_chosen(monkeypatch: pytest.Monke
 
 
 def comparisons() -> list[Comparison]:
-    unharmed = attempt(0, 72, ended=True)
+    baseline = attempt(0, 72, ended=True)
     attempts = [attempt(0, 10, ended=False), attempt(6, 30, ended=False), attempt(30, 72, ended=True)]
     other = [*attempts[:2], Attempt(resumed=30, weights="other")]
     return [
-        Comparison(SOURCES["list"], unharmed, attempts, compare(unharmed, attempts, 2)),
-        Comparison(SOURCES["stream"], unharmed, other, compare(unharmed, other, 2)),
+        Comparison(SOURCES["list"], baseline, attempts, compare(baseline, attempts, 2)),
+        Comparison(SOURCES["stream"], baseline, other, compare(baseline, other, 2)),
     ]
 
 

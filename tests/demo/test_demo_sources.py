@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-
-from resumable.demo.catalogue import SOURCES, find_source
-from resumable.demo.digits import Digits, load_digits, read_digits, write_digits
-from resumable.demo.model import images_and_labels
-from resumable.demo.streams import DigitsReader, StatefulDigitsStream
+from demo.catalogue import SOURCES, find_source
+from demo.digits import Digits, load_digits, read_digits, write_digits
+from demo.model import images_and_labels
+from demo.streams import DigitsReader, StatefulDigitsStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +33,7 @@ def test_the_digits_come_back_from_their_file_as_they_were(tmp_path: Path) -> No
     assert (written.images.min(), written.images.max()) == (0.0, 1.0)
 
 
+@pytest.mark.slow
 def test_every_source_can_be_made() -> None:
     for source in SOURCES.values():
         module, _, function = source.make.partition(":")

@@ -1,13 +1,12 @@
-"""The comparison of a killed run with an unharmed one: it says nothing where all is well, and where each fault is."""
+"""The comparison of a killed run with a baseline run: it says nothing where all is well, and where each fault is."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-
-from resumable.demo.attempt import Attempt, Place, Trained, make_attempt
-from resumable.demo.verdict import compare, count_retrained, effective_history
+from demo.attempt import Attempt, Place, Trained, make_attempt
+from demo.verdict import compare, count_retrained, effective_history
 
 STEPS = 10  # per epoch
 TOTAL = 20
@@ -22,7 +21,7 @@ def score(epoch: int) -> dict[str, float]:
 
 
 def attempt(first: int, last: int, *, saves: tuple[int, ...] = (), ended: bool = False) -> Attempt:
-    """Make an attempt that resumed behind batch `first` and was killed, or ended, behind batch `last`."""
+    """Make an attempt that resumed after batch `first` and was killed, or ended, after batch `last`."""
     evaluated = [epoch for epoch in range(TOTAL // STEPS) if first < (epoch + 1) * STEPS <= last - (not ended)]
     return Attempt(
         resumed=first,
@@ -34,7 +33,7 @@ def attempt(first: int, last: int, *, saves: tuple[int, ...] = (), ended: bool =
     )
 
 
-def unharmed() -> Attempt:
+def baseline() -> Attempt:
     return attempt(0, TOTAL, ended=True)
 
 
@@ -47,14 +46,14 @@ def killed_twice() -> list[Attempt]:
 
 
 def test_says_nothing_where_the_runs_are_the_same() -> None:
-    verdict = compare(unharmed(), killed_twice(), planned=2)
+    verdict = compare(baseline(), killed_twice(), planned=2)
     assert verdict.identical
     assert verdict.differences() == []
 
 
 def test_counts_what_was_trained_on_again() -> None:
     assert count_retrained(killed_twice()) == 2
-    assert count_retrained([unharmed()]) == 0
+    assert count_retrained([baseline()]) == 0
 
 
 def test_counts_a_batch_again_that_an_attempt_in_between_never_reached() -> None:
@@ -71,7 +70,7 @@ def test_finds_another_batch_in_any_attempt(number: int) -> None:
     attempts = killed_twice()
     at = attempts[number].last
     attempts[number].batches[at] = Trained(batch(at).place, "another digest")
-    verdict = compare(unharmed(), attempts, planned=2)
+    verdict = compare(baseline(), attempts, planned=2)
     assert f"batch {at} is the first of 1 that differ" in verdict.stream
     assert "another digest" in verdict.stream
     assert not verdict.identical
@@ -80,7 +79,7 @@ def test_finds_another_batch_in_any_attempt(number: int) -> None:
 def test_finds_a_batch_that_came_at_another_place() -> None:
     attempts = killed_twice()
     attempts[2].batches[13] = Trained(Place(1, 4), "digest 13")
-    verdict = compare(unharmed(), attempts, planned=2)
+    verdict = compare(baseline(), attempts, planned=2)
     assert "batch 13" in verdict.stream
     assert "digest 13 at 1.04 in the resumed run, digest 13 at 1.03 in the baseline run" in verdict.stream
 
@@ -88,64 +87,64 @@ def test_finds_a_batch_that_came_at_another_place() -> None:
 def test_finds_a_lost_batch() -> None:
     attempts = killed_twice()
     del attempts[2].batches[15]
-    assert "batch 15" in compare(unharmed(), attempts, planned=2).stream
-    assert "missing in the resumed run" in compare(unharmed(), attempts, planned=2).stream
+    assert "batch 15" in compare(baseline(), attempts, planned=2).stream
+    assert "missing in the resumed run" in compare(baseline(), attempts, planned=2).stream
 
 
 def test_finds_a_batch_too_many() -> None:
     attempts = killed_twice()
     attempts[2].batches[TOTAL + 1] = batch(TOTAL + 1)
-    assert "missing in the baseline run" in compare(unharmed(), attempts, planned=2).stream
+    assert "missing in the baseline run" in compare(baseline(), attempts, planned=2).stream
 
 
 def test_finds_an_evaluation_that_gave_something_else() -> None:
     attempts = killed_twice()
     attempts[1].evaluations[0]["loss"] = 2.0
-    assert "epoch 0" in compare(unharmed(), attempts, planned=2).evaluations
+    assert "epoch 0" in compare(baseline(), attempts, planned=2).evaluations
 
 
 @pytest.mark.parametrize("epochs", [[0], [1], [0, 0, 1], [1, 0], []])
 def test_finds_a_skipped_and_a_doubled_evaluation(epochs: list[int]) -> None:
     attempts = killed_twice()
     attempts[2].scores = [score(epoch) for epoch in epochs]
-    verdict = compare(unharmed(), attempts, planned=2)
+    verdict = compare(baseline(), attempts, planned=2)
     assert f"of the epochs {epochs} in the resumed run, of [0, 1] in the baseline run" in verdict.evaluations
 
 
 def test_an_evaluation_may_be_repeated_by_a_resume_as_long_as_the_checkpoint_has_it_once() -> None:
     attempts = killed_twice()
     attempts[2].evaluations.insert(0, score(0))
-    assert compare(unharmed(), attempts, planned=2).identical
+    assert compare(baseline(), attempts, planned=2).identical
 
 
 def test_finds_other_weights() -> None:
     attempts = killed_twice()
     attempts[2].weights = "other weights"
-    verdict = compare(unharmed(), attempts, planned=2)
+    verdict = compare(baseline(), attempts, planned=2)
     assert verdict.weights == "weights: other weights in the resumed run, the weights in the baseline run"
 
 
 def test_no_weights_at_all_are_not_the_same_weights() -> None:
-    endless = replace(unharmed(), weights=None)
+    endless = replace(baseline(), weights=None)
     assert compare(endless, [endless], planned=1).weights
 
 
 def test_a_kill_that_did_not_fire_is_no_success() -> None:
-    verdict = compare(unharmed(), killed_twice(), planned=3)
+    verdict = compare(baseline(), killed_twice(), planned=3)
     assert "3 were planned, and 2 fired" in verdict.kills
     assert not verdict.identical
 
 
 def test_a_run_that_began_anew_after_a_kill_is_no_resume() -> None:
     attempts = [attempt(0, 7, saves=(3, 6)), attempt(0, TOTAL, ended=True)]
-    verdict = compare(unharmed(), attempts, planned=1)
+    verdict = compare(baseline(), attempts, planned=1)
     assert not verdict.stream
-    assert "began behind batch 0, but batch 6 had been saved" in verdict.kills
+    assert "began after batch 0, but batch 6 had been saved" in verdict.kills
 
 
 def test_a_checkpoint_may_be_newer_than_its_line_in_the_ledger() -> None:
     attempts = [attempt(0, 6, saves=(3,)), attempt(6, TOTAL, ended=True)]
-    assert compare(unharmed(), attempts, planned=1).identical
+    assert compare(baseline(), attempts, planned=1).identical
 
 
 def test_gathers_an_attempt_from_its_events() -> None:

@@ -74,7 +74,7 @@ def test_the_wrong_name_would_be_found(wrong: str) -> None:
         UPGRADE,
         "pip install resumable-data",
         "import resumable",
-        "python -m resumable.demo",
+        "python -m examples.demo",
         "resumable.wrap(loader)",
         "Install torch, and see resumable.rng.",
         "https://pypi.org/project/resumable-data",

@@ -39,7 +39,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 # What a page says in the words of a module's docstring: the indented or flush block that begins with this line.
 QUOTED = [
-    ("docs/explanation/concepts.md", "resumable.cursor", "sample index i "),
+    ("docs/explanation/concepts.md", "resumable._order.cursor", "sample index i "),
     ("docs/reference/errors.md", "resumable.errors", "ResumableError\n"),
     ("docs/reference/errors.md", "resumable.errors", "UserWarning\n"),
     ("docs/reference/state-format.md", "resumable._state.schema", "format  "),

@@ -91,7 +91,7 @@ class SizedStateful(Stateful):
 
 
 class StopsAtTheEnd(SizedStateful):
-    """Brought back behind its last batch, it gives the nothing that was left."""
+    """Brought back after its last batch, it gives the nothing that was left."""
 
     rolls_over = False
 
@@ -251,7 +251,7 @@ class Row:
         loader: makes the train loader.
         hook: of the Trainer, in which the checkpoint is saved.
         trained: batches that have been trained on then.
-        begins: first event of the uninterrupted run behind the checkpoint.
+        begins: first event of the uninterrupted run after the checkpoint.
         rest: what the uninterrupted run does from there.
         resumed: what the resumed run does.
         verdict: how they differ.
@@ -320,7 +320,7 @@ def _trained(events: list[Event]) -> Iterator[Event]:
 
 
 def _cut(events: list[Event], trained: int, begins: str) -> int:
-    """Where the rest of a run begins: the event of that kind behind so many batches."""
+    """Where the rest of a run begins: the event of that kind after so many batches."""
     seen = 0
     for position, event in enumerate(events):
         if seen == trained and event[0] == begins:

@@ -45,7 +45,7 @@ class Run:
     """What is run.
 
     Args:
-        log: rank 0 writes to this path with `-0` behind it, and so on.
+        log: rank 0 writes to this path with `-0` after it, and so on.
         checkpoints: folder.
         loader: name of the train loader, in `LOADERS`.
         world: number of ranks.
@@ -222,7 +222,7 @@ class Model(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.trainer.interrupted:
-            self.log_file.write("dumped")  # behind all callbacks
+            self.log_file.write("dumped")  # after all callbacks
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)

@@ -110,7 +110,7 @@ ONE_LOADER = [
         model={"estimates": True},
     ),
     Row(
-        "`on_train_batch_end` in an epoch; sized, `accumulate_grad_batches=3`, behind its first batch",
+        "`on_train_batch_end` in an epoch; sized, `accumulate_grad_batches=3`, after its first batch",
         SizedStateful,
         BATCH_END,
         4,
@@ -297,7 +297,7 @@ ONE_LOADER = [
 
 COMBINED = [
     Row(
-        "`max_size_cycle` behind 3 batches; sized",
+        "`max_size_cycle` after 3 batches; sized",
         combined("max_size_cycle", SizedStateful),
         BATCH_END,
         3,
@@ -306,7 +306,7 @@ COMBINED = [
         verdict="exact",
     ),
     Row(
-        "`max_size_cycle` behind 3 batches; unsized",
+        "`max_size_cycle` after 3 batches; unsized",
         combined("max_size_cycle", Stateful),
         BATCH_END,
         3,
@@ -315,7 +315,7 @@ COMBINED = [
         verdict="a: lost 1, b: lost 1",
     ),
     Row(
-        "`max_size_cycle` behind 6 batches; sized",
+        "`max_size_cycle` after 6 batches; sized",
         combined("max_size_cycle", SizedStateful),
         BATCH_END,
         6,
@@ -324,7 +324,7 @@ COMBINED = [
         verdict="exact",
     ),
     Row(
-        "`max_size_cycle` behind 6 batches; unsized",
+        "`max_size_cycle` after 6 batches; unsized",
         combined("max_size_cycle", Stateful),
         BATCH_END,
         6,
@@ -335,7 +335,7 @@ COMBINED = [
         verdict="a: lost 2, a: 8 too many, b: lost 1, b: 7 too many",
     ),
     Row(
-        "`max_size_cycle` behind the last batch; sized",
+        "`max_size_cycle` after the last batch; sized",
         combined("max_size_cycle", SizedStateful),
         BATCH_END,
         7,
@@ -345,7 +345,7 @@ COMBINED = [
         verdict="a: lost 2, a: 2 too many, `on_train_epoch_end` skipped",
     ),
     Row(
-        "`min_size` behind 2 batches; sized",
+        "`min_size` after 2 batches; sized",
         combined("min_size", SizedStateful),
         BATCH_END,
         2,
@@ -354,7 +354,7 @@ COMBINED = [
         verdict="exact",
     ),
     Row(
-        "`min_size` behind 2 batches; unsized",
+        "`min_size` after 2 batches; unsized",
         combined("min_size", Stateful),
         BATCH_END,
         2,
@@ -363,7 +363,7 @@ COMBINED = [
         verdict="a: lost 1, a: 3 too many, b: lost 1, b: 3 too many",
     ),
     Row(
-        "`min_size` behind the last batch; sized",
+        "`min_size` after the last batch; sized",
         combined("min_size", SizedStateful),
         BATCH_END,
         3,
@@ -373,7 +373,7 @@ COMBINED = [
         verdict="b: lost 3, b: 3 too many, `on_train_epoch_end` skipped",
     ),
     Row(
-        "`max_size` behind 2 batches; sized",
+        "`max_size` after 2 batches; sized",
         combined("max_size", SizedStateful),
         BATCH_END,
         2,
@@ -384,7 +384,7 @@ COMBINED = [
         verdict="exact",
     ),
     Row(
-        "`max_size` behind 4 batches; sized",
+        "`max_size` after 4 batches; sized",
         combined("max_size", SizedStateful),
         BATCH_END,
         4,
@@ -393,7 +393,7 @@ COMBINED = [
         verdict="a: 3 too many",
     ),
     Row(
-        "`max_size` behind 4 batches; unsized",
+        "`max_size` after 4 batches; unsized",
         combined("max_size", Stateful),
         BATCH_END,
         4,
@@ -427,7 +427,7 @@ VALIDATION = [
         validation=four,
     ),
     Row(
-        "`on_validation_end` behind the last batch; sized",
+        "`on_validation_end` after the last batch; sized",
         six,
         VALIDATION_END,
         6,
@@ -438,7 +438,7 @@ VALIDATION = [
         validation=four,
     ),
     Row(
-        "`on_validation_end` behind the last batch; unsized",
+        "`on_validation_end` after the last batch; unsized",
         six_unsized,
         VALIDATION_END,
         6,

@@ -12,7 +12,7 @@ import torch
 from pytorch_lightning import Trainer
 from pytorch_lightning.plugins.io import CheckpointIO, TorchCheckpointIO
 
-from resumable import errors, faults
+from resumable import errors, failpoints
 from resumable.integrations.lightning import CheckedCheckpointIO
 
 if TYPE_CHECKING:
@@ -103,16 +103,16 @@ def test_of_the_last_one_the_newest_whole_one_takes_the_place(made: CheckedCheck
 
 @pytest.fixture
 def failing() -> Iterator[list[str]]:
-    """Names of fault points at which the storage fails."""
+    """Names of failpoints at which the storage fails."""
     names: list[str] = []
 
     def fail(name: str, _: Any) -> None:
         if name in names:
             raise OSError("no space left")
 
-    faults.watch(fail)
+    failpoints.watch(fail)
     yield names
-    faults.watch(None)
+    failpoints.watch(None)
 
 
 @pytest.mark.parametrize("point", ["store.half", "store.written", "store.synced", "store.rename"])

@@ -42,7 +42,7 @@ class Run:
         return {"model": self.model, "optimizer": self.optimizer, "loader": self.loader, "generators": generators}
 
     def train(self, folder: Path | None = None) -> Run:
-        """Train up to the end, and save behind each step where there is a folder."""
+        """Train up to the end, and save after each step where there is a folder."""
         for epoch in self.loader.epochs(EPOCHS):
             for batch in epoch:
                 self.optimizer.zero_grad()

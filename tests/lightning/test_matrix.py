@@ -103,10 +103,8 @@ ROWS = [
         validates=True,
     ),
     Row("behind a validation", "on_train_batch_end", trained(3), 3, "train", EVERY_2, validates=True),
-    Row("batch start behind a validation", "on_train_batch_start", trained(4), 4, "train", EVERY_2, validates=True),
-    Row(
-        "exception behind a validation", "on_exception", always, 4, "train", EVERY_2, (("fail_at", 4),), validates=True
-    ),
+    Row("batch start after a validation", "on_train_batch_start", trained(4), 4, "train", EVERY_2, validates=True),
+    Row("exception after a validation", "on_exception", always, 4, "train", EVERY_2, (("fail_at", 4),), validates=True),
     Row("epoch's validation due", "on_train_batch_end", trained(5), 5, "validation", validates=True),
     Row("in the epoch's validation", "on_validation_batch_end", trained(5), 5, "validation", validates=True),
     Row("epoch's validation end", "on_validation_end", trained(5), 5, "epoch end", validates=True),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as lp
 import pytest
 import pytorch_lightning as pl
 
 from resumable.errors import UnsupportedError
-from resumable.integrations.lightning import ResumableCallback, private
+from resumable.integrations.lightning import CheckedCheckpointIO, ResumableCallback, private
 
 sys.path.insert(0, str(Path(__file__).parent))
 from trainer_runs import make_trainer
@@ -90,6 +92,60 @@ except MissingDependencyError as error:
 def test_neither_package() -> None:
     output = subprocess.run([sys.executable, "-c", _NONE], capture_output=True, text=True, check=True)
     assert 'pip install "resumable-data[lightning]"' in output.stdout
+
+
+def test_it_is_a_callback_of_each_package_before_one_is_made() -> None:
+    assert issubclass(ResumableCallback, pl.Callback)
+    assert issubclass(ResumableCallback, lp.Callback)
+    assert isinstance(ResumableCallback(), pl.Callback)
+    assert isinstance(ResumableCallback(), lp.Callback)
+
+
+_LATE = """
+import sys
+import resumable
+from resumable.integrations.lightning import ResumableCallback as Early
+assert not {"torch", "lightning", "lightning_fabric", "pytorch_lightning"} & set(sys.modules)
+class Own(Early):
+    pass
+import pytorch_lightning as pl
+from resumable.integrations.lightning import ResumableCallback
+assert ResumableCallback is Early and issubclass(Own, pl.Callback)
+made = Own()
+import lightning.pytorch as lp
+Own()
+assert isinstance(made, pl.Callback) and isinstance(made, lp.Callback)
+"""
+
+
+@pytest.mark.slow
+def test_lightning_is_imported_late_and_first_under_one_name() -> None:
+    output = subprocess.run([sys.executable, "-c", _LATE], capture_output=True, text=True, check=False)
+    assert output.returncode == 0, output.stderr
+
+
+_CONFIG = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "callbacks": [
+        {"class_path": "resumable.integrations.lightning.ResumableCallback", "init_args": {"wrap": {"seed": 3}}}
+    ],
+    "plugins": [{"class_path": "resumable.integrations.lightning.CheckedCheckpointIO"}],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", [pl, lp])
+@pytest.mark.filterwarnings("ignore")  # hints of Lightning and jsonargparse
+def test_lightning_s_command_line(package: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli = importlib.import_module(f"{package.__name__}.cli")
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    made = cli.LightningCLI(package.LightningModule, args={"trainer": _CONFIG}, run=False, save_config_callback=None)
+    (callback,) = (one for one in made.trainer.callbacks if isinstance(one, ResumableCallback))
+    assert callback.wrap == {"seed": 3}
+    assert isinstance(made.trainer.strategy.checkpoint_io, CheckedCheckpointIO)
 
 
 def test_a_subclass_is_a_callback_with_the_same_part_of_the_checkpoint() -> None:

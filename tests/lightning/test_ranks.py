@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ import ddp_run
 from ddp_run import SAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 pytestmark = pytest.mark.slow
 
@@ -166,7 +167,18 @@ def check_shares(ranks: list[Rank], *, repeated: int = 0) -> None:
 # ---------------------------------------------------------------------- regular saves and SIGKILL
 
 
-@pytest.mark.parametrize("loader", ddp_run.LOADERS)
+def sampled(rows: Iterable[Any], *kept: Any) -> list[Any]:
+    """Leave all but a sample of a grid to `make test-long`."""
+    return [row if row in kept else pytest.param(*_cells(row), marks=pytest.mark.long) for row in rows]
+
+
+def _cells(row: Any) -> tuple[Any, ...]:
+    return row if isinstance(row, tuple) else (row,)
+
+
+@pytest.mark.parametrize(
+    "loader", sampled(ddp_run.LOADERS, "indexed", "chain", "workers", "ragged", "replayed", "function", "plain")
+)
 def test_a_killed_run_goes_on_exactly_on_every_rank(loader: str, bench: Bench, tmp_path: Path) -> None:
     options = {"loader": loader, "norm": loader != "ragged"}  # no normalisation takes a batch of one sample
     whole = bench.whole(**options)
@@ -204,7 +216,7 @@ def test_accumulated_batches_and_validations_go_on_exactly(bench: Bench, tmp_pat
     killed = bench.run(**options, every=1, checkpoints=str(tmp_path), die_at=11)
     assert not any(rank.of("end") for rank in killed)
     check_rest(whole, bench.run(**options, every=1, checkpoints=str(tmp_path), resume="last"), trained=10)
-    for step in 1, 2, 3, 4:  # before, behind and at the two validations
+    for step in 1, 2, 3, 4:  # before, after and at the two validations
         check_rest(whole, bench.run(**options, resume=str(tmp_path / f"step={step}.ckpt")), trained=2 * step)
 
 
@@ -222,23 +234,33 @@ def crash(bench: Bench, folder: Path, *, step: int, fail: tuple[int, str, int], 
             running.kill(failing)  # or rank 0 would wait for it in its next step, as long as the process group allows
         running.wait_for(path.exists, SOON)
     finally:
-        running.kill()  # Lightning waits for all ranks behind a save
+        running.kill()  # Lightning waits for all ranks after a save
         running.ranks()
     return str(path)
 
 
 FAILURES = {  # rank, hook, its own batches; batches in the weights of rank 0
     "rank 0 before a batch": ((0, "on_train_batch_start", 9), 9),
-    "rank 0 behind a forward pass": ((0, "on_before_backward", 10), 9),
-    "rank 0 behind a step": ((0, "on_train_batch_end", 9), 9),
+    "rank 0 after a forward pass": ((0, "on_before_backward", 10), 9),
+    "rank 0 after a step": ((0, "on_train_batch_end", 9), 9),
     "rank 1 before a batch": ((1, "on_train_batch_start", 9), 9),
-    "rank 1 behind a forward pass": ((1, "on_before_backward", 10), 9),
-    "rank 1 behind a step": ((1, "on_train_batch_end", 9), 9),
+    "rank 1 after a forward pass": ((1, "on_before_backward", 10), 9),
+    "rank 1 after a step": ((1, "on_train_batch_end", 9), 9),
 }
 
 
-@pytest.mark.parametrize("failure", FAILURES)
-@pytest.mark.parametrize("loader", ["indexed", "chain"])
+@pytest.mark.parametrize(
+    ("loader", "failure"),
+    sampled(
+        product(["indexed", "chain"], FAILURES),
+        ("indexed", "rank 0 after a step"),
+        ("indexed", "rank 1 before a batch"),
+        ("indexed", "rank 1 after a forward pass"),
+        ("chain", "rank 0 before a batch"),
+        ("chain", "rank 0 after a forward pass"),
+        ("chain", "rank 1 after a step"),
+    ),
+)
 def test_after_an_exception_on_one_rank_all_go_on_exactly(
     loader: str, failure: str, bench: Bench, tmp_path: Path
 ) -> None:
@@ -256,17 +278,40 @@ def test_a_rank_that_fails_leaves_its_generators_to_rank_0(loader: str, bench: B
     check_rest(bench.whole(loader=loader), bench.run(loader=loader, resume=checkpoint), trained=9)
 
 
-@pytest.mark.parametrize("every", [None, 2])
-@pytest.mark.parametrize("loader", ["dataset", "workers", "ragged", "coarse", "replayed", "whole", "function"])
+@pytest.mark.parametrize(
+    ("loader", "every"),
+    sampled(
+        product(["dataset", "workers", "ragged", "coarse", "replayed", "whole", "function"], [None, 2]),
+        ("dataset", None),
+        ("workers", 2),
+        ("ragged", None),
+        ("coarse", 2),
+        ("replayed", None),
+        ("whole", 2),
+        ("function", None),
+    ),
+)
 def test_streams_catch_up_with_rank_0(loader: str, every: int | None, bench: Bench, tmp_path: Path) -> None:
     options = {"loader": loader, **(PLAIN if loader == "ragged" else EXACT)}
     checkpoint = crash(bench, tmp_path, step=11, fail=(1, "on_train_batch_start", 11), **options, every=every)
     check_rest(bench.whole(**options), bench.run(**options, resume=checkpoint), trained=11, unasked=None)
 
 
-@pytest.mark.parametrize("limit", [1.0, 4])
-@pytest.mark.parametrize("where", [(0, "on_train_epoch_end"), (1, "on_train_epoch_end"), (1, "on_train_batch_end")])
-@pytest.mark.parametrize("loader", ["chain", "dataset"])
+@pytest.mark.parametrize(
+    ("loader", "where", "limit"),
+    sampled(
+        product(
+            ["chain", "dataset"],
+            [(0, "on_train_epoch_end"), (1, "on_train_epoch_end"), (1, "on_train_batch_end")],
+            [1.0, 4],
+        ),
+        ("chain", (0, "on_train_epoch_end"), 4),
+        ("chain", (1, "on_train_epoch_end"), 1.0),
+        ("chain", (1, "on_train_batch_end"), 1.0),
+        ("dataset", (0, "on_train_epoch_end"), 1.0),
+        ("dataset", (1, "on_train_batch_end"), 4),
+    ),
+)
 def test_streams_catch_up_at_the_end_of_an_epoch(
     loader: str, where: tuple[int, str], limit: float, bench: Bench, tmp_path: Path
 ) -> None:
@@ -334,8 +379,17 @@ def flat(weights: Any) -> list[float]:
     return [number for part in weights for number in flat(part)] if isinstance(weights, list) else [weights]
 
 
-@pytest.mark.parametrize("worlds", [(2, 1), (1, 2), (2, 1, 2)], ids=str)
-@pytest.mark.parametrize("loader", ["indexed", "function", "whole"])
+@pytest.mark.parametrize(
+    ("loader", "worlds"),
+    sampled(
+        product(["indexed", "function", "whole"], [(2, 1), (1, 2), (2, 1, 2)]),
+        ("indexed", (2, 1, 2)),
+        ("function", (2, 1)),
+        ("function", (1, 2)),
+        ("whole", (2, 1, 2)),
+    ),
+    ids=str,
+)
 def test_another_number_of_ranks_trains_on_the_same_global_batches(
     loader: str, worlds: tuple[int, ...], bench: Bench, tmp_path: Path
 ) -> None:

@@ -17,7 +17,6 @@ from pytorch_lightning.callbacks import (
     Callback,
     EarlyStopping,
     GradientAccumulationScheduler,
-    StochasticWeightAveraging,
 )
 from pytorch_lightning.utilities import CombinedLoader
 
@@ -131,11 +130,6 @@ def test_a_schedule_of_accumulation(tmp_path: Path) -> None:
         check_rest(whole, rest, trained=trained, begins="train")
 
 
-def test_averages_that_cannot_be_resumed_are_named() -> None:
-    with pytest.warns(PromiseWarning, match="StochasticWeightAveraging"):
-        fit(Model(), indexed(), callbacks=[StochasticWeightAveraging(0.1)], max_epochs=2)
-
-
 def test_one_loader_cannot_stand_in_two_places() -> None:
     loader = indexed()
     with pytest.raises(ConfigurationError, match=r"\['b'\] is given to the Trainer twice"):
@@ -178,7 +172,7 @@ def test_a_normalisation_that_is_not_initialised_yet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [indexed, snapshot])
 def test_loaders_that_are_due_to_be_made_anew_behind_a_checkpoint(make: Any, tmp_path: Path) -> None:
-    """The uninterrupted run makes them anew in the next epoch, whatever stands in the checkpoint of the old ones."""
+    """The uninterrupted run makes them again in the next epoch, whatever stands in the checkpoint of the old ones."""
 
     class Reloads(Model):
         def train_dataloader(self) -> Any:
@@ -232,3 +226,18 @@ def test_a_validation_of_its_own_does_not_move_the_place(tmp_path: Path) -> None
     trainer.save_checkpoint(tmp_path / "saved.ckpt")
     rest = fit(Model(), indexed(), checkpoint=tmp_path / "saved.ckpt")
     check_rest(whole, rest, trained=7, begins="train")
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_generators_of_other_devices_are_named_once(strict: bool, tmp_path: Path) -> None:
+    """A checkpoint of a machine with eight GPUs goes on without them, or with fewer."""
+    saver = SaveAlways(tmp_path)
+    whole = fit(Model(), indexed(), callbacks=[saver])
+    saved = torch.load(saver.saved[3], weights_only=True)
+    generators = saved["callbacks"]["ResumableCallback"]["ranks"][0]["generators"]
+    generators["cuda"] = [*generators.get("cuda", []), *[torch.get_rng_state()] * (8 - torch.cuda.device_count())]
+    torch.save(saved, tmp_path / "eight.ckpt")
+    with pytest.warns(PromiseWarning, match="of 8 CUDA devices") as told:
+        rest = fit(Model(), indexed(), resume=ResumableCallback(strict=strict), checkpoint=tmp_path / "eight.ckpt")
+    assert len(told) == 1
+    check_rest(whole, rest, trained=3, begins="train")

@@ -563,7 +563,7 @@ def test_a_checkpoint_in_the_middle_of_a_manual_step_is_refused(tmp_path: Path) 
     path = tmp_path / "saved.ckpt"
     with suppress(PlannedError):
         fit(Breaks(), indexed(6), callbacks=[SaveOnce(path, "on_exception", always)])
-    with pytest.raises(StateMismatchError, match="while an optimizer step was being taken, behind batch 2 of epoch 0"):
+    with pytest.raises(StateMismatchError, match="while an optimizer step was being taken, after batch 2 of epoch 0"):
         fit(Manual(), indexed(6), checkpoint=path)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import resumable
-from resumable.world import World
+from resumable import World
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sources import SizedStateful, Stateful

@@ -163,7 +163,7 @@ def fit(  # noqa: PLR0913  # everything that a run depends on
 
 
 def check_rest(whole: Outcome, rest: Outcome, *, trained: int, begins: str) -> None:
-    """The resumed run did what the uninterrupted run did behind the checkpoint, and nothing else.
+    """The resumed run did what the uninterrupted run did after the checkpoint, and nothing else.
 
     Args:
         whole: the uninterrupted run.

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from resumable._randomness.keyed import derive, random_int, random_u64
 from resumable.errors import ConfigurationError
-from resumable.keyed import derive, random_int, random_u64
 from resumable.samplers import Permutation
 
 LONGEST = 1 << 62

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from resumable.keyed import derive, random_u64
-from resumable.randomness import SampleKeys
+from resumable._randomness.keyed import derive, random_u64
+from resumable._randomness.keys import SampleKeys
 from resumable.samplers import PagedShuffle, Permutation, Sequential, Shuffle, Subset, Weighted
 
 FEISTEL8_V1 = [

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from resumable._randomness.keyed import scale
 from resumable.errors import ConfigurationError
-from resumable.keyed import scale
 from resumable.samplers import Weighted, weighted
 from resumable.samplers.weighted import _integer_sums
 

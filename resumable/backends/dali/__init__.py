@@ -1,4 +1,4 @@
-"""NVIDIA DALI: its own iterators, resumed by its own checkpoints; and pipelines that are fed by our sampler.
+"""NVIDIA DALI: its own iterators, resumed by its own checkpoints; and pipelines that our sampler gives their samples.
 
 `resumable.wrap` takes a DALI iterator as it is. `in_turn` makes one source of several, and `source` lets our sampler
 say what DALI reads, for runs that change their number of ranks.
@@ -13,7 +13,7 @@ from resumable.backends.dali.forks import leave_garbage
 from resumable.backends.dali.native.turns import in_turn
 
 if TYPE_CHECKING:
-    from resumable.options import Options
+    from resumable._options import Options
 
 __all__ = ["adapt", "in_turn", "source"]
 

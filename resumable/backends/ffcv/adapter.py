@@ -17,8 +17,8 @@ from resumable.backends.ffcv.warn import warn_of_batch
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
 
 if TYPE_CHECKING:
+    from resumable._options import Options
     from resumable.backends.ffcv.pipeline import Pipeline
-    from resumable.options import Options
 
 __all__ = ["adapt"]
 
@@ -46,8 +46,7 @@ def adapt(thing: Any, options: Options) -> tuple[FFCVBackend, Options] | None:
         options,
         batch_size=loader.batch_size,
         sampler=options.sampler or find_order(loader, options.seed, window),
-        tail=options.tail or ("drop" if loader.drop_last else "partial"),
-    )
+    ).decided(tail="drop" if loader.drop_last else "partial")
 
 
 def _randomness(source: Source, options: Options) -> Any:
@@ -63,7 +62,7 @@ def _randomness(source: Source, options: Options) -> Any:
             "FFCV's compiler is switched off (Compiler.set_enabled(False)), so operations draw from the generators of "
             'the training process.\nKeys could not reach them. Switch it on, or wrap(..., randomness="off").'
         )
-    return options.randomness or "sample"
+    return options.decided().randomness
 
 
 def _check_randomness(source: Source, options: Options, pipeline: Pipeline) -> None:

@@ -6,22 +6,30 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resumable.backends.ffcv.code_cache import default_folder
+from resumable.backends.ffcv.code_cache import default_folder, own_folder
 from resumable.backends.ffcv.compiling import CodeMaker
 from resumable.backends.ffcv.describe import describe_pipelines
 from resumable.backends.ffcv.epoch import EpochRun
 from resumable.backends.ffcv.file import describe_fields, fingerprint, hash_content
 from resumable.backends.ffcv.pipeline import Pipeline
+from resumable.backends.ffcv.settings import Settings
 from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from resumable._options import Options
     from resumable.backends.ffcv.source import Source
-    from resumable.options import Options
     from resumable.protocols import Request
 
 __all__ = ["FFCVBackend"]
+
+
+_HINTS = {
+    "pipeline": "Give the Loader the pipelines that the run was started with.",
+    "sampler.window": "QUASI_RANDOM shuffles by windows of pages: give the one of the run that saved it, "
+    "wrap(resumable.backends.ffcv.source(loader, window=...)).",
+}
 
 
 class FFCVBackend:
@@ -33,13 +41,6 @@ class FFCVBackend:
     """
 
     kind = "ffcv"
-    capabilities = Capabilities(
-        hints={
-            "pipeline": "Give the Loader the pipelines that the run was started with.",
-            "sampler.window": "QUASI_RANDOM shuffles by windows of pages: give the one of the run that saved it, "
-            "wrap(resumable.backends.ffcv.source(loader, window=...)).",
-        }
-    )
 
     def __init__(self, source: Source, options: Options) -> None:
         loader = source.loader
@@ -52,18 +53,24 @@ class FFCVBackend:
         }
         if source.content_hash:
             self.identity["content"] = hash_content(loader.reader.file_name)
+        settings = Settings(loader)
+        self.capabilities = Capabilities(hints=_HINTS, settings=settings.changed, set_settings=settings.change)
         told = None if options.randomness == "off" else source.modes
         self.pipeline = Pipeline(loader, CodeMaker(_folder(source)), told)
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
-        """Yield one batch per request: a tuple with one part for each field."""
+        """Yield one batch per request: a tuple with one part for each field.
+
+        The operations' settings are those at the call, and not those at the first batch.
+        """
         source = iter(requests)
         first = next(source, None)
-        if first is not None:
-            yield from EpochRun(self._loader, self.pipeline, chain([first], source), self._more).batches()
+        if first is None:
+            return iter(())
+        return EpochRun(self._loader, self.pipeline, chain([first], source), self._more).batches()
 
 
 def _folder(source: Source) -> Path | None:
-    if source.compile_cache is True:
-        return default_folder()
-    return Path(source.compile_cache) if source.compile_cache else None
+    if not source.compile_cache:
+        return None
+    return own_folder(default_folder() if source.compile_cache is True else Path(source.compile_cache))

@@ -2,7 +2,10 @@
 
 A file holds one function for one signature and one processor. Its name is a digest of what the function computes, of
 the versions of everything that compiles it, and of the processor, so that other code never has the same name. A file
-that is torn or altered does not match its checksum, and the function is compiled anew.
+that is torn or altered does not match its checksum, and the function is compiled again.
+
+A file is code that this process runs. So none is used that another user could have written: files and their folder have
+to belong to this user (or to root), and no other user may write them.
 """
 
 from __future__ import annotations
@@ -12,7 +15,10 @@ import importlib.metadata
 import os
 import pickle
 import platform
+import shlex
+import stat
 import sys
+import warnings
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -24,8 +30,9 @@ from numba.core import caching, compiler, config
 from numba.core.serialize import dumps
 
 from resumable.backends.ffcv.code_key import hash_of_file
+from resumable.errors import PromiseWarning
 
-__all__ = ["CodeCache", "default_folder"]
+__all__ = ["CodeCache", "default_folder", "own_folder"]
 
 _CHECKSUM = 16
 _PACKAGES = ("ffcv", "numba", "llvmlite", "numpy")
@@ -57,9 +64,8 @@ class CodeCache(caching._Cache):  # type: ignore[misc]  # noqa: SLF001  # Numba'
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled function for a signature, or None."""
         target_context.refresh()
-        try:
-            content = self._file(sig, target_context).read_bytes()
-        except OSError:
+        content = _read_own(self._file(sig, target_context))
+        if content is None:
             return None
         checksum, payload = content[:_CHECKSUM], content[_CHECKSUM:]
         if checksum != _checksum(payload):
@@ -75,7 +81,7 @@ class CodeCache(caching._Cache):  # type: ignore[misc]  # noqa: SLF001  # Numba'
         draft = file.with_suffix(f".{uuid4().hex[:16]}")
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            draft.write_bytes(_checksum(payload) + payload)
+            _write_own(draft, _checksum(payload) + payload)
             draft.replace(file)
         except OSError:
             with suppress(OSError):
@@ -95,9 +101,61 @@ class CodeCache(caching._Cache):  # type: ignore[misc]  # noqa: SLF001  # Numba'
         return self._folder / (hashlib.blake2b("\n".join(parts).encode(), digest_size=20).hexdigest() + ".code")
 
 
+def _read_own(file: Path) -> bytes | None:
+    """Return the content of a file that no other user could have written; None if there is none."""
+    try:
+        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    try:
+        if _stranger(file.parent, os.fstat(folder)):
+            return None
+        with open(os.open(file.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder), "rb") as opened:  # noqa: PTH123  # of a descriptor
+            return None if _stranger(file, os.fstat(opened.fileno())) else opened.read()
+    except OSError:
+        return None
+    finally:
+        os.close(folder)
+
+
+def own_folder(folder: Path) -> Path | None:
+    """Return a folder to keep code in, or None for one that other users can write to."""
+    try:
+        status = folder.stat()
+    except OSError:  # it is made when the first file is written
+        return folder
+    return None if _stranger(folder, status, stacklevel=8) else folder
+
+
+def _stranger(path: Path, status: os.stat_result, stacklevel: int = 2) -> bool:
+    """Return whether another user could have written a file or a folder, and warn of it."""
+    others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if status.st_uid in {0, os.geteuid()} and not others:
+        return False
+    why = f"it can be written by other users (mode {stat.S_IMODE(status.st_mode):o})"
+    if not others:
+        why = f"it belongs to user {status.st_uid}, and this process is of user {os.geteuid()}"
+    warnings.warn(
+        f"the kept code in {str(path)!r} is not used: {why}.\n"
+        "What somebody else put there would run here. FFCV's operations are compiled at each start instead. Take the "
+        f"write permission away (chmod go-w {shlex.quote(str(path))}), or give a folder of your own: "
+        "wrap(source(loader, compile_cache=...)).",
+        PromiseWarning,
+        stacklevel=stacklevel,
+    )
+    return True
+
+
+def _write_own(file: Path, content: bytes) -> None:
+    """Write a new file that no other user may write, whatever the process's mask says."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with open(os.open(file, flags, 0o600), "wb") as opened:  # noqa: PTH123  # of a descriptor
+        opened.write(content)
+
+
 @lru_cache(maxsize=1)
 def _environment() -> str:
-    """Tell everything that decides how a function is compiled, besides the function and the processor."""
+    """Return everything that decides how a function is compiled, besides the function and the processor."""
     versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
     settings = [f"{name} {getattr(config, name, None)}" for name in _SETTINGS]
     ours = [hash_of_file(str(file)).hex() for file in sorted(Path(__file__).parent.glob("*.py"))]

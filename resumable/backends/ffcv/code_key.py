@@ -2,7 +2,7 @@
 
 Everything that reaches the compiled code is in it: bytecode, constants, defaults, what the function closes over, the
 globals that it names, and the same of every function that it calls. What cannot be told apart by its content has no
-key, and is compiled anew in each process.
+key, and is compiled again in each process.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _value(value: Any, seen: set[int]) -> Iterator[bytes]:
 
 
 def _plain(value: Any) -> bytes:
-    """Tell a value by its text, if that says all of it."""
+    """Return a value by its text, if that says all of it."""
     if isinstance(value, (tuple, frozenset)):
         return b"(" + b",".join(map(_plain, sorted(value, key=repr) if isinstance(value, frozenset) else value)) + b")"
     if value is None or value is Ellipsis or isinstance(value, (bool, int, float, complex, str, bytes, np.dtype)):
@@ -137,7 +137,7 @@ def _array(value: np.ndarray[Any, Any]) -> bytes:
 
 
 def _callable(value: Any) -> bytes:
-    """Tell a class, a builtin or a method of NumPy's global generator by its name."""
+    """Return a class, a builtin or a method of NumPy's global generator by its name."""
     owner = getattr(value, "__self__", None)
     if isinstance(owner, np.random.RandomState):
         return f"numpy.random {value.__name__}".encode()

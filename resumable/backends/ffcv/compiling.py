@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import types
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import llvmlite.binding as llvm
 import numba
+from ffcv import libffcv
 from numba.core.dispatcher import Dispatcher
+from numba.core.types import ExternalFunction
+from numba.core.typing.ctypes_utils import from_ctypes
 
 from resumable.backends.ffcv.code_cache import CodeCache
 from resumable.backends.ffcv.code_key import NoKeyError, code_key, fixed_signatures
-from resumable.backends.ffcv.native import define_natives, with_named_natives
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,12 +50,12 @@ class CodeMaker:
         return self._compile(function, {**_OPTIONS, "parallel": parallel})
 
     def _compile(self, function: Any, options: dict[str, Any], signatures: tuple[Any, ...] = ()) -> Any:
-        function = self._anew(function, parallel=options.get("parallel", False))
+        function = self._again(function, parallel=options.get("parallel", False))
         try:
             key = code_key(function)
         except NoKeyError:
             return self._make(function, options, signatures, None)
-        # Numba makes the names of compiled functions from the Python name and a count that begins anew in each process.
+        # Numba makes the names of compiled functions from the Python name and a count that begins in each process.
         # With its content in the name, code that was kept never has the name of other code.
         function.__qualname__ = f"{function.__name__}_{key}"
         name = f"{key} {sorted(options.items())} {signatures}"
@@ -70,7 +75,7 @@ class CodeMaker:
             dispatcher.disable_compile()
         return dispatcher
 
-    def _anew(self, function: Any, *, parallel: bool) -> Any:
+    def _again(self, function: Any, *, parallel: bool) -> Any:
         """Copy a function, with the compiled functions that it closes over compiled by this object, too.
 
         Where nothing is parallel, the loops that FFCV marked for it are plain ones, so that the code (and what is kept
@@ -92,3 +97,35 @@ class CodeMaker:
             compiled = self._compile(value.py_func, dict(value.targetoptions), fixed_signatures(value))
             self._made[id(value)] = value, compiled
         return self._made[id(value)][1]
+
+
+# FFCV calls its C functions through ctypes, which puts their addresses into compiled code: they would be wrong in every
+# other process, so Numba refuses to keep such code. Names are looked up when kept code is loaded.
+_FUNCTIONS = ("imdecode", "resize", "my_memcpy")
+
+
+def is_native(value: Any) -> bool:
+    """Return whether a value is one of FFCV's C functions."""
+    return any(value is getattr(libffcv.lib, name, None) for name in _FUNCTIONS)
+
+
+def with_named_natives(namespace: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Return a function's globals, with FFCV's C functions among `names` replaced by references to their names."""
+    natives = {name: _by_name(namespace[name].__name__) for name in names if is_native(namespace.get(name))}
+    return {**namespace, **natives} if natives else namespace
+
+
+@lru_cache(maxsize=8)
+def _by_name(name: str) -> Any:
+    function = getattr(libffcv.lib, name)
+    symbol = f"resumable_ffcv_{name}"
+    llvm.add_symbol(symbol, ctypes.cast(function, ctypes.c_void_p).value)
+    external: Any = ExternalFunction(symbol, from_ctypes(function.restype)(*map(from_ctypes, function.argtypes)))
+    external.resumable_key = symbol
+    return external
+
+
+def define_natives() -> None:
+    """Define all names, as code that was kept by an earlier process refers to them, and LLVM ends a process without."""
+    for name in _FUNCTIONS:
+        _by_name(name)

@@ -1,4 +1,4 @@
-"""Tells a pipeline from others: names of the operations, and a digest of their parameters."""
+"""The identity of a pipeline: names of the operations, and a digest of their parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from ffcv.pipeline.graph import DecoderNode, RefNode
 from ffcv.transforms import ModuleWrapper, ToDevice
 
-from resumable.keyed import digest
+from resumable._randomness.keyed import digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ffcv.loader import Loader
     from ffcv.pipeline.operation import Operation
 
-__all__ = ["describe_pipelines"]
+__all__ = ["describe_pipelines", "operations_of"]
 
 _LONGEST = 300
 _FFCVS_OWN = {"metadata", "memory_read", "field"}
@@ -28,15 +28,20 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 def describe_pipelines(loader: Loader) -> str:
     """Name the operations of each field, and digest their parameters; short enough for a state."""
-    graph, nodes = loader.graph, iter(loader.graph.nodes)
-    parts, state = [], hashlib.blake2b(digest_size=8, person=b"resumable1")
-    for name, spec in graph.pipeline_specs.items():
-        operations = [_operation(next(nodes)) for _ in range(1 + len(spec.transforms))]
-        parts.append(f"{name}: " + " ".join(map(_name, operations)))
-        for operation in operations:
-            state.update(repr((name, _name(operation), list(_parameters(operation)))).encode())
-    text = "; ".join(parts)
+    parts, state = dict[str, list[str]](), hashlib.blake2b(digest_size=8, person=b"resumable1")
+    for name, _, operation in operations_of(loader):
+        parts.setdefault(name, []).append(_name(operation))
+        state.update(repr((name, _name(operation), list(_parameters(operation)))).encode())
+    text = "; ".join(f"{name}: {' '.join(names)}" for name, names in parts.items())
     return f"{text if len(text) <= _LONGEST else text[: _LONGEST - 3] + '...'} ({state.hexdigest()})"
+
+
+def operations_of(loader: Loader) -> Iterator[tuple[str, int, Operation]]:
+    """Yield the operations of each field with its name, and their numbers in it."""
+    nodes = iter(loader.graph.nodes)
+    for name, spec in loader.graph.pipeline_specs.items():
+        for number in range(1 + len(spec.transforms)):
+            yield name, number, _operation(next(nodes))
 
 
 def _operation(node: Any) -> Operation:

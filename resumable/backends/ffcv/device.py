@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from resumable.randomness import isolated
+from resumable._randomness.keys import isolated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

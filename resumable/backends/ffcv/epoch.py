@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numba
 
+from resumable._fetch.closing import may_wait
 from resumable.backends.ffcv.device import find_device, seeded
 from resumable.backends.ffcv.pages import needs_all_requests, opened, wake_if_readers_died
 from resumable.backends.ffcv.parts import Team
-from resumable.closing import may_wait
 from resumable.errors import PromiseWarning, SampleError
-from resumable.faults import point
+from resumable.failpoints import point
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,9 +51,7 @@ class EpochRun:
         first = next(source)
         self._requests = chain([first], source)
         self._device = find_device()
-        self._memory = pipeline.begin_epoch(
-            samples=len(first.indices) + more, keep=self._ahead + 3, pinned=self._device.pinned
-        )
+        self._memory = pipeline.begin_epoch(samples=first.size + more, keep=self._ahead + 3, pinned=self._device.pinned)
         self._opened = opened(loader, planned)
         self._pages: Any = None
         self._asked: SimpleQueue[tuple[int, Request] | None] = SimpleQueue()
@@ -84,7 +82,7 @@ class EpochRun:
                 thread.join()
 
     def _ask(self) -> bool:
-        """Ask for one more batch, if there is a request; tell whether any batch is to come."""
+        """Ask for one more batch, if there is a request; return whether any batch is to come."""
         request = next(self._requests, None)
         if request is not None:
             point("worker.read", request)

@@ -1,4 +1,4 @@
-"""Tells a .beton file from others by what is in it, and not by its path or its time: copies are the same data."""
+"""The identity of a .beton file: what is in it, and not its path or its time, so that copies are the same data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_PAGE = -1
 def fingerprint(reader: Reader) -> str:
     """Digest a file's header, fields, metadata, allocation table, size, and 64 places of its content.
 
-    The table of contents alone would not tell a file that was written anew, from other images of the same size.
+    The table of contents alone would not tell a file from one that was written with other images of the same size.
     """
     size = os.path.getsize(reader.file_name)  # noqa: PTH202  # FFCV has names
     state = hashlib.blake2b(f"{size}".encode(), digest_size=8, person=b"resumable1")
@@ -51,7 +51,7 @@ def describe_fields(reader: Reader) -> str:
 
 
 def pages_of_samples(reader: Reader) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Tell on which page of the file each sample is, the first one if it is on several; -1 if it has no data on any."""
+    """Return on which page of the file each sample is, the first one if there are several; -1 if it has no data."""
     pages = np.full(int(reader.num_samples), _NO_PAGE, np.int64)
     table = reader.alloc_table
     shift = np.uint64(int(reader.page_size).bit_length() - 1)

@@ -2,7 +2,7 @@
 
 FFCV gives out views of a ring of buffers, in which a batch is overwritten as soon as the next one but a few is asked
 for. Here each buffer is lent with an object of its own, through which every array and tensor over it goes. When that
-object is gone, nobody can see the memory any more. A loop that drops each batch costs no more memory and no copies.
+object is gone, the memory is out of reach. A loop that drops each batch costs no more memory and no copies.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Memory:
             del self._buffers[: max(0, len(self._buffers) + 1 - self._keep)]  # who holds them keeps them alive
         else:
             buffer = self._buffers.pop(number)[0]
-        self._buffers.append((buffer, _nobody))
+        self._buffers.append((buffer, _no_lender))
         return buffer
 
     def _make(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -71,7 +71,7 @@ class Memory:
         return whole[offset : offset + self._bytes]
 
 
-def _nobody() -> None:
+def _no_lender() -> None:
     return None
 
 

@@ -5,7 +5,7 @@ plain    nothing: it is not random                                              
 sample   the generator is seeded before each sample                               yes
 batch    the generator is seeded once per batch, for one thread                   no
 mixup    FFCV's mixup: its proportions come from the key of the batch             no
-late     it runs where the batch is handed over, on global generators             no, if it is random
+late     it runs where the batch is delivered, on global generators             no, if it is random
          that are seeded once per batch and put back afterwards
 """
 
@@ -84,14 +84,14 @@ def own_generators(operation: Operation, code: Any) -> list[str]:
 
 
 def draws(function: Any) -> bool:
-    """Tell whether a function that Numba compiles, or one that it calls, draws from `np.random` or `random`."""
+    """Return whether a function that Numba compiles, or one that it calls, draws from `np.random` or `random`."""
     return any(_belongs_to(value, np.random, np.random.RandomState) for value in _reached(function, set())) or (
         draws_from_python(function)
     )
 
 
 def draws_from_python(function: Any) -> bool:
-    """Tell whether it, or one that it calls, draws from `random`, which compiled code keeps apart from `np.random`."""
+    """Return whether it, or one that it calls, draws from `random`, which compiled code does apart from `np.random`."""
     return any(_belongs_to(value, random, random.Random) for value in _reached(function, set()))
 
 
@@ -125,10 +125,10 @@ def _is_module(operation: Operation) -> bool:
 
 
 def is_ffcvs(operation: Operation) -> bool:
-    """Tell whether an operation is one of FFCV's own."""
+    """Return whether an operation is one of FFCV's own."""
     return type(operation).__module__.startswith("ffcv.")
 
 
 def _generated_by(operation: Operation, kind: type) -> bool:
-    """Tell whether an operation's code is that of a class of FFCV, also in a subclass."""
+    """Return whether an operation's code is that of a class of FFCV, also in a subclass."""
     return isinstance(operation, kind) and type(operation).generate_code is kind.generate_code  # type: ignore[attr-defined]

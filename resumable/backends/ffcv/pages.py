@@ -1,4 +1,4 @@
-"""FFCV's memory managers for a part of an epoch: nothing of theirs is left behind, and nobody waits for the dead."""
+"""FFCV's memory managers for a part of an epoch: nothing of theirs is left behind, no thread waits for a dead one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["needs_all_requests", "opened", "wake_if_readers_died"]
 
 
 def needs_all_requests(loader: Loader) -> bool:
-    """Tell whether the pages of the whole rest of an epoch are planned before it begins (`os_cache=False`)."""
+    """Return whether the pages of the whole rest of an epoch are planned before it begins (`os_cache=False`)."""
     return not isinstance(loader.memory_manager, OSCacheManager)
 
 
@@ -39,17 +39,17 @@ def opened(loader: Loader, requests: Sequence[Request]) -> Iterator[Any]:
 
 
 def wake_if_readers_died(context: Any) -> None:
-    """Make the thread that waits for a page fail where nobody is left to read it, as it would wait forever."""
+    """Make the thread that waits for a page fail where no thread is left to read it, as it would wait forever."""
     readers = _readers(context)
     if readers and not any(reader.is_alive() for reader in readers):
-        context.executor.loaded_queue.put(_NobodyReads(context.fname))
+        context.executor.loaded_queue.put(_NoReaders(context.fname))
 
 
 def _readers(context: Any) -> Any:
     return getattr(getattr(context, "executor", None), "threads", ())
 
 
-class _NobodyReads:
+class _NoReaders:
     """In the place of a page's number, raises in the thread that looks it up."""
 
     def __init__(self, name: str) -> None:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from ffcv.pipeline.compiler import Compiler
 
+from resumable._randomness.keyed import Words, derive, random_u64
+from resumable._randomness.keys import states
 from resumable.backends.ffcv.memory import make_memory
 from resumable.backends.ffcv.operations import Plan, draws, plan_for
 from resumable.backends.ffcv.parts import Segment, Team
 from resumable.backends.ffcv.steps import Place, Step, make_step, places, result_of
 from resumable.backends.ffcv.warn import warn_of_batch
 from resumable.errors import UnsupportedError
-from resumable.keyed import Words, derive, random_u64
-from resumable.randomness import states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _ALL = slice(None)
 _DRAWS_LATE = (
-    "{} is compiled and draws random numbers, and is to run where the batch is handed over.\nNo key reaches compiled "
+    "{} is compiled and draws random numbers, and is to run where the batch is delivered.\nNo key reaches compiled "
     'code there, so a resumed run would get other augmentations. Do not say that it is "late"; or give '
     'wrap(..., randomness="off") for the exact order alone.'
 )
@@ -99,7 +99,7 @@ class Pipeline:
             if code["shared"][node.id] is not None:
                 raise UnsupportedError(
                     f"the operation {type(operation).__qualname__} keeps memory that it shares between pipelines.\n"
-                    "Nobody could tell what is in it when a run is resumed. Use an operation without it."
+                    "What is in it when a run is resumed could be anything. Use an operation without it."
                 )
             function, plan = code["operation"][node.id], Plan("plain")
             if self._told is not None:
@@ -115,11 +115,11 @@ class Pipeline:
 
     @property
     def has_late_steps(self) -> bool:
-        """Whether something is left to do where a batch is handed over."""
+        """Whether something is left to do where a batch is delivered."""
         return bool(self._late)
 
     def begin_epoch(self, **options: Any) -> dict[int, Any]:
-        """Return the memory of all steps, by node; the operations are asked anew, as image sizes may have changed."""
+        """Return the memory of all steps, by node; the operations are asked again, as image sizes may have changed."""
         if self._loader.recompile:
             self._generate()
         queries, _ = _requirements(self._loader)
@@ -127,7 +127,8 @@ class Pipeline:
 
     def make(self, request: Request, storage: Any, memory: dict[int, Any], team: Team) -> Job:
         """Do the early steps of a batch."""
-        keys = np.array(request.keys) if len(request.keys) else _keys_of_batch(request)
+        keys = request.keys
+        keys = np.array(keys) if len(keys) else _keys_of_batch(request)
         job = Job(request, np.array(request.indices, np.uint64), keys, storage, {})
         count = len(job.indices)
         for unit in self._early:
@@ -221,4 +222,4 @@ def _lend(memory: Any, count: int, *, clear: bool) -> Any:
 
 def _keys_of_batch(request: Request) -> Words:
     """Derive keys of the samples from that of the batch, for randomness="batch"."""
-    return random_u64(derive(request.batch_key, words=2, purpose=b"ffcv"), np.arange(len(request.indices)))
+    return random_u64(derive(request.batch_key, words=2, purpose=b"ffcv"), np.arange(request.size))

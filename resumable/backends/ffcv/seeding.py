@@ -18,7 +18,7 @@ from numba.cpython import randomimpl
 from numba.extending import intrinsic
 
 if TYPE_CHECKING:
-    from resumable.keyed import Words
+    from resumable._randomness.keyed import Words
 
 __all__ = ["WORDS", "generator_words", "seed_generator", "seed_python_generator"]
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ffcv.fields.bytes import BytesDecoder
 from ffcv.pipeline.graph import DecoderNode, RefNode
 
+from resumable._randomness.keyed import derive
 from resumable.backends.ffcv.keyed import per_batch, per_batch_decoder, per_sample, per_sample_decoder
 from resumable.backends.ffcv.mixing import mixup
 from resumable.backends.ffcv.operations import is_ffcvs
-from resumable.keyed import derive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,7 +62,7 @@ class Step:
 
 
 def places(graph: Graph) -> Iterator[Place]:
-    """Yield the places of a graph, each behind the one whose result it takes."""
+    """Yield the places of a graph, each after the one whose result it takes."""
     waiting, done = list(_in_pipelines(graph)), set[int]()
     while waiting:
         ready = [place for place in waiting if place.node.parent is None or result_of(place.node.parent) in done]

@@ -15,7 +15,7 @@ __all__ = ["warn_of_batch"]
 _WHY: dict[Mode, str] = {
     "mixup": "mixes the samples of a batch",
     "batch": "draws random numbers, and may mix the samples of a batch,",
-    "late": "draws random numbers where the batch is handed over",
+    "late": "draws random numbers where the batch is delivered",
 }
 
 

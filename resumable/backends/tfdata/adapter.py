@@ -14,7 +14,7 @@ from resumable.backends.tfdata.elements import check_elements, converter
 from resumable.backends.tfdata.fingerprint import Fingerprint
 from resumable.backends.tfdata.graph import Graph
 from resumable.backends.tfdata.guards import check_pipeline
-from resumable.backends.tfdata.passes import Always, PerEpoch
+from resumable.backends.tfdata.passes import Always, PerEpoch, is_endless
 from resumable.backends.tfdata.source import Source
 from resumable.backends.tfdata.strategy import check_choice, plan
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
@@ -22,9 +22,9 @@ from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedErro
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from resumable._options import Options
     from resumable.backends.tfdata.passes import Datasets
     from resumable.backends.tfdata.strategy import Plan
-    from resumable.options import Options
 
 __all__ = ["adapt", "refuse_iterators"]
 
@@ -41,6 +41,10 @@ def adapt(pipeline: Any, options: Options) -> tuple[ReplayBackend, Options]:
     check_pipeline(graph)
     _check_fresh(datasets, graph)
     chosen = plan(graph, source.strategy, assume_pure=source.assume_pure, per_epoch=datasets.per_epoch)
+    if options.resume == "state" and chosen.strategy == "replay":
+        options.refuse("this tf.data pipeline", resume=f"It is replayed: {chosen.reason}.")
+    if options.resume == "replay" and not datasets.per_epoch and is_endless(dataset):
+        options.refuse("an endless tf.data pipeline", resume="Leave repeat() out: the loader goes from epoch to epoch.")
     _say(chosen)
     make = ReplayBackend if chosen.strategy == "replay" else NativeBackend
     identity = _identity(Fingerprint(graph, dataset), options.identity)
@@ -55,7 +59,7 @@ def refuse_iterators(iterator: Any, options: Options) -> NoReturn:  # noqa: ARG0
     """
     raise UnsupportedError(
         f"this is no tf.data.Dataset, but what was made of one: {type(iterator).__qualname__}.\n"
-        "It could be resumed by reading it anew only, and nobody could tell whether it then gives the same. Wrap the "
+        "It could be resumed by reading it again only, and whether it then gives the same is unknown. Wrap the "
         "dataset itself; with several ranks, give each rank one of its own (dataset.shard) and say shard=False."
     )
 
@@ -126,10 +130,10 @@ def _say(chosen: Plan) -> None:
     _log.info("tf.data: resumes by %s: %s", chosen.strategy, chosen.reason)
     if chosen.python:
         warnings.warn(
-            f"this tf.data pipeline runs Python ({', '.join(chosen.python)}), and nobody can see what that does: that "
+            f"this tf.data pipeline runs Python ({', '.join(chosen.python)}), which cannot be looked into: that "
             "a resumed run goes on with the same samples is promised only if it gives the same in every run.\nIt runs "
             "in TensorFlow's threads, where random numbers of the global generators are not seeded. Resuming reads the "
-            "epoch anew up to the place. If it is pure, say so: wrap(tfdata.source(dataset, assume_pure=True)).",
+            "epoch again up to the place. If it is pure, say so: wrap(tfdata.source(dataset, assume_pure=True)).",
             PromiseWarning,
             stacklevel=2,
         )
@@ -148,7 +152,7 @@ def _identity(fingerprint: Fingerprint, name: str | None) -> dict[str, Any]:
 
 
 def _length(dataset: Any) -> int | None:
-    """Return the number of elements; None where it is infinite, or nobody knows it.
+    """Return the number of elements; None where it is infinite or unknown.
 
     Raises:
         ConfigurationError: there is none.

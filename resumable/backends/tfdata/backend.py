@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from resumable.backends.tfdata.passes import Datasets
-    from resumable.backends.tfdata.snapshots import Facts
+    from resumable.backends.tfdata.snapshots import Identity
 
 __all__ = ["NativeBackend", "ReplayBackend"]
 
@@ -39,13 +39,13 @@ _log = logging.getLogger("resumable")
 
 
 class ReplayBackend:
-    """A pipeline that is opened anew and skipped through.
+    """A pipeline that is opened again and skipped through.
 
     Args:
         datasets: gives the dataset of an epoch.
         identity: what tells the pipeline from others.
         strategy: "replay", or how the state is saved.
-        convert: applied to each element that is handed over.
+        convert: applied to each element that is delivered.
         length: elements per epoch; None where TensorFlow does not know it.
     """
 
@@ -91,7 +91,7 @@ class NativeBackend(ReplayBackend):
         self._endless = not self._datasets.per_epoch and is_endless(self._datasets.of(0))
         self._dataset: Any = None  # of all epochs, looked at once
         self._counters: Counters | None = None
-        self._facts: Facts = {}
+        self._sealed_with: Identity = {}
         self._stream: Stream | None = None
         self._warned = False
 
@@ -102,12 +102,12 @@ class NativeBackend(ReplayBackend):
         return self._new(epoch)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return TensorFlow's state behind the element that was given last; nothing between two epochs."""
+        """Return TensorFlow's state after the element that was given last; nothing between two epochs."""
         stream = self._stream
         if stream is None or stream.ended:
             return {"between": True}
         begin = time.perf_counter()
-        sealed = seal(stream.save(), self._facts)
+        sealed = seal(stream.save(), self._sealed_with)
         self._report(len(sealed["state"]), time.perf_counter() - begin)
         return sealed
 
@@ -117,7 +117,7 @@ class NativeBackend(ReplayBackend):
         if snapshot == {"between": True}:
             return iter(())
         stream = self._new(epoch)
-        state = check(snapshot, self._facts)
+        state = check(snapshot, self._sealed_with)
         try:
             stream.restore(state)
         except tf.errors.OpError as error:
@@ -142,7 +142,7 @@ class NativeBackend(ReplayBackend):
         if self._dataset is None or self._datasets.per_epoch:
             dataset = self._checked(epoch)
             graph = Graph(dataset)
-            self._facts = {
+            self._sealed_with = {
                 "tensorflow": tf.__version__,
                 "strategy": self._strategy,
                 "structure": Fingerprint(graph, dataset).structure,

@@ -56,7 +56,7 @@ class _Counter:
         self._count = 0
 
     def set_to(self, count: int) -> None:
-        """Set it to a number of passes, at least 1: an iterator's state has the count behind its own beginning."""
+        """Set it to a number of passes, at least 1: an iterator's state has the count after its own beginning."""
         if self._model is None or count < self._count:
             self._model = tf.raw_ops.AnonymousSeedGenerator(seed=self._seeds[0], seed2=self._seeds[1], reshuffle=True)
             self._count, self._state = 0, None

@@ -25,7 +25,7 @@ _WAYS = {
 
 
 def check_elements(spec: Any, convert: Convert) -> None:
-    """Refuse elements that cannot be handed over.
+    """Refuse elements that cannot be delivered.
 
     Args:
         spec: the `element_spec` of a dataset.

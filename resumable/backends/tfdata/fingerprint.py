@@ -177,7 +177,7 @@ class _Body:
         return _digest([*(self._reference(end) for end in ends), *effects])
 
     def _visit(self, references: Iterable[str]) -> None:
-        """Label all nodes, each behind what feeds it; without recursion, as functions are long."""
+        """Label all nodes, each after what feeds it; without recursion, as functions are long."""
         waiting = [_node_of(one) for one in references]
         while waiting:
             name = waiting[-1]
@@ -231,7 +231,7 @@ def _is_data(tensor: Any) -> bool:
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Tell whether a constant is a value, and no handle of this process."""
+    """Return whether a constant is a value, and no handle of this process."""
     return tensor.dtype not in {tf.resource.as_datatype_enum, tf.variant.as_datatype_enum}
 
 

@@ -76,7 +76,7 @@ class Graph:
         return [operation for operation in self.operations if operation.is_dataset]
 
     def has(self, *ops: str) -> bool:
-        """Tell whether one of these operations is anywhere."""
+        """Return whether one of these operations is anywhere."""
         return any(operation.node.op in ops for operation in self.operations)
 
     def inputs(self, operation: Operation) -> dict[str, str]:
@@ -124,7 +124,7 @@ class Graph:
             return None
         return inputs["seed"], inputs["seed2"], name
 
-    def behind(self, operation: Operation) -> Iterator[Operation]:
+    def after(self, operation: Operation) -> Iterator[Operation]:
         """Yield the operations at the top that feed another one at the top, nearest first."""
         waiting, seen = list(operation.node.input), set[str]()
         while waiting:
@@ -135,7 +135,7 @@ class Graph:
                 waiting += self.top[name].input
 
     def passed_on(self, name: str) -> bool:
-        """Tell whether a dataset at the top that has no end gives one that has none."""
+        """Return whether a dataset at the top that has no end gives one that has none."""
         return self._endless or name not in self.top
 
     def _nodes(self, function: str) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def _serialized(dataset: Any) -> bytes:
         reason = str(error.message).rpartition("}} ")[2]
         raise UnsupportedError(
             f"TensorFlow cannot write down this tf.data pipeline: {reason}\n"
-            "Nobody could tell whether a state belongs to it, nor whether it is random. Wrap the dataset before it is "
+            "Whether a state belongs to it, and whether it is random, is not known then. Wrap the dataset before it is "
             "copied to a device or distributed; give large arrays as files, or as indices that a map reads by."
         ) from error
     graph: bytes = written.numpy()

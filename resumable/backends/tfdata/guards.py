@@ -60,7 +60,7 @@ def check_pipeline(graph: Graph) -> None:
 
 def _reason(graph: Graph, operation: Operation) -> tuple[str, str] | None:
     op = operation.node.op
-    own_order = op.startswith("CacheDataset") and any(reshuffles(graph, one) for one in graph.behind(operation))
+    own_order = op.startswith("CacheDataset") and any(reshuffles(graph, one) for one in graph.after(operation))
     found = {
         _TIME: bool(operation.function) and op == "Timestamp",
         _RANDOM_NUMBERS: bool(operation.function) and _is_stateful(op) and _RANDOM.search(op) is not None,
@@ -76,14 +76,14 @@ def _reason(graph: Graph, operation: Operation) -> tuple[str, str] | None:
 
 
 _TIME = ("it gives the time", "Leave it out of the pipeline.")
-_SERVICE = ("it reads from a tf.data service, whose place nobody here knows", "Read the data in this process.")
+_SERVICE = ("it reads from a tf.data service, whose place is unknown here", "Read the data in this process.")
 _WRITTEN = (
     "it changes a variable or a table, which is no part of the pipeline's state",
     "Use values that belong to the element, such as an index that is zipped to it.",
 )
 _CUT = (
     (
-        "it repeats a shuffle for ever, and something behind it ends the pass, so that the order of the next pass "
+        "it repeats a shuffle for ever, and something after it ends the pass, so that the order of the next pass "
         "depends on how far TensorFlow has read ahead"
     ),
     "Leave out what ends it, and count the steps yourself; or leave repeat() out.",
@@ -123,7 +123,7 @@ _UNORDERED = (
 
 
 def reshuffles(graph: Graph, operation: Operation) -> bool:
-    """Tell whether an operation gives another order in each pass, by a count of the passes that is its state."""
+    """Return whether an operation gives another order in each pass, by a count of the passes that is its state."""
     op, attributes = operation.node.op, operation.node.attr
     if op.startswith(("ShuffleDataset", "ShuffleAndRepeatDataset")):
         again = graph.constant(operation, "reshuffle_each_iteration")
@@ -139,7 +139,7 @@ def repeats(graph: Graph) -> list[int]:
 
 def repeats_shuffle(graph: Graph) -> list[Operation]:
     """Return what lies before a repeat() that repeats a shuffle that counts its passes; nothing where none does."""
-    found = ([repeat, *graph.behind(repeat)] for repeat in _repeats(graph))
+    found = ([repeat, *graph.after(repeat)] for repeat in _repeats(graph))
     repeated = [some for some in found if any(reshuffles(graph, one) for one in some)]
     return [one for some in repeated for one in some if one.is_dataset]
 
@@ -149,12 +149,12 @@ def _repeats(graph: Graph) -> list[Operation]:
 
 
 def runs_generators(graph: Graph) -> bool:
-    """Tell whether it has a Python generator in it (`from_generator`), whose place TensorFlow cannot save."""
+    """Return whether it has a Python generator in it (`from_generator`), whose place TensorFlow cannot save."""
     return graph.has("GeneratorDataset")
 
 
 def python_operations(graph: Graph) -> list[str]:
-    """Return the operations that run Python, which nobody can look into."""
+    """Return the operations that run Python, which cannot be looked into."""
     return sorted({one.node.op for one in graph.operations if one.function and one.node.op in _PYTHON})
 
 
@@ -200,7 +200,7 @@ def _is_cut_repeat(graph: Graph, operation: Operation) -> bool:
     if not operation.is_dataset or "Repeat" not in operation.node.op or graph.constant(operation, "count") != -1:
         return False
     endless = graph.passed_on(operation.node.name)
-    return not endless and any(reshuffles(graph, one) for one in [operation, *graph.behind(operation)])
+    return not endless and any(reshuffles(graph, one) for one in [operation, *graph.after(operation)])
 
 
 def _sloppy(graph: Graph, operation: Operation) -> bool:

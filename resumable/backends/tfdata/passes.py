@@ -23,7 +23,7 @@ class Datasets(Protocol):
 
 
 class Always:
-    """One dataset, iterated anew in each epoch. TensorFlow counts its passes, for shuffles that differ.
+    """One dataset, iterated again in each epoch. TensorFlow counts its passes, for shuffles that differ.
 
     Args:
         dataset: the dataset.
@@ -40,7 +40,7 @@ class Always:
 
 
 class PerEpoch:
-    """A dataset that is built anew for each epoch, so that it does not depend on earlier ones.
+    """A dataset that is built again for each epoch, so that it does not depend on earlier ones.
 
     Args:
         build: takes the epoch and returns the dataset.
@@ -104,5 +104,5 @@ def with_symbolic_state(dataset: Any, *, symbolic: bool) -> Any:
 
 
 def is_endless(dataset: Any) -> bool:
-    """Tell whether a dataset is repeated for ever, so that it has one epoch only."""
+    """Return whether a dataset is repeated for ever, so that it has one epoch only."""
     return int(dataset.cardinality()) == int(tf.data.INFINITE_CARDINALITY)

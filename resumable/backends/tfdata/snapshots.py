@@ -11,9 +11,9 @@ from typing import Any
 
 from resumable.errors import StateFormatError, StateMismatchError
 
-__all__ = ["Facts", "check", "seal"]
+__all__ = ["Identity", "check", "seal"]
 
-Facts = dict[str, str]
+Identity = dict[str, str]
 """Names and values that must be the same in the run that took a snapshot and the one that restores it."""
 
 _HINTS = {
@@ -23,12 +23,12 @@ _HINTS = {
 }
 
 
-def seal(state: bytes, facts: Facts) -> dict[str, Any]:
-    """Return a snapshot: the state, its checksum, and the facts."""
-    return {"state": state, "checksum": _checksum(state), **facts}
+def seal(state: bytes, identity: Identity) -> dict[str, Any]:
+    """Return a snapshot: the state, its checksum, and what it belongs to."""
+    return {"state": state, "checksum": _checksum(state), **identity}
 
 
-def check(snapshot: Any, facts: Facts) -> bytes:
+def check(snapshot: Any, identity: Identity) -> bytes:
     """Return TensorFlow's bytes of a snapshot that belongs to this pipeline.
 
     Raises:
@@ -48,7 +48,7 @@ def check(snapshot: Any, facts: Facts) -> bytes:
             f"  in the checkpoint: {checksum}\n  in this run:       {now} of {len(state)} bytes\n"
             "TensorFlow could crash on them. Load another checkpoint."
         )
-    for name, own in facts.items():
+    for name, own in identity.items():
         if snapshot.get(name) != own:
             raise StateMismatchError(
                 f"the {name} of the tf.data pipeline differs from the checkpoint's, and TensorFlow would restore it "

@@ -36,10 +36,10 @@ def source(
     Args:
         pipeline: a `tf.data.Dataset`, or a function that returns one. A function with a parameter `epoch` is called for
             each epoch, so that none depends on earlier ones; any other one is called once.
-        strategy: how it is resumed: by TensorFlow's "symbolic" or "explicit" state, or by "replay", which reads it anew
+        strategy: how it is resumed: by TensorFlow's "symbolic" or "explicit" state, or by "replay", which rereads it
             up to the place. "auto" takes the first that works.
         assume_pure: the Python functions, variables and tables in it give the same for the same element in every run.
-            Nobody can check that.
+            It cannot be checked.
         convert: what the elements become: "numpy" arrays, or "torch" tensors of their own memory.
 
     Returns:

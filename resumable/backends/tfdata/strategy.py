@@ -1,8 +1,8 @@
-"""How a pipeline is resumed: by one of TensorFlow's two native states, or by building it anew and skipping.
+"""How a pipeline is resumed: by one of TensorFlow's two native states, or by building it again and skipping.
 
 symbolic   small: what each dataset has read, and the elements in shuffle buffers; the rest is computed again
 explicit   large: every element in every buffer, decoded as it is
-replay     a count; the pipeline is read anew up to there
+replay     a count; the pipeline is read again up to there
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Choice", "Plan", "check_choice", "plan"]
 
 Choice = Literal["auto", "symbolic", "explicit", "replay"]
 
-# The datasets whose symbolic state was seen to be exact behind every element. A parallel interleave is none of them:
+# The datasets whose symbolic state was seen to be exact after every element. A parallel interleave is none of them:
 # TensorFlow (2.21) restores it into a pipeline that waits for itself, at some places and for ever.
 _SYMBOLIC = {
     *("AssertCardinality", "Batch", "Concatenate", "DirectedInterleave", "Filter", "FlatMap", "Interleave", "Map"),
@@ -34,7 +34,7 @@ _SYMBOLIC = {
     *("Shuffle", "Skip", "TFRecord", "Take", "TakeWhile", "Tensor", "TensorSlice", "TextLine", "Unbatch", "Zip"),
 }
 
-# Behind these, a shuffle that is repeated was seen to keep its count in the symbolic state, wherever it was taken.
+# After these, a shuffle that is repeated was seen to keep its count in the symbolic state, wherever it was taken.
 _KEEPING = {"Batch", "FlatMap", "Interleave", "Map", "Options", "Prefetch", "Range", "Repeat", "Shuffle"} | {
     *("Tensor", "TensorSlice")
 }
@@ -74,7 +74,7 @@ def plan(graph: Graph, choice: Choice, *, assume_pure: bool, per_epoch: bool) ->
         graph: of the pipeline.
         choice: what the user asked for.
         assume_pure: the user says that its Python functions, tables and variables give the same each time.
-        per_epoch: it is built anew for each epoch.
+        per_epoch: it is built again for each epoch.
 
     Raises:
         UnsupportedError: what was asked for does not work, or nothing does.
@@ -101,7 +101,7 @@ def _best(graph: Graph, *, assume_pure: bool) -> Plan:
     if runs_generators(graph):
         return Plan("replay", "TensorFlow cannot save the place of a Python generator (from_generator)", doubtful)
     if doubtful:
-        return Plan("replay", f"nobody can see whether {', '.join(python)} keeps a state of its own", doubtful)
+        return Plan("replay", f"whether {', '.join(python)} keeps a state of its own cannot be seen", doubtful)
     other = _not_symbolic(graph)
     if other:
         return Plan("explicit", f"{', '.join(other)} cannot be relied on to restore a symbolic state")
@@ -130,7 +130,7 @@ def _check_replay(graph: Graph, chosen: Plan, *, per_epoch: bool) -> None:
     if again and not per_epoch:
         raise UnsupportedError(
             f"this tf.data pipeline is to be resumed by replay ({chosen.reason}), but {', '.join(again)} gives another "
-            "order in each epoch, which TensorFlow counts.\nA replay would begin to count anew. Give a function that "
+            "order in each epoch, which TensorFlow counts.\nA replay would count from zero. Give a function that "
             "builds the pipeline for an epoch: wrap(tfdata.source(build)) with "
             "def build(epoch): ... .shuffle(1000, seed=epoch); or shuffle(..., reshuffle_each_iteration=False)."
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from resumable.backends.tfds.backend import TfdsBackend
@@ -11,7 +10,7 @@ from resumable.backends.tfds.source import TfdsSource
 from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from resumable.options import Options
+    from resumable._options import Options
 
 __all__ = ["adapt", "guard"]
 
@@ -25,7 +24,7 @@ def adapt(thing: Any, options: Options) -> tuple[TfdsBackend, Options]:
     if hasattr(thing, "as_dataset"):
         raise UnsupportedError(
             f"this is the builder of {thing.info.full_name}, which has the splits {', '.join(thing.info.splits)}.\n"
-            "Nobody could tell which of them to read. Wrap resumable.backends.tfds.source(builder, split), or for a "
+            "Which of them to read is not known. Wrap resumable.backends.tfds.source(builder, split), or for a "
             "DataLoader give it that as its dataset."
         )
     options.refuse(
@@ -33,7 +32,8 @@ def adapt(thing: Any, options: Options) -> tuple[TfdsBackend, Options]:
         shard="The ranks get disjoint samples by their index, whatever the files are.",
     )
     source = thing if isinstance(thing, TfdsSource) else guard(thing)
-    return TfdsBackend(source, options), replace(options, randomness=options.randomness or "sample")
+    options = options.decided()
+    return TfdsBackend(source, options), options
 
 
 def guard(source: Any) -> GuardedSource:

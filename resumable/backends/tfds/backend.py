@@ -8,25 +8,27 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resumable.backends.tfds.collate import stack
-from resumable.closing import may_wait
-from resumable.faults import point
-from resumable.naming import identity_of
+import numpy as np
+
+from resumable._fetch.closing import may_wait
+from resumable._fetch.reader import Reader, indices_of
+from resumable._naming import identity_of
+from resumable._randomness.idle import Seeding
+from resumable.errors import DataError
+from resumable.failpoints import point
 from resumable.protocols import Capabilities
-from resumable.reading import Reader, indices_of
-from resumable.seeding import Seeding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
 
-    from resumable.options import Options
+    from resumable._options import Options
     from resumable.protocols import Request
 
 __all__ = ["TfdsBackend"]
 
 _AHEAD = 3  # batches that are begun before they are asked for
-_TOGETHER = 8  # samples that a thread reads at a time: handing over each by itself takes 50 microseconds
+_TOGETHER = 8  # samples that a thread reads at a time: passing on each by itself takes 50 microseconds
 
 
 class TfdsBackend:
@@ -46,7 +48,8 @@ class TfdsBackend:
         self._source, self._transform = source, options.transform
         self._collate = None if options.batch_size is None else options.collate or stack
         self._plain = options.transform is None and self._collate is stack
-        self._randomness, self._seeding = options.randomness or "sample", Seeding()
+        assert options.randomness is not None
+        self._randomness, self._seeding = options.randomness, Seeding()
         self.length = len(source)
         self.identity = identity_of(source, options.identity)
         self.capabilities = Capabilities(hints=source.resumable_hints)
@@ -155,3 +158,34 @@ class _Ahead:
         ready = self._jobs and self._jobs[0].sample == index and type(self._jobs[0].sample) is type(index)
         sample = self._jobs.popleft().result() if ready else self._source[index]
         return sample if self._transform is None else self._transform(sample)
+
+
+def stack(samples: list[Any], where: str = "") -> Any:
+    """Stack samples along a new first axis.
+
+    Args:
+        samples: nested dicts and tuples of arrays and numbers, all alike. Strings and bytes
+            give lists.
+        where: name of the part, for messages.
+
+    Raises:
+        DataError: a part has another shape in some samples.
+    """
+    first = samples[0]
+    if isinstance(first, dict):
+        return {name: stack([sample[name] for sample in samples], f"{where}/{name}".strip("/")) for name in first}
+    if isinstance(first, tuple):
+        return tuple(
+            stack(list(part), f"{where}/{number}".strip("/")) for number, part in enumerate(zip(*samples, strict=True))
+        )
+    if isinstance(first, (str, bytes)):
+        return samples
+    arrays = [np.asarray(sample) for sample in samples]
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1:
+        raise DataError(
+            f"the samples of a batch have different shapes in {where or 'their only part'}: "
+            f"{', '.join(map(str, sorted(shapes)[:4]))}.\nThey fit into no array. Give wrap(..., transform=...) that "
+            "makes them alike, or collate=list to get lists of samples."
+        )
+    return np.stack(arrays)

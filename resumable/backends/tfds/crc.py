@@ -23,7 +23,7 @@ _BYTE, _LOW = np.uint32(8), np.uint32(0xFF)
 def masked_crcs(messages: NDArray[np.uint8]) -> _Words:
     """Compute the masked checksums of messages of one length; `(messages, bytes)` gives `(messages,)`."""
     registers = np.full(len(messages), _ONES)
-    return _mask(_feed(registers, messages) ^ _ONES)
+    return _mask(_absorb(registers, messages) ^ _ONES)
 
 
 def masked_crc(message: bytes) -> int:
@@ -41,13 +41,13 @@ def masked_crc(message: bytes) -> int:
     padded = np.zeros(rows * _ROW, np.uint8)
     padded[-len(message) :] = np.frombuffer(message, np.uint8)
     padded[-len(message) :][:4] ^= np.uint8(0xFF)  # the same as a register that begins with ones
-    registers, level = _feed(np.zeros(rows, np.uint32), padded.reshape(rows, _ROW)), 0
+    registers, level = _absorb(np.zeros(rows, np.uint32), padded.reshape(rows, _ROW)), 0
     while len(registers) > 1:
         registers, level = _shift(registers[::2], level) ^ registers[1::2], level + 1
     return int(_mask(registers ^ _ONES)[0])
 
 
-def _feed(registers: _Words, messages: NDArray[np.uint8]) -> _Words:
+def _absorb(registers: _Words, messages: NDArray[np.uint8]) -> _Words:
     table = _table()
     for column in np.ascontiguousarray(messages.T):
         registers = table[(registers ^ column) & _LOW] ^ (registers >> _BYTE)
@@ -75,9 +75,9 @@ def _shift(registers: _Words, level: int) -> _Words:
 
 @cache
 def _shift_tables(level: int) -> _Words:
-    """Return what each byte of a register becomes behind those zero bytes; shape `(4, 256)`."""
+    """Return what each byte of a register becomes after those zero bytes; shape `(4, 256)`."""
     values = np.arange(256, dtype=np.uint32)
     bytes_of = np.stack([values << np.uint32(8 * place) for place in range(4)])
     if level:
         return _shift(_shift(bytes_of, level - 1), level - 1)
-    return _feed(bytes_of.ravel(), np.zeros((1024, _ROW), np.uint8)).reshape(4, 256)
+    return _absorb(bytes_of.ravel(), np.zeros((1024, _ROW), np.uint8)).reshape(4, 256)

@@ -44,7 +44,7 @@ class Decoding:
     """Makes samples of records; the features are read from `features.json` where the first record is decoded.
 
     Args:
-        folder: of the prepared data set.
+        folder: of the prepared dataset.
         decode: "cv2", "pil", "none" (images stay as they are in the file) or "tf".
         fields: the top-level features to decode; None: all.
         structure: what a sample is made of: nested tuples and dicts with names of features; None: a dict of all fields.
@@ -108,7 +108,7 @@ def _arrange(values: Any, structure: Any) -> Any:
 
 
 def _images(feature: Any, kind: type) -> Iterator[Any]:
-    """Find the images among features, also those in sequences and nested data sets."""
+    """Find the images among features, also those in sequences and nested datasets."""
     if isinstance(feature, kind):
         yield feature
     elif hasattr(feature, "feature"):

@@ -1,4 +1,4 @@
-"""Processes forked behind the first use of array_record or TensorFlow, in which reading crashes or hangs: refused.
+"""Processes forked after the first use of array_record or TensorFlow, in which reading crashes or hangs: refused.
 
 The package's first reader starts a pool of 64 threads for the whole process. A fork copies the pool without its
 threads, and a read in the child waits for them, or ends with a segmentation fault. A writer starts a single thread, to
@@ -35,7 +35,7 @@ def check_threads(*, inherited: bool = False) -> None:
     global _begun_in  # noqa: PLW0603  # the pool, too, is one for the whole process
     if inherited or not {_begun_in, _forked_with_pool} <= {None, os.getpid()}:
         raise UnsupportedError(
-            "this process was forked behind a use of array_record files, and cannot read them.\n"
+            "this process was forked after a use of array_record files, and cannot read them.\n"
             "array_record keeps threads that a fork leaves behind, so that a read crashes or hangs. Read and write "
             "nothing before the workers start (shapes and types are in builder.info.features), or make the DataLoader "
             'with multiprocessing_context="forkserver" or "spawn", or prepare the data as TFRecord files.'
@@ -51,7 +51,7 @@ def check_tensorflow() -> None:
     """
     if _forked_with_tensorflow not in {None, os.getpid()}:
         raise UnsupportedError(
-            'this process was forked behind a use of TensorFlow, and cannot decode with it (reader="tf").\n'
+            'this process was forked after a use of TensorFlow, and cannot decode with it (reader="tf").\n'
             "TensorFlow keeps threads that a fork leaves behind, so that it would wait for them for ever. Read nothing "
             "and use no TensorFlow before the workers start, or make the DataLoader with "
             'multiprocessing_context="forkserver" or "spawn", or use reader="index", which does without TensorFlow.'

@@ -30,7 +30,7 @@ def default_folder() -> Path:
 def find_index(path: str, folder: Path | None) -> NDArray[np.int64]:
     """Load the index of a file, or build it and keep it.
 
-    One that belongs to a file of another size or time, or is damaged, is built anew. Where the folder cannot be written
+    One that belongs to a file of another size or time, or is damaged, is rebuilt. Where the folder cannot be written
     to, the index is kept in memory only.
 
     Args:

@@ -20,7 +20,7 @@ __all__ = ["HINTS", "Layout", "Run", "layout_of"]
 HINTS = {
     "decode": "Other decoders give other pixels. Give the source the decoder of the run that saved it.",
     "fields": "Give the source the fields of the run that saved it.",
-    "layout": "The data set was written into other shards. Give the files that the run was started with.",
+    "layout": "The dataset was written into other shards. Give the files that the run was started with.",
 }
 _LONGEST = 120  # characters of a split's description in a state
 
@@ -40,9 +40,9 @@ class Layout:
 
     Args:
         runs: where they lie.
-        folder: of the prepared data set, with its `features.json`.
+        folder: of the prepared dataset, with its `features.json`.
         file_format: "tfrecord", "array_record", ...
-        identity: data set, version, split, features and shards, as plain values.
+        identity: dataset, version, split, features and shards, as plain values.
     """
 
     runs: tuple[Run, ...]
@@ -71,7 +71,7 @@ def layout_of(info: Any, split: Any, folder: str) -> Layout:
     Args:
         info: the `DatasetInfo`.
         split: a name, a slice such as `"train[10%:50%]"`, a sum of them, or an object of TensorFlow Datasets.
-        folder: of the prepared data set.
+        folder: of the prepared dataset.
 
     Raises:
         ConfigurationError: there is no such split, or it is not prepared.
@@ -97,7 +97,7 @@ def _instructions(info: Any, split: Any) -> Iterable[Any]:
         return list(info.splits[split].file_instructions)
     except (KeyError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
         raise ConfigurationError(
-            f"the data set {info.full_name} has no split {split!r}: {error}\nThere would be nothing to read. "
+            f"the dataset {info.full_name} has no split {split!r}: {error}\nThere would be nothing to read. "
             f"Its splits are {known}; a slice is for instance 'train[10%:50%]'."
         ) from error
 
@@ -139,7 +139,7 @@ def _features(folder: str, info: Any) -> Any:
     file = Path(folder, "features.json")
     if not file.is_file():
         raise ConfigurationError(
-            f"the data set {info.full_name} is not prepared: there is no {file}.\nNothing could be read. Call "
+            f"the dataset {info.full_name} is not prepared: there is no {file}.\nNothing could be read. Call "
             "builder.download_and_prepare(), or give the data_dir in which it is; the files must be on a local disk."
         )
     return json.loads(file.read_text())

@@ -43,10 +43,10 @@ def source(  # noqa: PLR0913  # every option has a default
     index_dir: str | os.PathLike[str] | Literal[False] | None = None,
     threads: int | None = None,
 ) -> TfdsSource:
-    """Open a split of a data set of TensorFlow Datasets, to be read by index.
+    """Open a split of a dataset of TensorFlow Datasets, to be read by index.
 
     Args:
-        dataset: a builder, the folder of a prepared data set (with its `dataset_info.json`), or the name of one in
+        dataset: a builder, the folder of a prepared dataset (with its `dataset_info.json`), or the name of one in
             `data_dir`.
         split: a name, a slice such as `"train[10%:50%]"`, a sum of them, one of `tfds.even_splits`, or a
             `tfds.core.ReadInstruction`.
@@ -56,7 +56,7 @@ def source(  # noqa: PLR0913  # every option has a default
             them by TensorFlow, bit for bit as `as_dataset` does.
         decode: how images are decoded: "cv2", "pil", "none" (the encoded bytes), or with the reader "tf" always "tf".
             By default "cv2" where OpenCV is installed, else "pil". The name is part of the state, as pixels differ.
-        as_supervised: samples are tuples, as the data set declares them, instead of dicts with sorted names.
+        as_supervised: samples are tuples, as the dataset declares them, instead of dicts with sorted names.
         fields: the features to decode; by default all.
         add_tfds_id: add the field `tfds_id`, the sample's name.
         mark_padding: add `valid` to each sample (to a tuple as its last part): False where it only fills up the last
@@ -70,7 +70,7 @@ def source(  # noqa: PLR0913  # every option has a default
 
     Raises:
         MissingDependencyError: a package is not installed; the message has the command.
-        ConfigurationError: there is no such data set, split, field or option.
+        ConfigurationError: there is no such dataset, split, field or option.
         UnsupportedError: the files are of a format that cannot be read by index.
     """
     _check_options(reader, repeats, threads)
@@ -115,7 +115,7 @@ def _check_options(reader: str, repeats: int, threads: int | None) -> None:
 
 
 def _find(dataset: Any, data_dir: Any) -> tuple[Any, str]:
-    """Return the `DatasetInfo` and the folder of a data set."""
+    """Return the `DatasetInfo` and the folder of a dataset."""
     if importlib.util.find_spec("tensorflow_datasets") is None:
         raise MissingDependencyError(
             f"tensorflow_datasets is not installed.\nInstall it: {pip_install('tfds')} (it needs no TensorFlow)"
@@ -132,9 +132,9 @@ def _find(dataset: Any, data_dir: Any) -> tuple[Any, str]:
         builder = tfds.builder(os.fspath(dataset), data_dir=None if data_dir is None else os.fspath(data_dir))
     except Exception as error:
         raise ConfigurationError(
-            f"there is no data set {os.fspath(dataset)!r} in {data_dir or 'the default data_dir'}: "
+            f"there is no dataset {os.fspath(dataset)!r} in {data_dir or 'the default data_dir'}: "
             f"{type(error).__name__}: {error}\nNothing could be read. Give a builder, the name and data_dir of a "
-            "prepared data set, or its folder: the one with dataset_info.json."
+            "prepared dataset, or its folder: the one with dataset_info.json."
         ) from error
     return builder.info, os.fspath(builder.data_dir)
 
@@ -144,7 +144,7 @@ def _records(layout: Layout, reader: str, where: Path | None, *, verify: bool) -
     if layout.file_format not in {"tfrecord", "array_record"}:
         raise UnsupportedError(
             f"the files of {layout.folder} are in the format {layout.file_format}, which has no reader by index here.\n"
-            "Only tfrecord and array_record have. Prepare the data set in one of them, or convert its files: "
+            "Only tfrecord and array_record have. Prepare the dataset in one of them, or convert its files: "
             "python -m tensorflow_datasets.scripts.convert_format --help."
         )
     if wanted != layout.file_format:

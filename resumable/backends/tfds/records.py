@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ArrayRecords", "TFRecords"]
 
-_OPEN_FILES = 256  # at most; systems allow a process about 1000, and some data sets have more shards
+_OPEN_FILES = 256  # at most; systems allow a process about 1000, and some datasets have more shards
 
 
 class TFRecords:
@@ -35,13 +35,13 @@ class TFRecords:
         self._layout, self._folder, self._verify = layout, index_folder, verify
         self._indices: dict[str, Any] = {}
         self._lock, self._process = threading.Lock(), os.getpid()
-        self._open = lru_cache(_OPEN_FILES)(self._open_file)  # a file that is dropped is closed behind its last read
+        self._open = lru_cache(_OPEN_FILES)(self._open_file)  # a file that is dropped is closed after its last read
 
     def __getstate__(self) -> dict[str, Any]:
         return {"layout": self._layout, "index_folder": self._folder, "verify": self._verify}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]  # opened anew in the process that reads
+        self.__init__(**state)  # type: ignore[misc]  # opened again in the process that reads
 
     def __getitem__(self, index: int) -> bytes:
         run, record = self._layout.locate(index)
@@ -59,7 +59,7 @@ class TFRecords:
             raise DataError(
                 f"the file {run.path} has {len(index) - 1} records, but dataset_info.json says {run.total}.\n"
                 "Other samples would be read than those that were asked for. Copy the files again, or prepare the data "
-                "anew."
+                "again."
             )
         return run.total
 
@@ -84,7 +84,7 @@ class ArrayRecords:
         return {"layout": self._layout}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]  # opened anew in the process that reads
+        self.__init__(**state)  # type: ignore[misc]  # opened again in the process that reads
 
     def __getitem__(self, index: int) -> bytes:
         forks.check_threads()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
+from resumable._order.plan import Padding
 from resumable.backends.tfds.layout import HINTS
 from resumable.backends.tfds.records import TFRecords
-from resumable.schedule import Padding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ __all__ = ["TfdsSource"]
 
 
 class TfdsSource(_Base):
-    """A split of a data set, read by index. `resumable.backends.tfds.source` makes it.
+    """A split of a dataset, read by index. `resumable.backends.tfds.source` makes it.
 
     Give it to `resumable.wrap`, or to a `DataLoader` as its dataset. It can be pickled, and each process opens the
     files for itself.

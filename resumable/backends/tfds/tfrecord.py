@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["TFRecordFile", "build_index"]
 
 _HEADER, _FOOTER = 12, 4
-_REMEDY = "Its samples could not be told apart. Copy the file again from where it came from, or prepare the data anew."
+_HINT = "Its samples could not be told apart. Copy the file again from where it came from, or prepare the data again."
 _length = struct.Struct("<Q").unpack_from
 _checksum = struct.Struct("<I").unpack_from
 
@@ -75,7 +75,7 @@ def _verify_lengths(path: str, data: mmap.mmap, index: NDArray[np.int64]) -> Non
 
 
 def _refuse(path: str, record: int, what: str, where: str) -> NoReturn:
-    raise DataError(f"record {record} of the file {path} {what}: {where}.\n{_REMEDY}")
+    raise DataError(f"record {record} of the file {path} {what}: {where}.\n{_HINT}")
 
 
 class TFRecordFile:

@@ -8,17 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, IterDataPipe, MapDataPipe
 
+from resumable._checks import length_of
+from resumable._fetch.lost_buffers import replayed
+from resumable._fetch.reader import Reader
+from resumable._naming import name_of
+from resumable._registry import find_dataset
+from resumable.backends.torch.custom import CustomOrderBackend
 from resumable.backends.torch.indexed import TorchBackend
-from resumable.backends.torch.kept import KeptOrderBackend
-from resumable.backends.torch.order import find_order, is_plain_batch_sampler, is_torchs_own
+from resumable.backends.torch.misuse import refuse_misuse, warn_of_state
+from resumable.backends.torch.order import Order, find_order, is_plain_batch_sampler, is_torchs_own
 from resumable.backends.torch.stream import TorchStreamBackend
+from resumable.backends.torch.worker_stream import has_state
 from resumable.errors import PromiseWarning, UnsupportedError
-from resumable.reading import Reader
-from resumable.registry import find_dataset
 from resumable.samplers.base import check_length
 
 if TYPE_CHECKING:
-    from resumable.options import Options
+    from resumable._options import Options
+    from resumable._order.plan import Tail
+    from resumable._order.world import World
     from resumable.protocols import Backend
 
 __all__ = ["adapt"]
@@ -26,6 +33,7 @@ __all__ = ["adapt"]
 
 def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] | None:
     """Adapt a `DataLoader`; None where a subclass iterates in a way of its own."""
+    refuse_misuse(loader)
     if _iterates_its_own_way(type(loader)) and not is_torchs_own(loader):
         return None
     _check(loader, options)
@@ -33,7 +41,12 @@ def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] 
         options.refuse(
             "a DataLoader over an IterableDataset", sampler=_OWN_ORDER, tail="Give drop_last to the DataLoader."
         )
-        return TorchStreamBackend(loader, options), replace(options, randomness=options.randomness or "sample")
+        if has_state(loader.dataset):
+            options = replayed(loader.dataset, type(loader.dataset).__qualname__, options)
+        options = options.decided()
+        return TorchStreamBackend(loader, options), replace(
+            options, resume=None
+        )  # it replays by itself, in the workers
     return _adapt_map_style(loader, options)
 
 
@@ -69,7 +82,13 @@ def _check(loader: DataLoader[Any], options: Options) -> None:
 
 
 def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options]:
-    length = check_length(len(loader.dataset), "the length of the data")  # type: ignore[arg-type]  # map-style has one
+    options.refuse(
+        "a DataLoader over a map-style dataset", resume="It goes to any place without reading what is before."
+    )
+    length = check_length(
+        length_of(loader.dataset, f"the dataset {name_of(loader.dataset, None)}"), "the length of the data"
+    )
+    warn_of_state(loader.dataset)
     sampler, batch_size, drop_last = _batching(loader)
     if sampler is None:
         options.refuse(
@@ -86,17 +105,35 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
         layers = (sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
         aware = any(isinstance(layer, DistributedSampler) for layer in layers)
         shard = False if aware and options.shard is None else options.shard
-        return KeptOrderBackend(loader, reader, options), replace(options, shard=shard)
-    drop_last = drop_last or (order is not None and order.drop_last)
-    pads = order is not None and order.pads and not drop_last
+        return CustomOrderBackend(loader, reader, options), replace(options, shard=shard)
+    world = options.world or (order and order.world)
+    tail, made_before = _tails(order, world, batch_size, drop_last=drop_last)
+    older = None if options.tail else made_before
     options = replace(
         options,
         batch_size=batch_size,
         sampler=options.sampler or (order and order.sampler),
-        tail=options.tail or ("drop" if drop_last or batch_size is None else "pad" if pads else "partial"),
-        world=options.world or (order and order.world),
-    )
-    return TorchBackend(loader, reader, options, length), options
+        world=world,
+    ).decided(tail=tail)
+    return TorchBackend(loader, reader, options, length, older), options
+
+
+def _tails(order: Order | None, world: World | None, batch_size: int | None, *, drop_last: bool) -> tuple[Tail, Tail]:
+    """Return the tail of a `DataLoader`, and the one that earlier versions made of it."""
+    if order is None or order.tails is None or world is None:
+        tail: Tail = "drop" if drop_last or batch_size is None else "partial"
+        return tail, tail
+    tails = order.tails
+    if not drop_last:
+        return tails.keeping, tails.older if batch_size else "drop"
+    if tails.keeping == "pad_ranks" and batch_size and _fills_up(order.sampler.length, world.size, batch_size):
+        return "pad", "drop"
+    return tails.dropping, "drop"
+
+
+def _fills_up(length: int, ranks: int, batch_size: int) -> bool:
+    """Return whether samples that are repeated to give each rank as many make another whole batch of the last ones."""
+    return -(-length // ranks) // batch_size > length // (ranks * batch_size)
 
 
 def _batching(loader: DataLoader[Any]) -> tuple[Any, int | None, bool]:
@@ -123,14 +160,15 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
             PromiseWarning,
             stacklevel=6,
         )
-    randomness = options.randomness or ("batch" if together else "sample")
+    randomness = options.decided(randomness="batch" if together else "sample").randomness
+    assert randomness is not None
     collate = loader.collate_fn
     reader = Reader(dataset, collate if collates else _First(collate), randomness, together)
     return reader, replace(options, randomness=randomness)
 
 
 def _reads_together(dataset: Any) -> bool:
-    """Tell whether a dataset reads batches; torch's own Subset has the method for every dataset inside of it."""
+    """Return whether a dataset reads batches; torch's own Subset has the method for every dataset inside of it."""
     inner = getattr(dataset, "dataset", None) if type(dataset).__module__ == "torch.utils.data.dataset" else None
     if inner is not None:
         return _reads_together(inner)

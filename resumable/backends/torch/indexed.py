@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import get_worker_info
-
+from resumable._fetch.workers import RequestDataset
+from resumable._naming import identity_of
 from resumable.backends.torch.engine import Engine, WorkerSetup
-from resumable.naming import identity_of
 from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
@@ -16,11 +15,17 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader
 
-    from resumable.options import Options
+    from resumable._fetch.reader import Reader
+    from resumable._options import Options
+    from resumable._order.plan import Tail
     from resumable.protocols import Request
-    from resumable.reading import Reader
 
-__all__ = ["RequestDataset", "TorchBackend"]
+__all__ = ["TorchBackend", "make_engine", "shown"]
+
+
+def shown(loader: DataLoader[Any], *also: str) -> dict[str, Any]:
+    """Return what a Loader shows of a `DataLoader`."""
+    return {name: getattr(loader, name) for name in ("batch_size", "num_workers", "collate_fn", *also)}
 
 
 class TorchBackend:
@@ -31,17 +36,21 @@ class TorchBackend:
         reader: reads a request where the samples are read.
         options: seed and identity.
         length: number of samples of the dataset.
+        older_tail: the tail that earlier versions made of the same loader.
     """
 
     kind = "torch-map"
 
-    def __init__(self, loader: DataLoader[Any], reader: Reader, options: Options, length: int) -> None:
-        self._engine = Engine(loader, RequestDataset(reader), WorkerSetup(loader.worker_init_fn))
+    def __init__(
+        self, loader: DataLoader[Any], reader: Reader, options: Options, length: int, older_tail: Tail | None = None
+    ) -> None:
+        self._engine = make_engine(loader, reader)
         self._reader, self._seed = reader, options.seed
         self._here = loader.num_workers == 0 and not loader.pin_memory
         self.length = length
         self.identity = identity_of(reader.source, options.identity)
-        self.capabilities = Capabilities(hints=getattr(reader.source, "resumable_hints", {}))
+        hints = getattr(reader.source, "resumable_hints", {})
+        self.capabilities = Capabilities(hints=hints, older_tail=older_tail, shows=shown(loader, "dataset"))
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request; without workers, past the `DataLoader` and what it costs."""
@@ -54,17 +63,7 @@ class TorchBackend:
             yield from self._engine.run(chain([first], source), seed=self._seed, epoch=first.epoch)
 
 
-class RequestDataset:
-    """What a worker sees: a dataset whose index is a whole request and whose sample is a whole batch."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-
-    @property
-    def user_dataset(self) -> Any:
-        """The user's dataset, without what was put around it for its care."""
-        return getattr(self._reader.source, "user_dataset", self._reader.source)
-
-    def __getitem__(self, request: Request) -> Any:
-        """Read a request; in the training process without touching its generators."""
-        return self._reader.read_isolated(request) if get_worker_info() is None else self._reader.read(request)
+def make_engine(loader: DataLoader[Any], reader: Reader) -> Engine:
+    """Return what reads requests with the workers of a `DataLoader`, or in this process where it has none."""
+    dataset = RequestDataset(reader, in_worker=loader.num_workers > 0)
+    return Engine(loader, dataset, WorkerSetup(loader.worker_init_fn))

@@ -13,25 +13,36 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from resumable._order.world import World
 from resumable.backends.torch.sampler import ResumableSampler
 from resumable.samplers import Sequential, Shuffle, Subset, Uniform, Weighted
-from resumable.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from resumable._order.plan import Tail
     from resumable.samplers import Sampler
 
-__all__ = ["Order", "find_order", "is_plain_batch_sampler", "is_torchs_own"]
+__all__ = ["Order", "Tails", "find_order", "is_plain_batch_sampler", "is_torchs_own"]
 
 
 class Order(NamedTuple):
-    """What a torch sampler means: an order, and what `DistributedSampler` adds to it."""
+    """What a torch sampler means: an order, and what a sampler that divides it among ranks adds to it."""
 
     sampler: Sampler
     world: World | None = None
-    pads: bool = False
-    drop_last: bool = False
+    tails: Tails | None = None
+
+
+class Tails(NamedTuple):
+    """How a sampler that divides an epoch among ranks ends it, in a `DataLoader` that keeps its last batch or drops it.
+
+    `older` is the tail that earlier versions made of it, whose states go on with it.
+    """
+
+    keeping: Tail
+    dropping: Tail
+    older: Tail
 
 
 def find_order(sampler: Any, length: int, seed: int) -> Order | None:
@@ -50,12 +61,12 @@ def find_order(sampler: Any, length: int, seed: int) -> Order | None:
 
 
 def is_torchs_own(thing: Any) -> bool:
-    """Tell whether a loader or sampler is torchdata's stateful twin of one of torch's: the same meaning and options."""
+    """Return whether a loader or sampler is torchdata's stateful twin of torch's: the same meaning and options."""
     return type(thing).__module__.startswith("torchdata.stateful_dataloader.")
 
 
 def is_plain_batch_sampler(batches: Any) -> bool:
-    """Tell whether a batch sampler just cuts what its sampler gives into batches."""
+    """Return whether a batch sampler just cuts what its sampler gives into batches."""
     return type(batches) is BatchSampler or (isinstance(batches, BatchSampler) and is_torchs_own(batches))
 
 
@@ -71,9 +82,8 @@ def _random(sampler: Any, length: int, seed: int) -> Order:
 
 def _distributed(sampler: Any, length: int, seed: int) -> Order:
     order: Sampler = Shuffle(length, seed=seed) if sampler.shuffle else Sequential(length)
-    return Order(
-        order, World(sampler.rank, sampler.num_replicas), pads=not sampler.drop_last, drop_last=sampler.drop_last
-    )
+    tails = Tails("drop_ranks", "drop", "drop") if sampler.drop_last else Tails("pad_ranks", "drop", "pad")
+    return Order(order, World(sampler.rank, sampler.num_replicas), tails)
 
 
 def _subset(sampler: Any, length: int, seed: int) -> Order:  # noqa: ARG001  # one signature for all
@@ -87,8 +97,8 @@ def _weighted(sampler: Any, length: int, seed: int) -> Order | None:  # noqa: AR
 
 
 def _ours(sampler: Any, length: int, seed: int) -> Order:  # noqa: ARG001  # one signature for all
-    last = sampler.drop_last
-    return Order(sampler.order, World(sampler.rank, sampler.num_replicas), pads=not last, drop_last=last)
+    tails = Tails("drop", "drop", "drop") if sampler.drop_last else Tails("pad", "drop", "pad")
+    return Order(sampler.order, World(sampler.rank, sampler.num_replicas), tails)
 
 
 _TRANSLATIONS: dict[type, Callable[[Any, int, int], Order | None]] = {

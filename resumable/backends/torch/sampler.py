@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import DistributedSampler
 
+from resumable._options import check_batch_size
+from resumable._order.cursor import Cursor
+from resumable._order.plan import Schedule, share
+from resumable._order.world import World
 from resumable._state import check_same
 from resumable.backends.torch.sampler_state import FORMAT, SamplerState, facts_of, parse
-from resumable.cursor import Cursor
 from resumable.errors import ConfigurationError, StateMismatchError
-from resumable.options import check_batch_size
 from resumable.samplers import Sequential, Shuffle
 from resumable.samplers.base import check_length
-from resumable.schedule import Schedule, share
-from resumable.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sized
 
-    from resumable.keyed import IntArray
+    from resumable._randomness.keyed import IntArray
     from resumable.samplers import Sampler
 
 __all__ = ["ResumableSampler"]
@@ -72,7 +72,7 @@ class ResumableSampler(DistributedSampler[int]):
 
     Attributes:
         epoch: that of the current pass, or of the first one after a load: where a resumed loop has to begin.
-        order: the sampler of `resumable.samplers` behind it.
+        order: the sampler of `resumable.samplers` that it asks.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  # those of DistributedSampler, in its order
@@ -113,13 +113,13 @@ class ResumableSampler(DistributedSampler[int]):
             yield index
 
     def __len__(self) -> int:
-        """Count this rank's indices of a whole epoch, of which some may be behind; the same on every rank."""
+        """Count this rank's indices of a whole epoch, of which some may be done; the same on every rank."""
         return self.num_samples
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next pass gives; for the current epoch, the place that was loaded is kept.
 
-        After a state that was taken behind the last index of an epoch, nothing of that epoch is left: the pass is empty
+        After a state that was taken after the last index of an epoch, nothing of that epoch is left: the pass is empty
         if it is set all the same. Begin the loop at `sampler.epoch`, which is the next one then.
 
         Args:
@@ -175,7 +175,7 @@ class ResumableSampler(DistributedSampler[int]):
         """
         state = parse(state_dict)
         own = facts_of({**self.order.spec(), "drop_last": self.drop_last})
-        check_same(state.facts, own, strict=strict)
+        check_same(state.fingerprint, own, strict=strict)
         self._check_within(state)
         self._pass = _Pass(state.cursor, state.within)
         self.epoch = state.cursor.epoch + self._schedule.finished(state.cursor)
@@ -224,7 +224,7 @@ class ResumableSampler(DistributedSampler[int]):
         return np.concatenate([self.order.indices(piece.epoch, piece.start, piece.stop) for piece in pieces])
 
     def _place(self, current: _Pass, requested: int) -> tuple[Cursor, int]:
-        """Return the place behind a number of this rank's indices: the cursor, and the indices after it."""
+        """Return the place after a number of this rank's indices: the cursor, and the indices after it."""
         batches, within = divmod(current.within + requested, self._per_rank)
         start = current.start
         position = start.position + batches * self._schedule.global_batch
@@ -261,7 +261,7 @@ class ResumableSampler(DistributedSampler[int]):
         stored, own = (state.batch_size, state.world_size), (self._per_rank, self._world.size)
         if state.within and stored != own:
             raise StateMismatchError(
-                f"the state was taken in the middle of a batch, {state.within} indices behind its beginning, and the "
+                f"the state was taken in the middle of a batch, {state.within} indices after its beginning, and the "
                 "batches are another size now, so samples would be lost or repeated.\n"
                 f"  in the checkpoint: batch_size={stored[0]} on {stored[1]} ranks\n"
                 f"  in this run:       batch_size={own[0]} on {own[1]} ranks\n"
@@ -275,7 +275,7 @@ class _Pass:
 
     Args:
         start: where it begins.
-        within: this rank's indices after `start` that are behind already.
+        within: this rank's indices after `start` that are delivered already.
         requested: indices that were requested in it.
         begun: something was.
         chosen: its epoch was set by `set_epoch`.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from resumable._state import damaged
-from resumable.cursor import Cursor
+from resumable._order.cursor import Cursor
+from resumable._state import damaged, shorten
 from resumable.errors import StateFormatError
 
 if TYPE_CHECKING:
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "SamplerState", "facts_of", "parse"]
 
 FORMAT = 1
+_LARGEST = 1 << 30  # as no run has
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """A parsed state; `facts` are what has to be the same in both runs."""
+    """A parsed state; `fingerprint` are what has to be the same in both runs."""
 
-    facts: dict[str, Any]
+    fingerprint: dict[str, Any]
     cursor: Cursor
     within: int
     batch_size: int
@@ -35,14 +36,14 @@ def parse(values: Any) -> SamplerState:
         StateFormatError: it is no such state, or damaged.
     """
     version = values.get("format") if hasattr(values, "get") else None
-    if version != FORMAT or "within_batch" not in values:
+    if type(version) is not int or version != FORMAT or "within_batch" not in values:
         raise StateFormatError(
-            f"this is no state of a ResumableSampler of format {FORMAT}: {str(values)[:200]}.\n"
+            f"this is no state of a ResumableSampler of format {FORMAT}: {shorten(values)}.\n"
             "Nothing was loaded. Give what sampler.state_dict() returned; the state of a Loader goes to the Loader."
         )
     try:
         return _read(values)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise damaged(values, error) from error
 
 
@@ -50,8 +51,8 @@ def _read(values: Mapping[str, Any]) -> SamplerState:
     numbers = {name: values[name] for name in ("within_batch", "batch_size", "world_size")}
     for name, number in numbers.items():
         least = 0 if name == "within_batch" else 1
-        if type(number) is not int or number < least:
-            raise ValueError(f"{name} must be an integer of {least} or more, but it is {number!r}")
+        if type(number) is not int or not least <= number <= _LARGEST:
+            raise ValueError(f"{name} must be an integer of {least} to {_LARGEST}, but it is {shorten(number)}")
     cursor = Cursor.from_dict(values["cursor"])
     spec = dict(values["sampler"])
     end = spec["length"] + numbers["batch_size"] * numbers["world_size"]

@@ -1,20 +1,26 @@
 """Iterable-style datasets in a `DataLoader`, with any number of workers.
 
-Each batch comes with the number of the worker that made it and, where the dataset has `state_dict` and
-`load_state_dict`, with the dataset's state in that worker. So the state of the whole is: for each worker, how many of
-its batches were handed over and its state behind the last of them, and the worker whose turn it is. On resume each
-worker gets its own part back; without states, it draws and drops as many samples, and ships none of them.
+Each batch comes with the number of the worker that made it and, where the dataset or its iterator has `state_dict` and
+`load_state_dict`, with that state in the worker. So the state of the whole is: for each worker, how many of its batches
+were delivered and its state after the last of them, and the worker whose turn it is. On resume each worker gets its own
+state back; without states, it draws and drops as many samples, and ships none of them. Either way it compares a sample
+with its canary: the one that its state announced, or the last one that is dropped.
 """
 
 from __future__ import annotations
 
 import copy
+import warnings
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from resumable._naming import name_of
 from resumable.backends.torch.engine import Engine, WorkerSetup
-from resumable.backends.torch.parts import Part, StreamPlan
-from resumable.backends.torch.worker_stream import WorkerStream, has_state
-from resumable.naming import name_of
+from resumable.backends.torch.indexed import shown
+from resumable.backends.torch.misuse import length_or_none
+from resumable.backends.torch.worker_states import StreamPlan, WorkerState, lenient
+from resumable.backends.torch.worker_stream import WorkerStream, has_state, needs_arguments
+from resumable.errors import StateMismatchWarning, UnsupportedError
 from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
@@ -22,7 +28,8 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader
 
-    from resumable.options import Options
+    from resumable._options import Options
+    from resumable.backends.torch.worker_stream import Item
 
 __all__ = ["TorchStreamBackend"]
 
@@ -36,7 +43,7 @@ class TorchStreamBackend:
 
     Args:
         loader: the user's.
-        options: seed, randomness, shard and identity.
+        options: seed, randomness, shard, identity, and whether to replay and to compare canaries.
     """
 
     kind = "torch-iterable"
@@ -45,17 +52,22 @@ class TorchStreamBackend:
         self._loader, self._options = loader, options
         self._workers = max(loader.num_workers, 1)
         self._keeps = loader.num_workers == 0 or loader.persistent_workers  # the dataset lives on between epochs
-        self._stateful = has_state(loader.dataset)
+        self._stateful = has_state(loader.dataset) and options.resume != "replay"
+        if self._stateful and needs_arguments(loader.dataset):
+            raise _no_loader_of_its_own(type(loader.dataset).__qualname__)
         self._batches: _Batches | None = None
         self._rotated = False
         self._engine: Engine | None = None
         self.capabilities = Capabilities(
             hints=_HINTS,
-            length=len(loader) if hasattr(loader.dataset, "__len__") else None,
+            length=length_or_none(loader),
             keyed=True,
             needs_shard=True,
             places=_own_places,
             count=_count,
+            without_canaries=True,  # the workers compare
+            lenient=lenient,
+            shows=shown(loader),
         )
         self.identity = {
             "source": name_of(loader.dataset, options.identity),
@@ -66,54 +78,63 @@ class TorchStreamBackend:
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Begin an epoch."""
-        # Datasets that live on know the epoch that they ended only; any other epoch but the next has to begin anew.
+        # Datasets that live on know the epoch that they ended only; any other epoch but the next has to begin again.
         went_on = self._keeps and self._batches is not None and self._batches.ended_before(epoch)
-        parts = [Part()] * self._workers
+        states = [WorkerState()] * self._workers
         if went_on and self._stateful:
-            parts = [Part.from_dict(values) for values in self.snapshot()["workers"]]
+            states = [WorkerState.from_dict(values) for values in self.snapshot()["workers"]]
         elif self._stateful and self._batches is not None and not self._loader.num_workers:
             # An epoch was left: the dataset in this process goes on from there, and not from what was read ahead of it.
-            parts = [Part(state=part.get("state")) for part in self._batches.parts()]
-        # Rotated workers would begin the epoch with another one than the first; new ones get the parts.
-        return self._begin(StreamPlan(epoch, 0, parts), reuse=went_on and not self._rotated)
+            states = [WorkerState(state=state.get("state")) for state in self._batches.states()]
+        # Rotated workers would begin the epoch with another one than the first; new ones get the states.
+        return self._begin(StreamPlan(epoch, 0, states), reuse=went_on and not self._rotated)
 
     def snapshot(self) -> Any:
-        """Return the parts of all workers behind the batch that was yielded last."""
+        """Return the states of all workers after the batch that was yielded last."""
         if self._batches is not None and not self._batches.ended:
             return self._batches.snapshot()
         if not (self._stateful and self._keeps):
             return None
         if self._batches is not None:
-            return {"next": 0, "workers": [{**part, "batches": 0, "ended": False} for part in self._batches.parts()]}
+            return {"next": 0, "workers": [_between(state) for state in self._batches.states()]}
         if self._loader.num_workers:
             return None
-        return {"next": 0, "workers": [Part(state=copy.deepcopy(self._loader.dataset.state_dict())).as_dict()]}  # type: ignore[attr-defined]
+        return _of_fresh(self._loader.dataset)
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Give every worker its part back, and go on with the worker whose turn it is."""
-        parts = [Part.from_dict(values) for values in snapshot["workers"]]
-        return self._begin(StreamPlan(epoch, snapshot["next"], parts), reuse=False)
+        """Give every worker its state back, and go on with the worker whose turn it is."""
+        states = [WorkerState.from_dict(values) for values in snapshot["workers"]]
+        if len(states) != self._workers:
+            raise ValueError(f"it is of {len(states)} workers, and there are {self._workers}")
+        return self._begin(StreamPlan(epoch, snapshot["next"], states), reuse=False)
 
     def _begin(self, plan: StreamPlan, *, reuse: bool) -> Iterator[Any]:
         if not reuse or self._engine is None:
             self._engine = self._make_engine(plan)
         self._rotated = plan.turn != 0
         running = self._engine.run(None, seed=self._options.seed, epoch=plan.epoch)
-        self._batches = _Batches(running, plan)
+        self._batches = _Batches(running, plan, looks=self._options.canary)
         return self._batches
 
     def _make_engine(self, plan: StreamPlan) -> Engine:
         rank = (self._options.find_world().rank,) if self._options.shard is False else ()
-        stream = WorkerStream(self._loader, plan, self._options.randomness or "sample", self._options.seed, rank)
+        stream = WorkerStream(self._loader, plan, self._options, rank)
         return Engine(self._loader, stream, WorkerSetup(self._loader.worker_init_fn, plan.turn))
 
 
 class _Batches:
-    """Batches of an epoch; keeps the books on which worker made which."""
+    """Batches of an epoch; keeps the books on which worker made which.
 
-    def __init__(self, running: Iterator[Any], plan: StreamPlan) -> None:
-        self._running = running
-        self._parts = list(plan.parts)
+    Args:
+        running: gives the workers' items in their order.
+        plan: where the epoch was begun.
+        looks: a snapshot has the canary of the sample that each worker gives next; their items are read ahead for it.
+    """
+
+    def __init__(self, running: Iterator[Item], plan: StreamPlan, *, looks: bool) -> None:
+        self._running, self._looks = running, looks
+        self._ahead: deque[Item | Exception] = deque()
+        self._states = list(plan.states)
         self._turn = plan.turn
         self._epoch = plan.epoch
         self.ended = False
@@ -124,37 +145,103 @@ class _Batches:
     def __next__(self) -> Any:
         while True:
             try:
-                worker, part, batch = next(self._running)
+                item = self._next()
             except StopIteration:
                 self.ended = True
                 raise
-            self._parts[worker] = Part.from_dict(part)
-            self._turn = (worker + 1) % len(self._parts)
-            if batch:
-                return batch[0]
+            self._states[item.worker] = WorkerState.from_dict(item.state)
+            self._turn = (item.worker + 1) % len(self._states)
+            if item.told is not None:
+                warnings.warn(item.told, StateMismatchWarning, stacklevel=2)
+            if item.batch:
+                return item.batch[0]
+
+    def _next(self) -> Item:
+        item = self._ahead.popleft() if self._ahead else next(self._running)
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    def _look(self) -> None:
+        """Read an item of each worker ahead; an error belongs where it comes up."""
+        while len(self._ahead) < len(self._states):
+            try:
+                self._ahead.append(next(self._running))
+            except StopIteration:
+                return
+            except Exception as error:  # noqa: BLE001  # of whatever type
+                self._ahead.append(error)
+                return
 
     def ended_before(self, epoch: int) -> bool:
-        """Tell whether these were all the batches of the epoch just before."""
+        """Return whether these were all the batches of the epoch just before."""
         return self.ended and epoch == self._epoch + 1
 
-    def parts(self) -> list[dict[str, Any]]:
-        """Return every worker's part."""
-        return [part.as_dict() for part in self._parts]
+    def states(self) -> list[dict[str, Any]]:
+        """Return every worker's state."""
+        return [state.as_dict() for state in self._states]
 
     def snapshot(self) -> Any:
-        """Return every worker's part, and whose turn it is."""
-        return {"next": self._turn, "workers": self.parts()}
+        """Return every worker's state, and whose turn it is."""
+        states = self.states()
+        if self._looks and any(state.has_own for state in self._states):
+            self._look()
+            first: dict[int, str | None] = {}
+            for item in self._ahead:
+                if not isinstance(item, Exception):
+                    first.setdefault(item.worker, item.first)
+            states = [_announcing(state, first.get(worker)) for worker, state in enumerate(states)]
+        return {"next": self._turn, "workers": states}
 
     def close(self) -> None:
         """Stop the workers."""
         self._running.close()  # type: ignore[attr-defined]  # a generator
 
 
+def _announcing(state: dict[str, Any], canary: str | None) -> dict[str, Any]:
+    """Return a worker's state with the canary of its next sample, where it has a state of the dataset's own."""
+    if not {"state", "iterator"} & set(state):
+        return state
+    known = {name: value for name, value in state.items() if name != "canary"}
+    return known if canary is None else {**known, "canary": canary}
+
+
+def _between(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a worker's state at the beginning of the next epoch: that of the dataset alone."""
+    kept = {name: value for name, value in state.items() if name == "state"}
+    return {"batches": 0, "ended": False, **kept}
+
+
+def _of_fresh(dataset: Any) -> Any:
+    """Return the snapshot of a dataset in this process before its first epoch."""
+    try:
+        state = copy.deepcopy(dataset.state_dict())
+    except Exception:  # noqa: BLE001  # of whatever type: some have no state before their first iter()
+        return None
+    return {"next": 0, "workers": [WorkerState(state=state).as_dict()]}
+
+
+def _no_loader_of_its_own(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} has a state_dict() that needs arguments, which only a loader of its own knows.\n"
+        "Its state could not be saved. Make the loader that its library has for it, such as StreamingDataLoader, and "
+        'wrap that; or give wrap(..., resume="replay") to read each epoch again up to the place.'
+    )
+
+
 def _own_places(snapshot: Any) -> Any:
     """Return what of a snapshot is not a dataset's own state."""
-    return [snapshot["next"], [[part["batches"], part["ended"]] for part in snapshot["workers"]]]
+    turn, workers = snapshot["next"], snapshot["workers"]
+    if type(turn) is not int or turn not in range(max(len(workers), 1)):
+        raise ValueError(f"source_state.snapshot.next must be the number of a worker, but it is {turn!r}")
+    return [turn, [_own_place(state) for state in workers]]
+
+
+def _own_place(values: dict[str, Any]) -> list[Any]:
+    state = WorkerState.from_dict(values)
+    return [state.batches, state.ended, *([values["canary"]] if "canary" in values else [])]
 
 
 def _count(snapshot: Any) -> int:
     """Return how many batches were given before a snapshot, by all workers together."""
-    return sum(part["batches"] for part in snapshot["workers"])
+    return sum(WorkerState.from_dict(values).batches for values in snapshot["workers"])

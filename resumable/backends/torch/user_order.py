@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from contextlib import nullcontext
 from itertools import islice
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm import tqdm
 
+from resumable._randomness.keys import SampleKeys, isolated
 from resumable.backends.torch.order import is_plain_batch_sampler
-from resumable.errors import PromiseWarning
-from resumable.randomness import SampleKeys, isolated
+from resumable.errors import PromiseWarning, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,19 +21,31 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader
 
-    from resumable.keyed import Words
-    from resumable.options import Options
+    from resumable._options import Options
+    from resumable._randomness.keyed import Words
 
 __all__ = ["Drawn", "UserOrder"]
 
 _ORDER_STREAM = 1
+_OF_THE_RUN = {
+    "epoch",
+    "start_epoch",
+    "epochs",
+    "num_epochs",
+    "start",
+    "start_index",
+    "rank",
+    "num_replicas",
+    "world_size",
+}
+_FARTHEST = 1 << 20  # epochs to draw again
 
 
 class Drawn(NamedTuple):
     """A batch of indices with the keys of its samples.
 
-    `step` counts the batches before it, `samples` the samples up to and with it. `state` is the sampler's behind it;
-    behind the last batch (`ended`) it is the one behind the end of the epoch, as some samplers reach their end while
+    `step` counts the batches before it, `samples` the samples up to and with it. `state` is the sampler's after it;
+    after the last batch (`ended`) it is the one after the end of the epoch, as some samplers reach their end while
     they give the last batch.
     """
 
@@ -61,6 +74,7 @@ class UserOrder:
         self._user = batches if self._own_batches else loader.sampler
         if is_plain_batch_sampler(batches):
             self._user, self._batch_size, self._drop_last = batches.sampler, batches.batch_size, batches.drop_last
+        self._parameters = _parameters(self._user)
         self._passes = 0
         self._sampler = self._copy()
         self._state_owner = next((thing for thing in self._layers() if _has_state(thing)), None)
@@ -75,7 +89,8 @@ class UserOrder:
     @property
     def identity(self) -> dict[str, Any]:
         """Plain values that tell this order from others."""
-        return {"order": type(self._user).__qualname__, "batch": 0 if self._own_batches else self._batch_size or 1}
+        batch = 0 if self._own_batches else self._batch_size or 1
+        return {"order": type(self._user).__qualname__, "batch": batch, "parameters": self._parameters}
 
     @property
     def length(self) -> int | None:
@@ -102,8 +117,8 @@ class UserOrder:
         Args:
             epoch: the epoch.
             state: as in `Drawn.state`.
-            step: batches of the epoch that are behind.
-            samples: samples of the epoch that are behind.
+            step: batches of the epoch that are done.
+            samples: samples of the epoch that are done.
         """
         assert self._state_owner is not None
         self._state_owner.load_state_dict(copy.deepcopy(state))
@@ -138,6 +153,11 @@ class UserOrder:
         return _chunks(source, self._batch_size or 1, drop_last=self._drop_last)
 
     def _replay_epochs(self, epoch: int) -> None:
+        if epoch > _FARTHEST:
+            raise UnsupportedError(
+                f"epoch {epoch} was asked for, and the sampler {type(self._user).__qualname__} gets there by drawing "
+                "all epochs before it.\nThat would take forever. If the number is right, give the sampler set_epoch."
+            )
         self._sampler, self._passes = self._copy(), 0
         for past in tqdm(range(epoch), desc="replaying the sampler", unit="epoch", delay=1.0, leave=False):
             for _ in self._draw(past, 0, 0):
@@ -167,6 +187,20 @@ class UserOrder:
         return isolated(key) if self._seeds else nullcontext()
 
 
+def _parameters(sampler: Any) -> dict[str, Any]:
+    """Return the parameters that a sampler was made with, as far as it keeps plain values under their names.
+
+    No property is asked for, as that is a user's code. What says how far a run is, or which rank this is, may differ.
+    """
+    try:
+        names = set(inspect.signature(type(sampler)).parameters) - _OF_THE_RUN
+    except (TypeError, ValueError):
+        return {}
+    kept = {**getattr(sampler, "__dict__", {})}
+    found = {name: kept.get(name, kept.get(f"_{name}")) for name in sorted(names)}
+    return {name: value for name, value in found.items() if type(value) in {bool, int, float, str}}
+
+
 def _chunks(source: Iterator[Any], size: int, *, drop_last: bool) -> Iterator[list[Any]]:
     while chunk := list(islice(source, size)):
         if drop_last and len(chunk) < size:
@@ -177,7 +211,7 @@ def _chunks(source: Iterator[Any], size: int, *, drop_last: bool) -> Iterator[li
 def _not_copied(sampler: Any) -> str:
     return (
         f"the sampler {type(sampler).__qualname__} cannot be copied, so your own object is drawn from, and it cannot "
-        "begin anew.\nA new process resumes exactly. After load_state_dict() or seek() in the same process, the order "
+        "begin again.\nA new process resumes exactly. After load_state_dict() or seek() in the same process, the order "
         "may be another one.\nGive the sampler state_dict and load_state_dict, or set_epoch, or let copy.deepcopy work "
         "(often a lock, a file or a generator is in its way)."
     )

@@ -3,67 +3,87 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils.data import IterableDataset, get_worker_info
-from tqdm import tqdm
 
+from resumable._fetch.canaries import differs_ahead, gone_elsewhere, read_otherwise, skip_and_compare
+from resumable._fetch.keyed_draws import KeyedDraws
+from resumable._fetch.reader import no_end
+from resumable._fetch.restoring import given_back
+from resumable._randomness.keys import SampleKeys, isolated, reseed
+from resumable._state import Canary
 from resumable.backends.torch.epochs import EpochTeller, keep_own_epochs
-from resumable.backends.torch.parts import Part
+from resumable.backends.torch.worker_states import WorkerState
 from resumable.errors import SampleError, StateMismatchError
-from resumable.faults import point
-from resumable.keyed import BlockCache
-from resumable.randomness import SampleKeys, isolated, reseed
+from resumable.failpoints import point
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from torch.utils.data import DataLoader
 
-    from resumable.backends.torch.parts import StreamPlan
-    from resumable.randomness import Randomness
+    from resumable._options import Options
+    from resumable.backends.torch.worker_states import StreamPlan
 
-__all__ = ["WorkerStream", "has_state"]
+__all__ = ["Item", "WorkerStream", "has_state", "needs_arguments"]
 
 _STREAM = 2
-_OPENING = (1 << 62) - 1  # the counter whose batch key opens an epoch, wherever in it a run begins
+
+
+class Item(NamedTuple):
+    """What a worker sends.
+
+    Args:
+        worker: its number.
+        state: how far it is after this, as `WorkerState.as_dict` has it.
+        batch: the batch in a list; empty where there was none.
+        first: digest of the batch's first sample, where the state before it is one of the dataset's own.
+        told: what is to be warned about.
+    """
+
+    worker: int
+    state: dict[str, Any]
+    batch: list[Any]
+    first: str | None = None
+    told: str | None = None
 
 
 class WorkerStream(IterableDataset[Any]):
-    """Yields `(worker, part, [batch])` for every batch; the part that has ended may come without a batch.
+    """Yields an `Item` for every batch; the state that has ended may come without a batch.
 
     Args:
         loader: the user's; its dataset, batch size, `collate_fn` and `drop_last` are used.
         plan: where the first epoch is begun.
-        randomness: how often the global generators are seeded.
-        seed: the loader's.
+        options: seed, randomness, whether the dataset is replayed, and whether canaries are compared.
         stream: integers that set this rank's keys apart, where ranks have streams of their own.
     """
 
-    def __init__(
-        self, loader: DataLoader[Any], plan: StreamPlan, randomness: Randomness, seed: int, stream: tuple[int, ...]
-    ) -> None:
+    def __init__(self, loader: DataLoader[Any], plan: StreamPlan, options: Options, stream: tuple[int, ...]) -> None:
         self.user_dataset: Any = loader.dataset
         self._batch_size, self._drop_last, self._collate = loader.batch_size, loader.drop_last, loader.collate_fn
-        self._plan, self._randomness, self._seed, self._stream = plan, randomness, seed, stream
+        self._plan, self._seed, self._stream = plan, options.seed, stream
+        self.randomness = options.randomness or "sample"
+        self.replays, self.compares = options.resume == "replay", options.canary
         self._teller = EpochTeller(loader)
         self._passes = 0
-        self._border = Part()  # where the next epoch begins, if not where the dataset stands by itself
+        self._border = WorkerState()  # where the next epoch begins, if not where the dataset stands by itself
 
-    def __iter__(self) -> Iterator[tuple[int, dict[str, Any], list[Any]]]:
+    def __iter__(self) -> Iterator[Item]:
         """Begin an epoch: the planned one, later the ones after it."""
         info = get_worker_info()
         worker, epoch = (0 if info is None else info.id), self._plan.epoch + self._passes
-        part = self._plan.parts[worker] if self._passes == 0 else self._border
+        state = self._plan.states[worker] if self._passes == 0 else self._border
         if info is not None and self._passes == 0:
             keep_own_epochs()
-        self._passes, self._border = self._passes + 1, Part()
-        if part.ended:
-            self._border = Part(state=part.state)
+        self._passes, self._border = self._passes + 1, WorkerState()
+        if state.ended:
+            self._border = WorkerState(state=state.state)
             return iter(())
-        return _WorkerEpoch(self, worker, epoch, part, in_worker=info is not None).run()
+        return _WorkerEpoch(self, worker, epoch, state, in_worker=info is not None).run()
 
     def tell_epoch(self, epoch: int) -> None:
         """Tell the dataset the epoch, if it wants to be told."""
@@ -77,123 +97,175 @@ class WorkerStream(IterableDataset[Any]):
         """Make a batch; None where it is incomplete and incomplete ones are dropped."""
         if self._drop_last and len(samples) < self.size():
             return None
-        return [self._collate(samples if self._batch_size is not None else samples[0])]
+        return [no_end("collate_fn", self._collate, samples if self._batch_size is not None else samples[0])]
 
     def keys(self, epoch: int, worker: int) -> SampleKeys:
         """Return the keys of a worker's samples."""
         return SampleKeys(self._seed, epoch, _STREAM, worker, *self._stream)
 
-    @property
-    def randomness(self) -> Randomness:
-        """How often the global generators are seeded."""
-        return self._randomness
-
 
 class _WorkerEpoch:
     """One worker's way through one epoch."""
 
-    def __init__(self, stream: WorkerStream, worker: int, epoch: int, part: Part, *, in_worker: bool) -> None:
-        self._stream, self._worker, self._epoch, self._part = stream, worker, epoch, part
-        self._dataset, self._stateful = stream.user_dataset, has_state(stream.user_dataset)
-        keys = stream.keys(epoch, worker)
-        self._batch_key, self._keys = keys.batch, BlockCache(keys.samples, 1 << 62)
-        self._isolates = not in_worker and stream.randomness != "off"
-        self._position = part.batches * stream.size()
-        self._ended = False
+    def __init__(self, stream: WorkerStream, worker: int, epoch: int, state: WorkerState, *, in_worker: bool) -> None:
+        self._stream, self._worker, self._epoch, self._state = stream, worker, epoch, state
+        self._dataset = stream.user_dataset
+        self._iterator: Any = None
+        self._keys, mode = stream.keys(epoch, worker), stream.randomness
+        unit = None if worker else "sample"  # one progress bar is enough
+        self._draws = KeyedDraws(self._keys, mode, size=stream.size(), unit=unit)
+        self._isolates = not in_worker and mode != "off"
+        self._position = state.batches * stream.size()
+        self._canary = Canary.known(state.canary) if state.canary is not None and stream.compares else None
+        self._told: str | None = None
 
-    def run(self) -> Iterator[tuple[int, dict[str, Any], list[Any]]]:
-        with self._guard():
-            samples = self._start()
-        batches = self._part.batches
-        while True:
+    def run(self) -> Iterator[Item]:
+        batches, begun, ended = self._state.batches, False, False
+        while not ended:
             point("worker.read")
             with self._guard():
-                batch = self._next_batch(samples)
-                state = copy.deepcopy(self._dataset.state_dict()) if self._stateful else None
+                if not begun:
+                    self._start()
+                    begun = True
+                drawn = self._draw()
+                ended = len(drawn) < self._stream.size()
+                state, iterator = self._own_states()
+                owns = state is not None or iterator is not None
+                first, last = self._canaries(drawn, ahead=owns)
+                batch = self._batch(drawn)
             batches += batch is not None
-            yield self._worker, Part(batches, self._ended, state).as_dict(), batch or []
-            if self._ended:
-                return
+            place = WorkerState(batches, ended, state, iterator, None if owns else last)
+            told, self._told = self._told, None
+            yield Item(self._worker, place.as_dict(), batch or [], first, told)
 
-    def _start(self) -> Iterator[Any]:
+    def _start(self) -> None:
+        """Go to the place of the worker's state."""
         self._tell_epoch()
-        if self._part.state is None:
-            samples = self._open()
-            self._skip(samples)
-            return samples
-        self._dataset.load_state_dict(copy.deepcopy(self._part.state))
-        if self._part.batches:
-            return self._open()
-        self._tell_epoch()  # again, as the state of the old epoch's end may have brought its number back
-        return self._not_empty(self._open())
+        if self._stream.replays or not self._state.has_own:
+            self._draws.begin(self._open)
+            self._replay()
+        elif not self._state.batches:
+            self._load()
+            self._tell_epoch()  # again, as the state of the old epoch's end may have brought its number back
+            self._draws.begin_or(self._open, self._open_again)
+        else:
+            self._restore()
+
+    def _replay(self) -> None:
+        canary = None if self._state.has_own else self._canary
+        found, differs = skip_and_compare(self._draws, 0, self._position, canary)
+        if found < self._position:
+            raise self._too_few(found)
+        if differs is not None and canary is not None:
+            self._tell(read_otherwise(self._name(), differs, canary, self._position - 1))
+        if self._state.has_own and self._canary is not None:
+            differs = differs_ahead(self._draws, self._position, self._canary)
+            if differs is not None:
+                self._tell(read_otherwise(self._name(), differs, self._canary, self._position))
+
+    def _restore(self) -> None:
+        """Give the dataset its state back before it is iterated, or after, whichever goes on where it was."""
+        ways: list[Callable[[], None]] = [self._restore_early, self._restore_late]
+        if hasattr(self._dataset, "__next__"):  # its own iterator, which __iter__ may set back
+            ways.reverse()
+        if self._state.state is None:
+            ways = [self._restore_late]
+        elif self._state.iterator is not None:
+            ways = [self._restore_around, self._restore_early]
+        differs = None
+        for way in ways:
+            way()
+            differs = None if self._canary is None else differs_ahead(self._draws, self._position, self._canary)
+            if differs is None:
+                return
+        assert differs is not None  # or we would have returned
+        assert self._canary is not None  # likewise
+        tried = len(ways) > 1
+        self._tell(gone_elsewhere(self._name(), differs, self._canary, self._position, tried=tried))
+        ways[0]()  # as it would have gone on
+
+    def _restore_early(self) -> None:
+        self._load()
+        self._draws.begin(self._open)
+        self._load_iterator()
+
+    def _restore_around(self) -> None:
+        """Undo what `__iter__` did to the dataset's state, as where it counts its passes."""
+        self._load()
+        self._restore_late()
+
+    def _restore_late(self) -> None:
+        self._draws.begin(self._open)
+        self._load()
+        self._load_iterator()
+
+    def _load(self) -> None:
+        if self._state.state is not None:
+            _give_back(self._dataset, self._state.state)
+
+    def _load_iterator(self) -> None:
+        if self._state.iterator is None:
+            return
+        if not has_state(self._iterator):
+            raise StateMismatchError(
+                f"the state has one of the iterator of {self._name()}, and that has none to put it into.\n"
+                "  in the checkpoint: a state of the iterator\n"
+                f"  in this run:       a {type(self._iterator).__qualname__}\n"
+                "It would begin again. Give the dataset that the run was started with."
+            )
+        _give_back(self._iterator, self._state.iterator)
 
     def _open(self) -> Iterator[Any]:
-        if self._stream.randomness != "off":
-            reseed(self._batch_key(_OPENING))
-        return iter(self._dataset)
+        self._iterator = iter(self._dataset)
+        return self._iterator  # type: ignore[no-any-return]  # it is one
+
+    def _open_again(self) -> Iterator[Any]:
+        """Between epochs, some datasets come back at the end of the old epoch, not the beginning of the new one."""
+        self._tell_epoch()
+        return self._open()
+
+    def _own_states(self) -> tuple[Any, Any]:
+        """Return the state of the dataset, and of its iterator where that is another object with a state."""
+        if self._stream.replays:
+            return None, None
+        state = copy.deepcopy(self._dataset.state_dict()) if has_state(self._dataset) else None
+        apart = self._iterator is not self._dataset and has_state(self._iterator)
+        return state, copy.deepcopy(self._iterator.state_dict()) if apart else None
 
     def _tell_epoch(self) -> None:
         self._stream.tell_epoch(self._epoch)
 
-    def _not_empty(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Between epochs, some datasets come back at the end of the old epoch, not the beginning of the new one.
-
-        A generator, so that the first sample is drawn under the randomness that the others of its batch go on from.
-        """
-        empty = True
-        for sample in samples:
-            empty = False
-            yield sample
-        if empty:
-            self._tell_epoch()
-            samples = self._open()
-            self._seed_batch()
-            self._seed_sample(0)
-            yield from samples
-
-    def _skip(self, samples: Iterator[Any]) -> None:
-        count = self._position
-        for position in tqdm(
-            range(count), desc="resuming", unit="sample", delay=1.0, leave=False, disable=self._worker > 0
-        ):
-            self._seed_sample(position)
-            try:
-                next(samples)
-            except StopIteration:
-                raise self._too_few(position) from None
-
-    def _next_batch(self, samples: Iterator[Any]) -> list[Any] | None:
-        drawn: list[Any] = []
-        self._seed_batch()
+    def _draw(self) -> list[Any]:
         try:
-            for _ in range(self._stream.size()):
-                self._seed_sample(self._position + len(drawn))
-                drawn.append(next(samples))
-        except StopIteration:
-            self._ended = True
+            return self._draws.take(self._position, self._stream.size())
         except Exception as error:
-            raise self._failure(len(drawn), error) from error
+            raise self._failure(error) from error
+
+    def _canaries(self, drawn: list[Any], *, ahead: bool) -> tuple[str | None, str | None]:
+        """Return the digests of the first and of the last sample, as far as they are needed."""
+        if not drawn or not self._stream.compares:
+            return None, None
+        return (Canary(drawn[0]).digest, None) if ahead else (None, Canary(drawn[-1]).digest)
+
+    def _batch(self, drawn: list[Any]) -> list[Any] | None:
         if not drawn:
             return None
         if self._stream.randomness == "sample":
-            self._seed_batch()
+            reseed(self._keys.batch(self._position))
         batch: list[Any] | None = self._stream.batch(drawn)
         self._position += len(drawn)
         return batch
 
-    def _seed_sample(self, position: int) -> None:
-        mode, size = self._stream.randomness, self._stream.size()
-        if mode == "sample":
-            reseed(int(self._keys.take(position, position + 1)[0]))
-        elif mode == "batch" and position % size == 0:
-            reseed(self._batch_key(position))
-
-    def _seed_batch(self) -> None:
-        if self._stream.randomness != "off":
-            reseed(self._batch_key(self._position))
-
     def _guard(self) -> AbstractContextManager[None]:
         return isolated() if self._isolates else nullcontext()
+
+    def _name(self) -> str:
+        return f"{type(self._dataset).__qualname__} in worker {self._worker}"
+
+    def _tell(self, message: str) -> None:
+        if self._state.strict:
+            raise StateMismatchError(message)
+        self._told = message + "\nGone on with because of strict=False."
 
     def _too_few(self, drawn: int) -> StateMismatchError:
         return StateMismatchError(
@@ -202,15 +274,29 @@ class _WorkerEpoch:
             "The data changed. Give the data that the run was started with, or start a new run."
         )
 
-    def _failure(self, drawn: int, error: Exception) -> SampleError:
+    def _failure(self, error: Exception) -> SampleError:
         return SampleError(
-            f"reading sample {self._position + drawn} of worker {self._worker} failed: "
-            f"{type(error).__name__}: {error}\n"
+            f"reading sample {self._draws.position} of worker {self._worker} failed: {type(error).__name__}: {error}\n"
             f"It belongs to epoch {self._epoch}, step {self._position // self._stream.size()} of that worker. The "
             "loader's state is that before this batch: mend the sample and go on from it."
         )
 
 
-def has_state(dataset: Any) -> bool:
-    """Tell whether a dataset has a state of its own."""
-    return callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None))
+def _give_back(thing: Any, state: Any) -> None:
+    given_back(lambda: thing.load_state_dict(copy.deepcopy(state)), state)
+
+
+def has_state(thing: Any) -> bool:
+    """Return whether a dataset or an iterator has a state of its own."""
+    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
+
+
+def needs_arguments(dataset: Any) -> bool:
+    """Return whether only a loader of the dataset's own knows how to ask for its state."""
+    try:
+        inspect.signature(dataset.state_dict).bind()
+    except ValueError:  # some functions made in C do not tell
+        return False
+    except TypeError:
+        return True
+    return False

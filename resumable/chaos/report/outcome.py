@@ -9,18 +9,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from resumable.chaos.history import retrained
-from resumable.chaos.report.data import as_data
 from resumable.chaos.report.page import make_page
-from resumable.chaos.report.table import make_summary, make_table
-from resumable.chaos.report.text import make_timeline
+from resumable.chaos.report.table import make_rows, make_summary, make_table
+from resumable.chaos.report.text import make_timeline, tell_lines
+from resumable.chaos.verify.history import retrained
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from resumable.chaos.logs import Attempt
+    from resumable.chaos.launch.runner import Command
     from resumable.chaos.plan import Case
-    from resumable.chaos.runner import Command
+    from resumable.chaos.recorder.logs import Attempt
 
 __all__ = ["Outcome", "Report"]
 
@@ -38,7 +37,7 @@ class Outcome:
         violations: what broke a promise, by the name of the check.
         starts: their number.
         fired: number of faults that happened.
-        retrained: steps that were trained on again, as they were behind the last checkpoint.
+        retrained: steps that were trained on again, as they were after the last checkpoint.
         resumed: number of starts that went on from a state.
         written: what was redirected into the case's directory, by its own path.
         read: files outside of it that `torch.load` read.
@@ -77,7 +76,7 @@ class Outcome:
 
     @property
     def reproduction(self) -> str:
-        """The command line that runs this case anew."""
+        """The command line that runs this case again."""
         place = self.directory
         with suppress(ValueError):
             place = place.relative_to(Path.cwd())
@@ -91,7 +90,7 @@ class Report:
     Args:
         command: the user's.
         seed: of the plan.
-        unharmed: the run without faults.
+        baseline: the run without faults.
         notes: what is not compared, in words.
         outcomes: the cases, in the order of the plan.
         directory: of the campaign.
@@ -102,7 +101,7 @@ class Report:
 
     command: Command
     seed: int
-    unharmed: Attempt
+    baseline: Attempt
     notes: list[str] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     directory: Path | None = None
@@ -123,7 +122,7 @@ class Report:
     @property
     def outside(self) -> tuple[set[str], set[str]]:
         """What was redirected into the directories of the runs, and what was read outside of them, by their paths."""
-        runs: list[Attempt | Outcome] = [self.unharmed, *self.outcomes]
+        runs: list[Attempt | Outcome] = [self.baseline, *self.outcomes]
         return set().union(*(run.written for run in runs)), set().union(*(run.read for run in runs))
 
     def add(self, outcome: Outcome) -> None:
@@ -158,3 +157,36 @@ class Report:
 
     def __str__(self) -> str:
         return make_summary(self)
+
+
+def as_data(report: Report) -> dict[str, Any]:
+    """Return everything; a later version may add names, and changes the meaning of none."""
+    return {
+        "format": 1,
+        "ok": report.ok,
+        "command": list(report.command.words),
+        "seed": report.seed,
+        "options": report.options,
+        "seconds": round(report.seconds, 3),
+        "steps": len(report.baseline.trained()),
+        "notes": report.notes,
+        "impossible": report.impossible,
+        "table": [row._asdict() for row in make_rows(report)],
+        "cases": [_as_data(outcome) for outcome in report.outcomes],
+    }
+
+
+def _as_data(outcome: Outcome) -> dict[str, Any]:
+    values = {
+        "name": outcome.name,
+        "what": str(outcome.case),
+        **outcome.case.as_dict(),
+        "ok": outcome.ok,
+        "starts": outcome.starts,
+        "fired": outcome.fired,
+        "retrained": outcome.retrained,
+        "violations": outcome.violations,
+    }
+    if outcome.ok:
+        return values
+    return {**values, "reproduction": outcome.reproduction, "timeline": tell_lines(outcome)}

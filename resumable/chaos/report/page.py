@@ -93,12 +93,12 @@ def _picture(report: Report, *, needs_picture: bool) -> str:
     if not outcomes:
         return ""
     if find_spec("matplotlib"):
-        return _CAPTION + str(import_module("resumable.chaos.report.picture").draw(outcomes, report.unharmed))
+        return _CAPTION + str(import_module("resumable.chaos.report.picture").draw(outcomes, report.baseline))
     if needs_picture:
         raise MissingDependencyError(f"the picture {_NEEDS}.\n{_INSTALL}")
     return f"<p>There is no picture: it {_NEEDS}. {escape(_INSTALL)}</p>"
 
 
-_CAPTION = "<p>A row for each start and rank; the axis counts the steps of the unharmed run.</p>"
+_CAPTION = "<p>A row for each start and rank; the axis counts the steps of the baseline run.</p>"
 _NEEDS = "needs matplotlib, which cannot be imported here"
 _INSTALL = f"Install it: {pip_install('chaos')}"

@@ -10,18 +10,18 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from resumable.chaos.history import steps_of
 from resumable.chaos.report.story import tell
+from resumable.chaos.verify.history import steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from matplotlib.axes import Axes
 
-    from resumable.chaos.history import Key
-    from resumable.chaos.logs import Attempt
+    from resumable.chaos.recorder.logs import Attempt
     from resumable.chaos.report.outcome import Outcome
     from resumable.chaos.report.story import Line
+    from resumable.chaos.verify.history import Key
 
 __all__ = ["draw"]
 
@@ -37,12 +37,12 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def draw(outcomes: Sequence[Outcome], unharmed: Attempt) -> str:
+def draw(outcomes: Sequence[Outcome], baseline: Attempt) -> str:
     """Draw a panel per case.
 
     Args:
         outcomes: the cases, with what each start did.
-        unharmed: the run without faults, whose steps are the axis.
+        baseline: the run without faults, whose steps are the axis.
 
     Returns:
         An SVG element.
@@ -54,16 +54,16 @@ def draw(outcomes: Sequence[Outcome], unharmed: Attempt) -> str:
         for outcome, story in zip(outcomes, stories, strict=True):
             top -= _AROUND + _ROW * len(story)
             place = (_LEFT / _WIDTH, (top + _BELOW) / height, 1 - (_LEFT + _RIGHT) / _WIDTH, _ROW * len(story) / height)
-            _draw_panel(figure.add_axes(place), outcome, story, _order(unharmed))
+            _draw_panel(figure.add_axes(place), outcome, story, _order(baseline))
         figure.legend(handles=_legend(), loc="lower center", ncols=3, frameon=False)
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Creator": None, "Date": None, "Format": None, "Type": None})
     return file.getvalue()[file.getvalue().index("<svg") :]
 
 
-def _order(unharmed: Attempt) -> dict[Key, int]:
+def _order(baseline: Attempt) -> dict[Key, int]:
     """Number the steps of the loader that has most of them."""
-    keys = sorted(steps_of(unharmed))
+    keys = sorted(steps_of(baseline))
     loaders = [loader for loader, _ in keys]
     main = max(loaders, key=loaders.count, default=0)
     return {key: number for number, key in enumerate(key for key in keys if key[0] == main)}

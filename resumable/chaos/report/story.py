@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from resumable.chaos.logs import RankLog
+from resumable.chaos.recorder.logs import RankLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from resumable.chaos.history import Key
-    from resumable.chaos.logs import Attempt
     from resumable.chaos.plan import Case, Fault
+    from resumable.chaos.recorder.logs import Attempt
+    from resumable.chaos.verify.history import Key
 
 __all__ = ["Line", "as_ranges", "name_step", "tell"]
 
@@ -48,7 +48,7 @@ class Line:
 
 
 def tell(case: Case, attempts: Sequence[Attempt]) -> list[Line]:
-    """Tell what each rank did in each start."""
+    """Return what each rank did in each start."""
     lines: list[Line] = []
     seen: set[Key] = set()
     worlds = [_world(case, attempt) for attempt in attempts]

@@ -40,7 +40,7 @@ def make_rows(report: Report) -> list[Row]:
 
 
 def _is_asked(report: Report) -> bool:
-    """Tell whether every kind of fault was to happen by itself: one without a case is to be seen then."""
+    """Return whether every kind of fault was to happen by itself: one without a case is to be seen then."""
     return bool(report.options.get("points"))
 
 
@@ -49,7 +49,7 @@ def name_kind(case: Case) -> str:
     faults = [leg.fault for leg in case.legs if leg.fault]
     if any(fault.after is not None for fault in faults):
         return "by the clock"
-    return "unharmed" if not faults else faults[0].kind + (" and more" if len(faults) > 1 else "")
+    return "no fault" if not faults else faults[0].kind + (" and more" if len(faults) > 1 else "")
 
 
 def _make_row(name: str, outcomes: Sequence[Outcome]) -> Row:

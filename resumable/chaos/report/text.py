@@ -10,9 +10,9 @@ from resumable.chaos.report.story import as_ranges, name_step, tell
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from resumable.chaos.history import Key
     from resumable.chaos.report.outcome import Outcome, Report
     from resumable.chaos.report.story import Line
+    from resumable.chaos.verify.history import Key
 
 __all__ = ["describe_violations", "make_timeline", "tell_lines", "told"]
 
@@ -28,7 +28,7 @@ def told(report: Report) -> list[Outcome]:
 
 
 def make_timeline(report: Report) -> str:
-    """Tell of the cases that failed, or of the first ones."""
+    """Describe the cases that failed, or the first ones."""
     outcomes = told(report)
     words = ["case FAILED", "cases FAILED"] if report.failed else ["case, it passed", "cases, all passed"]
     count, of = len(outcomes), len(report.failed or report.outcomes)
@@ -57,7 +57,7 @@ def _shorten(text: str) -> str:
 
 
 def tell_lines(outcome: Outcome) -> list[str]:
-    """Tell what each rank did in each start, a line for each."""
+    """Return what each rank did in each start, a line for each."""
     lines = tell(outcome.case, outcome.attempts)
     names = [f"start {line.start}, rank {line.rank} of {line.world}" for line in lines]
     width = max(map(len, names), default=0)

@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
-from resumable.integrations.lightning.callback import ResumableCallback
-from resumable.integrations.lightning.checked import CheckedCheckpointIO
+from typing import TYPE_CHECKING, Any
+
+from resumable.integrations.lightning import callback as _callback
+from resumable.integrations.lightning import checked as _checked
+from resumable.integrations.lightning.bases import derive_from_imported
+
+if TYPE_CHECKING:
+    from resumable.integrations.lightning.callback import ResumableCallback
+    from resumable.integrations.lightning.checked import CheckedCheckpointIO
 
 __all__ = ["CheckedCheckpointIO", "ResumableCallback"]
+
+
+def __getattr__(name: str) -> Any:
+    """Look a class up, as one of the Lightning packages that are imported by now."""
+    if name == "ResumableCallback":
+        derive_from_imported()
+        return _callback.ResumableCallback
+    if name == "CheckedCheckpointIO":
+        _checked.register_with_imported()
+        return _checked.CheckedCheckpointIO
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from resumable.errors import ConfigurationError, PromiseWarning
-from resumable.faults import notice, point
+from resumable.errors import ConfigurationError
+from resumable.failpoints import notice, point
 from resumable.integrations.lightning import private
-from resumable.integrations.lightning.bases import with_callback_bases
+from resumable.integrations.lightning.bases import LightningCallback
+from resumable.integrations.lightning.limits import warn_of_limits
 from resumable.integrations.lightning.requeue import RequeueSignal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from resumable.integrations.lightning.evaluating import EvaluationStreams
     from resumable.integrations.lightning.session import Session
-
-    _Callback = Any  # a callback of whichever package, to type checkers
-else:
-    _Callback = object
 
 __all__ = ["ResumableCallback"]
 
 
-class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found when one is made
+class ResumableCallback(LightningCallback):
     """Makes a run of the Lightning Trainer resume at the exact batch, from any checkpoint that the Trainer saves.
 
         loader = resumable.wrap(DataLoader(dataset, batch_size=64, shuffle=True), seed=0)
@@ -45,11 +42,7 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found w
 
     _session: Session | None = None
     _requeue: RequeueSignal | None = None
-
-    def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Make it a callback of the Lightning package that is in use."""
-        made: Self = object.__new__(with_callback_bases(cls))
-        return made
+    _evaluated: EvaluationStreams | None = None  # outside of fit
 
     def __init__(
         self, *, wrap: bool | Mapping[str, Any] = False, save_on_sigterm: bool = False, strict: bool = True
@@ -60,8 +53,10 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found w
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy the options, and nothing of a run."""
-        options = {name: value for name, value in vars(self).items() if name not in {"_session", "_requeue"}}
-        return _make, (getattr(type(self), "_own", type(self)),), options
+        options = {
+            name: value for name, value in vars(self).items() if name not in {"_session", "_requeue", "_evaluated"}
+        }
+        return _make, (type(self),), options
 
     @property
     def state_key(self) -> str:
@@ -70,9 +65,10 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found w
 
     # ------------------------------------------------------------------ Lightning's hooks
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
-        """Follow the train loaders of a `fit`."""
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Follow the train loaders of a `fit`, and let those for evaluation begin at their beginning each time."""
         if stage != "fit":
+            self._begin_evaluation(trainer, stage)
             return
         if sum(isinstance(callback, ResumableCallback) for callback in trainer.callbacks) > 1:
             raise ConfigurationError(
@@ -82,14 +78,7 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found w
 
         # First of all, so that no other callback has drawn random numbers, or saves, before this one knows of a hook.
         trainer.callbacks = [self, *(callback for callback in trainer.callbacks if callback is not self)]
-        if private.has_callback(trainer, "StochasticWeightAveraging"):
-            warnings.warn(
-                "StochasticWeightAveraging begins its averages at an epoch's start, and no checkpoint has a part of "
-                "them.\nA run that is resumed in the middle of its epochs trains with another learning rate and "
-                "average. Resume from checkpoints of its epochs' ends.",
-                PromiseWarning,
-                stacklevel=1,
-            )
+        warn_of_limits(trainer, pl_module)
         self._session = Session(trainer, self.wrap, strict=self.strict)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002  # Lightning's signature
@@ -150,13 +139,27 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found w
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature
         """Save where SIGTERM ends the run, if that is asked for."""
+        self._end_evaluation(trainer)
         if self.save_on_sigterm and private.is_sigterm(exception) and self._session is not None:
             trainer.save_checkpoint(private.sigterm_path(trainer))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
         """Give the loaders back."""
+        self._end_evaluation(trainer)
         if stage == "fit" and self._session is not None:
             self._session.finish()
+
+    def _begin_evaluation(self, trainer: Any, stage: str) -> None:
+        from resumable.integrations.lightning.evaluating import EvaluationStreams  # noqa: PLC0415  # torch comes with it
+
+        self._evaluated = EvaluationStreams(lambda _: False)
+        private.swap_source_of(trainer, getattr(stage, "value", stage), self._evaluated)
+
+    def _end_evaluation(self, trainer: Any) -> None:
+        if self._evaluated is not None:
+            self._evaluated.give_back()
+            self._evaluated = None
+            private.give_sources_back(trainer)
 
     def _release(self) -> None:
         if self._requeue is not None:

@@ -15,21 +15,21 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from resumable.durable import sync_directory
+from resumable._durable import sync_directory
 from resumable.errors import CorruptCheckpointError, CorruptCheckpointWarning, UnsupportedError
-from resumable.faults import point
+from resumable.failpoints import point
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     _CheckpointIO = Any  # that of whichever package, to type checkers
 else:
     _CheckpointIO = object
 
-__all__ = ["CheckedCheckpointIO"]
+__all__ = ["CheckedCheckpointIO", "register_with_imported"]
 
 _PACKAGES = {"lightning.pytorch": "lightning.fabric", "pytorch_lightning": "lightning_fabric"}
-_MAGIC = b"\nresumable-sha256:"  # behind the end of torch's file, which torch does not mind
+_MAGIC = b"\nresumable-sha256:"  # after the end of torch's file, which torch does not mind
 _TRAILER = len(_MAGIC) + 2 * hashlib.sha256().digest_size
 _PART = ".checkpoint.part"  # one per directory, so that killed saves leave one file at most
 _CHUNK = 8 << 20  # bytes
@@ -48,9 +48,7 @@ class CheckedCheckpointIO(_CheckpointIO):  # type: ignore[misc]  # its base is f
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Make it a CheckpointIO of the Lightning package that is in use."""
-        fabrics = [fabric for package, fabric in _PACKAGES.items() if sys.modules.get(package)] or ["lightning_fabric"]
-        bases = tuple(importlib.import_module(f"{fabric}.plugins.io").TorchCheckpointIO for fabric in fabrics)
-        missing = tuple(base for base in bases if not issubclass(cls, base))
+        missing = tuple(base for base in _bases() or _bases(["lightning_fabric"]) if base not in cls.__mro__)
         if (cls, *missing) not in _derived:
             _derived[cls, *missing] = type(cls.__name__, (cls, *missing), {"__module__": cls.__module__})
         made: Self = object.__new__(_derived[cls, *missing])
@@ -119,6 +117,18 @@ class _Sink(io.RawIOBase):
         self.file.write(view)
         self.hash.update(view)
         return len(view)
+
+
+def register_with_imported() -> None:
+    """Let LightningCLI know that the class is a CheckpointIO, before there is one."""
+    for base in _bases():
+        base.register(CheckedCheckpointIO)
+
+
+def _bases(fabrics: Sequence[str] | None = None) -> list[Any]:
+    if fabrics is None:
+        fabrics = [fabric for package, fabric in _PACKAGES.items() if sys.modules.get(package)]
+    return [importlib.import_module(f"{fabric}.plugins.io").TorchCheckpointIO for fabric in fabrics]
 
 
 def _write(checkpoint: dict[str, Any], path: Path) -> None:

@@ -29,7 +29,7 @@ class Foreign:
         StateMismatchError: as asked for by `strict`.
     """
 
-    metrics: Mapping[str, Any] = {}  # nobody changes it
+    metrics: Mapping[str, Any] = {}  # it is never changed
     reloaded_at = None
     accumulates = 1
 

@@ -26,7 +26,7 @@ class Handed:
         return len(self._fetched)
 
     def add(self, loader: int) -> None:
-        """Note that a loader has handed over a batch."""
+        """Note that a loader has delivered a batch."""
         if not self._fetched or loader in self._fetched[-1]:
             self._fetched.append(set())
         self._fetched[-1].add(loader)

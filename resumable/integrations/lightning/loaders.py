@@ -5,17 +5,16 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from resumable.cursor import Cursor
+from resumable._order.cursor import Cursor
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.integrations.lightning import private
 from resumable.integrations.lightning.handed import Handed
 from resumable.integrations.lightning.sources import make_loader, replace_loaders
 from resumable.integrations.lightning.streams import TrainStream
+from resumable.loader import Loader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-
-    from resumable.loader import Loader
 
 __all__ = ["TrainLoaders"]
 
@@ -28,6 +27,7 @@ class TrainLoaders:
         wrap: whether to wrap train loaders that are no Loaders, or the options for it.
         on_fetch: called before a batch is fetched.
         resume: brings new streams to the checkpoint's place; tells whether there is one.
+        is_evaluated: tells whether a Loader is one for validation, too.
     """
 
     def __init__(
@@ -36,7 +36,9 @@ class TrainLoaders:
         wrap: bool | Mapping[str, Any],
         on_fetch: Callable[[], None],
         resume: Callable[[list[TrainStream]], bool],
+        is_evaluated: Callable[[Loader], bool],
     ) -> None:
+        self._is_evaluated = is_evaluated
         self._trainer, self._wrap, self._on_fetch, self._resume = trainer, wrap, on_fetch, resume
         self.streams: list[TrainStream] = []
         self.handed = Handed()
@@ -56,22 +58,27 @@ class TrainLoaders:
         trainer, number = self._trainer, len(self.streams)
         overfit = trainer.overfit_batches > 0
         loader = make_loader(source, name, self._wrap, world_size=trainer.world_size, overfit=overfit)
+        if self._is_evaluated(loader):
+            raise ConfigurationError(
+                f"the Loader {loader!r} is given for training and for validation.\nEach validation would move the "
+                "place of the training. Make a Loader for each."
+            )
         if self.has(loader):
             raise ConfigurationError(
                 f"the train loader {name} is given to the Trainer twice.\nBoth would take batches of one stream. Make "
                 "a Loader for each place."
             )
         stream = TrainStream(loader, name, number, self.handed, self._on_fetch, same_epoch=overfit)
-        stream.given = getattr(source, "given", source)
+        stream.stands_in_for = getattr(source, "stands_in_for", source)
         self.streams.append(stream)
         return stream
 
     def has(self, loader: Loader) -> bool:
-        """Tell whether a Loader is one of the train loaders."""
+        """Return whether a Loader is one of the train loaders."""
         return any(stream.loader is loader for stream in self.streams)
 
     def _keep_counting(self, before: list[TrainStream]) -> None:
-        """Let loaders that were made anew (`reload_dataloaders_every_n_epochs`) go on with the epoch's number."""
+        """Let loaders that were made again (`reload_dataloaders_every_n_epochs`) go on with the epoch's number."""
         for old, new in zip(before, self.streams, strict=False):
             if new.loader is not old.loader and new.loader.acknowledged == Cursor() and old.base:
                 with suppress(UnsupportedError):  # a source with a state of its own begins where it was made to
@@ -104,8 +111,21 @@ class TrainLoaders:
         return [stream.bookmark() for stream in self.streams]
 
     def consumed(self) -> list[bool]:
-        """Tell which loaders have been begun again in this epoch."""
+        """Return which loaders have been begun again in this epoch."""
         return [stream.epoch > stream.base for stream in self.streams]
+
+    def leave_states(self, loop: dict[str, Any]) -> None:
+        """Leave in a checkpoint's own part the states of those loaders that the user has wrapped, and of no others.
+
+        What the callback wrapped is a plain loader without it, which Lightning finds no state for.
+
+        Args:
+            loop: the fit loop's `state_dict` in the checkpoint.
+        """
+        states = loop.pop("combined_loader", [])
+        pairs = zip(states, self.streams, strict=False)  # before the loaders were asked for, there are none
+        if kept := [state for state, stream in pairs if isinstance(stream.stands_in_for, Loader)]:
+            loop["combined_loader"] = kept
 
     def give_back(self) -> None:
         """Let the Loaders acknowledge by themselves again."""

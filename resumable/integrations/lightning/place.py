@@ -2,9 +2,9 @@
 
 stage        what has been done                                      a resumed run goes on with
 epoch        nothing of the epoch                                    the epoch's start
-batch        `batch` batches; not what comes behind the last one     a validation if one is due, then the next batch
-validated    the same, and the validation behind it                  what is left behind the validation
-ready        `batch` batches, and all that comes behind them         the next batch, or the epoch's end
+batch        `batch` batches; not what comes after the last one     a validation if one is due, then the next batch
+validated    the same, and the validation after it                   what is left after the validation
+ready        `batch` batches, and all that comes after them         the next batch, or the epoch's end
 """
 
 from __future__ import annotations
@@ -68,11 +68,17 @@ class Place:
 _OTHER = "Nothing was loaded. Resume from another checkpoint."
 
 
-def rewind(checkpoint: dict[str, Any], place: Place) -> None:
+def rewind(checkpoint: dict[str, Any], place: Place, *, as_saved: bool = False) -> None:
     """Write the counters of a place into a checkpoint of the Trainer, in place of those of the moment of saving.
 
     They differ where batches were fetched, accumulated or begun that are not in the weights, or where an epoch's end
     was being done.
+
+    Args:
+        checkpoint: of the Trainer.
+        place: whose counters to write.
+        as_saved: as Lightning saves them in `on_train_batch_end`, where the place is such a one: the last batch is not
+            completed. By that Lightning alone knows where to go on. The callback resumes from whole counts.
     """
     loop = checkpoint["loops"][FIT_LOOP]
     begun = place.stage != "epoch"
@@ -82,8 +88,9 @@ def rewind(checkpoint: dict[str, Any], place: Place) -> None:
         epochs[name].update(ready=count + begun, started=count + begun, processed=count, completed=count)
     batches = loop["epoch_loop.batch_progress"]
     for name, count in (("current", place.batch), ("total", place.total)):
-        batches[name].update(dict.fromkeys(batches[name], count))
-    batches["is_last_batch"] = False
+        open_batch = as_saved and place.stage == "batch" and count > 0
+        batches[name].update({**dict.fromkeys(batches[name], count), "completed": count - open_batch})
+    batches["is_last_batch"] = as_saved and place.is_last
     for name, progress in loop.items():
         if name.startswith("epoch_loop.") and name != "epoch_loop.batch_progress":
             _settle(progress)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FIT_LOOP",
     "at_epoch_end",
-    "begin_epoch_anew",
+    "begin_epoch_again",
     "call_at_entry",
     "callback_states",
     "check_names",
@@ -117,15 +117,33 @@ def swap_sources(trainer: Any, train: Callable[[Any], Any], validation: Callable
     loop.epoch_loop.val_loop._data_source = _Source(loop.epoch_loop.val_loop._data_source, validation)
 
 
+def swap_source_of(trainer: Any, stage: str, change: Callable[[Any], Any]) -> None:
+    """Do the same for the loaders of `trainer.validate`, `test` or `predict`.
+
+    Raises:
+        UnsupportedError: this Lightning has no such names.
+    """
+    if not _has(trainer, f"{stage}_loop._data_source.dataloader"):
+        package = type(trainer).__module__.partition(".")[0]
+        raise UnsupportedError(
+            f"this version of {package} has no {stage}_loop._data_source.dataloader in its Trainer.\n"
+            "Passes over its loaders would depend on what was read before. Use a version from 2.2 to 2.6, or a newer "
+            f"version of this package: {UPGRADE}"
+        )
+    loop = getattr(trainer, f"{stage}_loop")
+    loop._data_source = _Source(loop._data_source, change)
+
+
 def give_sources_back(trainer: Any) -> None:
     """Let the Trainer ask its own sources again, and give a CombinedLoader of the user's its own loaders back."""
     loop = trainer.fit_loop
-    for owner in (loop, loop.epoch_loop.val_loop):
-        if isinstance(owner._data_source, _Source):
+    loops = (loop, loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop, trainer.predict_loop)
+    for owner in loops:
+        if isinstance(getattr(owner, "_data_source", None), _Source):
             owner._data_source = owner._data_source._original
-    given = loop._data_source.instance
-    if hasattr(given, "flattened"):
-        given.flattened = [getattr(stream, "given", stream) for stream in given.flattened]
+            given = owner._data_source.instance
+            if hasattr(given, "flattened"):
+                given.flattened = [getattr(stream, "stands_in_for", stream) for stream in given.flattened]
 
 
 class _Source:
@@ -162,7 +180,7 @@ def restart_fetching(trainer: Any) -> None:
 
 
 def gives_iterator(trainer: Any) -> bool:
-    """Tell whether `training_step` takes batches itself, by its argument `dataloader_iter`."""
+    """Return whether `training_step` takes batches itself, by its argument `dataloader_iter`."""
     return hasattr(trainer.fit_loop._data_fetcher, "iterator_wrapper")
 
 
@@ -202,34 +220,34 @@ def counters(trainer: Any) -> tuple[Any, Any]:
 
 
 def steps_logged(trainer: Any) -> int:
-    """Count the optimizer steps behind which everything was done, validation included."""
+    """Count the optimizer steps after which everything was done, validation included."""
     return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
 
 
 def is_accumulating(trainer: Any) -> bool:
-    """Tell whether the gradients of the last batch wait for those of the next ones."""
+    """Return whether the gradients of the last batch wait for those of the next ones."""
     return bool(trainer.fit_loop.epoch_loop._should_accumulate())
 
 
 def is_over(trainer: Any) -> bool:
-    """Tell whether the last batch was the last one of its epoch."""
+    """Return whether the last batch was the last one of its epoch."""
     return bool(trainer.fit_loop.epoch_loop._num_ready_batches_reached())
 
 
 def is_beginning(trainer: Any) -> bool:
-    """Tell whether the hooks of an epoch's start are being called, all of which a resumed run calls again."""
+    """Return whether the hooks of an epoch's start are being called, all of which a resumed run calls again."""
     progress = trainer.fit_loop.epoch_progress.current
     return bool(progress.started < progress.ready)
 
 
 def is_ending(trainer: Any) -> bool:
-    """Tell whether the run ends here, in the middle of an epoch or not."""
+    """Return whether the run ends here, in the middle of an epoch or not."""
     stops = trainer.should_stop and trainer.fit_loop._can_stop_early
     return bool(stops) or 0 <= trainer.max_steps <= trainer.global_step
 
 
 def is_restoring(trainer: Any) -> bool:
-    """Tell whether a checkpoint was read and not all of it is in place yet, the optimizer's state for instance."""
+    """Return whether a checkpoint was read and not all of it is in place yet, the optimizer's state for instance."""
     return bool(trainer._checkpoint_connector._loaded_checkpoint)
 
 
@@ -246,17 +264,17 @@ def callback_states(trainer: Any) -> dict[str, Any]:
 
 
 def has_callback(trainer: Any, name: str) -> bool:
-    """Tell whether the Trainer has one of Lightning's callbacks."""
+    """Return whether the Trainer has one of Lightning's callbacks."""
     return any(base.__name__ == name for callback in trainer.callbacks for base in type(callback).__mro__)
 
 
 def is_interrupted(trainer: Any) -> bool:
-    """Tell whether an exception is ending the run, so that other ranks may never answer."""
+    """Return whether an exception is ending the run, so that other ranks may never answer."""
     return bool(trainer.interrupted)
 
 
 def at_epoch_end(trainer: Any) -> bool:
-    """Tell whether the epoch's batches are behind and its end is not done yet."""
+    """Return whether the epoch's batches are done and its end is not done yet."""
     progress = trainer.fit_loop.epoch_progress.current
     return bool(progress.completed < progress.processed)
 
@@ -278,7 +296,7 @@ def sigterm_path(trainer: Any) -> str:
 
 
 def is_sigterm(exception: BaseException) -> bool:
-    """Tell whether an exception is Lightning's way to end on SIGTERM."""
+    """Return whether an exception is Lightning's way to end on SIGTERM."""
     return type(exception).__name__ == "SIGTERMException"
 
 
@@ -310,14 +328,14 @@ def call_at_entry(trainer: Any, enter: Callable[[], None]) -> None:
     loop.reset = reset
 
 
-def begin_epoch_anew(trainer: Any) -> None:
+def begin_epoch_again(trainer: Any) -> None:
     """Let the epoch that comes begin at its first batch, although a checkpoint was loaded."""
     for loop in _loops(trainer):
         loop._restarting = False
 
 
 def finish_batch(trainer: Any, *, is_last: bool, pending: bool, validated: bool) -> None:
-    """Go on in the middle of an epoch: do what comes behind a batch, up to the next one.
+    """Go on in the middle of an epoch: do what comes after a batch, up to the next one.
 
     Args:
         trainer: the Trainer.
@@ -327,7 +345,7 @@ def finish_batch(trainer: Any, *, is_last: bool, pending: bool, validated: bool)
     """
     loop = trainer.fit_loop.epoch_loop
     loop.batch_progress.is_last_batch = is_last
-    begin_epoch_anew(trainer)
+    begin_epoch_again(trainer)
     if pending:
         loop._skip_next_val = validated
         loop.on_advance_end(trainer.fit_loop._data_fetcher)

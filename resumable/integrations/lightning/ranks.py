@@ -72,7 +72,7 @@ def exchange(own: RankState, world_size: int) -> list[RankState]:
 
 
 class Notes:
-    """What the ranks leave for rank 0 in the key-value store of their process group, where nobody waits for them.
+    """What the ranks leave for rank 0 in the key-value store of their process group, where no rank waits for another.
 
     Args:
         exchanges: how often they have exchanged what they know; tells the notes of several interruptions apart.

@@ -1,4 +1,4 @@
-"""Holds SLURM's requeue signal back until all is done behind the batch.
+"""Holds SLURM's requeue signal back until all is done after the batch.
 
 Lightning saves inside the signal's handler, wherever the signal finds it: also in the middle of an optimizer step, with
 half of the weights changed.
@@ -50,7 +50,7 @@ class RequeueSignal:
         self._training = True
 
     def release(self) -> None:
-        """Handle the signal if it came: all callbacks have done what they do behind a batch."""
+        """Handle the signal if it came: all callbacks have done what they do after a batch."""
         self._training = False
         waiting, self._waiting = self._waiting, None
         if waiting is not None:

@@ -87,7 +87,7 @@ class Saved:
             ) from error
         if saved.torn:
             raise StateMismatchError(
-                "the checkpoint was saved while an optimizer step was being taken, behind batch "
+                "the checkpoint was saved while an optimizer step was being taken, after batch "
                 f"{saved.place.batch} of epoch {saved.place.epoch}.\nIts weights hold a part of the next batch, which "
                 "would be trained on twice or not at all. Resume from another checkpoint."
             )
@@ -103,7 +103,7 @@ class Saved:
         if len(streams) != len(leader):
             raise StateMismatchError(
                 f"the Trainer has {len(streams)} train loaders, and the checkpoint has states of {len(leader)}.\n"
-                "Some loaders would begin anew. Give the Trainer the loaders that the run was started with."
+                "Some loaders would begin again. Give the Trainer the loaders that the run was started with."
             )
         if strict and len(self.ranks) != world_size:
             self._refuse_own_streams(streams, world_size)
@@ -119,7 +119,7 @@ class Saved:
         for stream, saved in zip(streams, self.ranks[0].loaders, strict=True):
             if saved["state"].get("rank") is not None:
                 raise StateMismatchError(
-                    f"each rank has a stream of its own in the train loader {stream.name}, which cannot be shared anew "
+                    f"each rank has a stream of its own in the train loader {stream.name}, which cannot be divided "
                     "by another number of ranks.\n"
                     f"  in the checkpoint: {len(self.ranks)} ranks\n  in this run:       {world_size} ranks\n"
                     "Restart with as many ranks."
@@ -128,10 +128,11 @@ class Saved:
     def restore_generators(self, rank: int) -> None:
         """Put back the global generators of a rank; one that is new begins as one of the old ones."""
         own = self.ranks[rank % len(self.ranks)]
-        rng.load_state_dict(own.generators)
+        rng.restore(own.generators)
 
     def warn(self, rank: int) -> None:
-        """Say which promise does not hold for this checkpoint."""
+        """Say which promise does not hold for this checkpoint, whose generators have been restored once."""
+        rng.warn_of_devices(self.ranks[rank % len(self.ranks)].generators)
         if self.partial and self.place.stage != "epoch":
             warnings.warn(
                 f"the epoch's means of {', '.join(self.partial)}, logged in training with on_epoch=True, begin at the "

@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from resumable import rng
 from resumable.errors import UnsupportedError
 from resumable.integrations.lightning import private
-from resumable.integrations.lightning.boundary import Boundary, copy_buffers
+from resumable.integrations.lightning.buffers import Buffers
+from resumable.integrations.lightning.evaluating import EvaluationStreams
 from resumable.integrations.lightning.foreign import Foreign
 from resumable.integrations.lightning.loaders import TrainLoaders
 from resumable.integrations.lightning.place import Place, rewind
 from resumable.integrations.lightning.ranks import Notes, RankState, check_ranks, exchange
 from resumable.integrations.lightning.saved import FORMAT, Saved
-from resumable.integrations.lightning.sources import ValidationStreams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from resumable.integrations.lightning.buffers import KeptBuffers
     from resumable.integrations.lightning.streams import TrainStream
+    from resumable.loader import Loader
 
 __all__ = ["Session"]
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A moment between two optimizer steps; never changed, and replaced by one assignment, as signal handlers save.
+
+    Args:
+        place: where training stood.
+        steps: optimizer steps in the weights (`trainer.global_step`).
+        logged: those after which everything was done, validation included.
+        loaders: make the states of the train loaders.
+        buffers: of the module.
+        generators: makes the state of this rank's global generators.
+        callbacks: states of the other callbacks, where gradients are accumulated: batches are trained on again then.
+    """
+
+    place: Place
+    steps: int
+    logged: int
+    loaders: Sequence[Callable[[], dict[str, Any]]]
+    buffers: KeptBuffers
+    generators: Callable[[], dict[str, Any]] = field(default_factory=rng.capture)
+    callbacks: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Session:
@@ -38,7 +63,8 @@ class Session:
     def __init__(self, trainer: Any, wrap: bool | Mapping[str, Any], *, strict: bool) -> None:
         private.check_names(trainer)
         self._trainer, self._strict = trainer, strict
-        self._loaders = TrainLoaders(trainer, wrap, self._note_fetch, self._go_to_checkpoint)
+        self._evaluated = EvaluationStreams(self._is_trained_on)
+        self._loaders = TrainLoaders(trainer, wrap, self._note_fetch, self._go_to_checkpoint, self._evaluated.has)
         self._held: list[Iterable[int]] = []  # trained on, and not in the weights yet
         self._seen = 0  # batches that were trained on
         self._busy = False  # with the next batch or a validation, so that generators and buffers have changed
@@ -49,7 +75,11 @@ class Session:
         self._loaded_late = False
         self._placed = False
         self._known: list[RankState] = []  # what the ranks said last
-        private.swap_sources(trainer, self._loaders.make, ValidationStreams(self._loaders.has))
+        self._buffers: Buffers | None = None
+        private.swap_sources(trainer, self._loaders.make, self._evaluated)
+
+    def _is_trained_on(self, loader: Loader) -> bool:
+        return self._loaders.has(loader)
 
     # ------------------------------------------------------------------ loading
 
@@ -64,8 +94,7 @@ class Session:
         if values is not None and values.get("unstarted"):
             return
         self._origin = Foreign(loop, strict=self._strict) if values is None else Saved.from_dict(values)
-        if values is None:
-            rewind(checkpoint, self._origin.place)
+        rewind(checkpoint, self._origin.place)
         if self._loaders.streams:  # they were asked for before the checkpoint was read
             self._loaded_late = self._go_to_checkpoint(self._loaders.streams)
 
@@ -92,15 +121,15 @@ class Session:
             self._place_at_epoch(private.counters(trainer)[0].current.processed)
             self._tell_ranks()
             return
-        saved.warn(trainer.global_rank)
         saved.restore_generators(trainer.global_rank)
+        saved.warn(trainer.global_rank)
         private.note_reload(trainer, saved.reloaded_at)
         private.restore_metrics(trainer, saved.metrics)
         self._set_boundary(saved.place)
         self._tell_ranks()
         if saved.place.stage == "epoch":
-            self._placed = True  # loaders that are due to be made anew in this epoch begin as they are
-            private.begin_epoch_anew(trainer)
+            self._placed = True  # loaders that are due to be made again in this epoch begin as they are
+            private.begin_epoch_again(trainer)
             if saved.place.schedulers_due:
                 private.finish_epoch(trainer)
             self._place_at_epoch(saved.place.epoch)
@@ -155,7 +184,7 @@ class Session:
         if private.gives_iterator(self._trainer) and taken > 1:
             raise UnsupportedError(
                 f"training_step took {taken} batches from dataloader_iter for one step.\n"
-                "Nobody knows which of them are in the weights, so a resumed run would lose some or repeat them. Take "
+                "Which of them are in the weights is unknown, so a resumed run would lose some or repeat them. Take "
                 "one batch per step, or let training_step take batch and batch_idx."
             )
 
@@ -209,18 +238,26 @@ class Session:
             trainer.global_step,
             private.steps_logged(trainer),
             self._loaders.bookmarks(),
-            buffers=copy_buffers(trainer.lightning_module),
+            buffers=self._find_buffers(again=place.stage == "epoch").keep(),
             callbacks=private.callback_states(trainer) if self._may_hold() else {},
         )
         self._busy = False
 
+    def _find_buffers(self, *, again: bool) -> Buffers:
+        if self._buffers is None:
+            self._buffers = Buffers(self._trainer.lightning_module)
+        elif again:
+            self._buffers.find()
+        return self._buffers
+
     def _may_hold(self) -> bool:
-        """Tell whether batches can be trained on without being in the weights at the batch's end."""
+        """Return whether batches can be trained on without being in the weights at the batch's end."""
         return self._trainer.accumulate_grad_batches > 1 or not self._trainer.lightning_module.automatic_optimization
 
     def finish(self) -> None:
         """Give the loaders back as they were."""
         self._loaders.give_back()
+        self._evaluated.give_back()
         private.give_sources_back(self._trainer)
 
     # ------------------------------------------------------------------ saving
@@ -244,6 +281,7 @@ class Session:
         """
         self.follow()
         boundary, trainer = self._boundary, self._trainer
+        self._loaders.leave_states(checkpoint["loops"][private.FIT_LOOP]["state_dict"])
         if boundary is None:
             return self._save_unchanged(checkpoint)
         alone = self._alone or private.is_interrupted(trainer)
@@ -255,12 +293,11 @@ class Session:
         else:
             self._exchange(own)
         if in_flight:
-            weights = checkpoint["state_dict"]
-            weights.update({name: value for name, value in boundary.buffers.items() if name in weights})
+            boundary.buffers.put_into(checkpoint["state_dict"])
         if self._held:
             checkpoint["callbacks"].update(boundary.callbacks)
         torn = trainer.global_step != boundary.steps
-        rewind(checkpoint, place)
+        rewind(checkpoint, place, as_saved=True)
         metrics, reloaded_at = private.metrics(trainer), private.reloaded_at(trainer)
         partial = private.partial_metrics(trainer) if place.batch else []
         accumulates = trainer.accumulate_grad_batches
@@ -272,7 +309,7 @@ class Session:
             return {"format": FORMAT, "unstarted": True}
         if isinstance(self._origin, Foreign) or private.is_restoring(self._trainer):
             return None
-        rewind(checkpoint, self._origin.place)
+        rewind(checkpoint, self._origin.place, as_saved=True)
         return self._origin.as_dict()
 
     def _tell_ranks(self) -> None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from torch.utils import _pytree as pytree
 
 import resumable
-from resumable.errors import ConfigurationError, UnsupportedError
-from resumable.integrations.lightning.streams import TrainStream, ValidationStream
+from resumable.errors import UnsupportedError
+from resumable.integrations.lightning.streams import TrainStream
 from resumable.loader import Loader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["ValidationStreams", "make_loader", "replace_loaders"]
+__all__ = ["make_loader", "replace_loaders"]
 
 
 def replace_loaders(tree: Any, replace: Callable[[Any, str], Any]) -> Any:
@@ -51,7 +51,7 @@ def _is_combined(tree: Any) -> bool:
 
 
 def _is_data(node: Any) -> bool:
-    """Tell whether a list or tuple holds batches and not loaders: anything in it that nobody could iterate for batches.
+    """Return whether a list or tuple holds batches and not loaders: anything in it that cannot be iterated for batches.
 
     The Trainer alone takes a list of tensors for a collection of loaders, one per tensor.
     """
@@ -80,11 +80,16 @@ def make_loader(source: Any, name: str, wrap: bool | Mapping[str, Any], *, world
     if isinstance(source, TrainStream):
         return source.loader
     if isinstance(source, Loader):
+        if source.evaluation:
+            raise UnsupportedError(
+                f"the train loader {name} was wrapped with evaluation=True, each loop over which begins at the "
+                "beginning.\nA resumed run would train on its first batches again. Wrap it without evaluation=True."
+            )
         return source
     if wrap is False:
         raise UnsupportedError(
             f"the train loader {name} is no resumable Loader but a {type(source).__module__}."
-            f"{type(source).__qualname__}.\nA resumed run would begin its data anew, in the middle of an epoch. Give "
+            f"{type(source).__qualname__}.\nA resumed run would begin its data again, in the middle of an epoch. Give "
             "the Trainer resumable.wrap(loader), or use ResumableCallback(wrap=True)."
         )
     options = {"seed": int(os.environ.get("PL_GLOBAL_SEED") or 0), **(wrap if wrap is not True else {})}
@@ -101,7 +106,7 @@ def make_loader(source: Any, name: str, wrap: bool | Mapping[str, Any], *, world
 
 
 def _has_plain_order(source: Any) -> bool:
-    """Tell whether it is a DataLoader made with `batch_size` and with or without `shuffle`, and no sampler."""
+    """Return whether it is a DataLoader made with `batch_size` and with or without `shuffle`, and no sampler."""
     data = sys.modules["torch"].utils.data
     if not isinstance(source, data.DataLoader) or isinstance(source.dataset, data.IterableDataset):
         return False
@@ -113,31 +118,3 @@ def _without_shuffling(source: Any) -> Any:
     data = sys.modules["torch"].utils.data
     names = "dataset", "batch_size", "num_workers", "collate_fn", "pin_memory", "drop_last", "worker_init_fn"
     return data.DataLoader(**{name: getattr(source, name) for name in names}, shuffle=False)
-
-
-class ValidationStreams:
-    """Lets each Loader among the validation loaders begin at the same place in every validation of a run.
-
-    Args:
-        is_trained_on: tells whether a Loader is a train loader, too.
-    """
-
-    def __init__(self, is_trained_on: Callable[[Loader], bool]) -> None:
-        self._is_trained_on = is_trained_on
-        self._streams: dict[int, ValidationStream] = {}  # by the identity of their Loaders, which they keep alive
-
-    def __call__(self, tree: Any) -> Any:
-        """Replace the Loaders in the Trainer's collection of validation loaders."""
-        return replace_loaders(tree, self._replace)
-
-    def _replace(self, loader: Any, _: str) -> Any:
-        if isinstance(loader, ValidationStream):
-            loader = loader.loader
-        if isinstance(loader, Loader):
-            if self._is_trained_on(loader):
-                raise ConfigurationError(
-                    f"the Loader {loader!r} is given for training and for validation.\nEach validation would move the "
-                    "place of the training. Make a Loader for each."
-                )
-            return self._streams.setdefault(id(loader), ValidationStream(loader))
-        return loader

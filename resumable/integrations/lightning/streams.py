@@ -1,8 +1,8 @@
 """What the Trainer iterates over in place of a Loader.
 
 The Trainer asks for an iterator more often than it reads one (to check the type, before it knows of a checkpoint, in
-every epoch), reads ahead where there is no length, and begins short loaders again (`max_size_cycle`). A stream hands
-over the batches of the Loader's epochs such that none of this matters: an iterator begins where training stands.
+every epoch), reads ahead where there is no length, and begins short loaders again (`max_size_cycle`). A stream
+delivers the batches of the Loader's epochs such that none of this matters: an iterator begins where training stands.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from resumable.cursor import Cursor
+from resumable._order.cursor import Cursor
+from resumable._state import without_settings
 from resumable.errors import StateMismatchError
 from resumable.iteration import deliver
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from resumable.integrations.lightning.handed import Handed
     from resumable.loader import Loader
 
-__all__ = ["TrainStream", "ValidationStream"]
+__all__ = ["TrainStream"]
 
 
 class TrainStream:
@@ -30,7 +31,7 @@ class TrainStream:
         loader: acknowledges by itself no more from now on.
         name: its place in the Trainer's collection of loaders, for messages.
         number: the same as a number.
-        handed: is told of each batch that is handed over.
+        handed: is told of each batch that is delivered.
         on_fetch: called before each batch is fetched.
         same_epoch: read the same epoch again and again (`overfit_batches`).
     """
@@ -47,13 +48,13 @@ class TrainStream:
     ) -> None:
         self.loader, self.name = loader, name
         self._number, self._handed, self._on_fetch = number, handed, on_fetch
-        self.given: Any = loader  # what the stream stands in for
+        self.stands_in_for: Any = loader
         self._acks = loader.ack_mode
         loader.progress.set_ack("manual")
         loader.progress.begin()  # an interrupted run may have left batches without an answer
         if loader.epoch > loader.acknowledged.epoch:
             loader.end_epoch()  # nothing is left of it
-        self._home = loader.state_dict() if same_epoch else None
+        self._home = without_settings(loader.state_dict()) if same_epoch else None
         self._set_base()
         self._reading: _Pass | None = None  # the iterator that began last
         self.exhausted = False  # it came to the end of its epoch
@@ -68,7 +69,7 @@ class TrainStream:
         """Count the batches of the whole epoch.
 
         Raises:
-            TypeError: nobody knows the length before its end.
+            TypeError: the length is unknown before its end.
         """
         return self.loader.total_steps(self.epoch)
 
@@ -78,7 +79,7 @@ class TrainStream:
     # ------------------------------------------------------------------ for the iterators
 
     def begin(self, reading: _Pass) -> int:
-        """Get ready to hand over batches to a new iterator, and return the number of the Loader's epoch."""
+        """Get ready to deliver batches to a new iterator, and return the number of the Loader's epoch."""
         self._reading = reading
         if self.exhausted:  # the Trainer cycles
             self.exhausted = False
@@ -89,7 +90,7 @@ class TrainStream:
         return self.epoch
 
     def next_batch(self, reading: _Pass, epoch: int) -> Any:
-        """Hand over a batch.
+        """Deliver a batch.
 
         Raises:
             StopIteration: the epoch is over, or another iterator has begun.
@@ -211,28 +212,3 @@ class _Pass:
             self.follows = self._stream.live_epoch
             self.epoch = self._stream.begin(self)
         return self._stream.next_batch(self, self.epoch)
-
-
-class ValidationStream:
-    """A Loader as the Trainer's validation loader: each iterator gives the same epoch, from its beginning.
-
-    Args:
-        loader: a Loader, at the place from which each validation is to begin.
-    """
-
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
-        self._home = loader.state_dict()
-        self._epoch = loader.epoch
-
-    def __iter__(self) -> Iterator[Any]:
-        self.loader.load_state_dict(self._home)
-        yield from self.loader
-
-    def __len__(self) -> int:
-        """Count the batches.
-
-        Raises:
-            TypeError: nobody knows the length before its end.
-        """
-        return self.loader.total_steps(self._epoch)

@@ -20,10 +20,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from resumable import World
+from resumable._randomness.keys import reseed
 from resumable.checkpoint.writing import _Sink
-from resumable.faults import point
-from resumable.randomness import reseed
-from resumable.world import World
+from resumable.failpoints import point
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ LIBRARY: dict[str, Callable[[], None]] = {}
 USER: dict[str, str] = {
     "epoch_not_told": "the order depends on an epoch that the script counts from 0 in each process",
     "seed_of_the_time": "the seed of the order is the time",
-    "saved_before_step": "the checkpoint has the weights before the optimizer's step, and the loader's state behind it",
+    "saved_before_step": "the checkpoint has the weights before the optimizer's step, and the loader's state after it",
     "optimizer_forgotten": "the momentum of the optimizer is not put back",
 }
 
@@ -89,12 +89,12 @@ def epoch_lost() -> None:
 
 @library
 def last_batch_repeated() -> None:
-    """A state behind the last batch of an epoch goes on before that batch."""
+    """A state after the last batch of an epoch goes on before that batch."""
 
     def make(real: Any) -> Any:
         def _move(self: Any, to: Any) -> None:
             size, cursor = self.global_batch, to.cursor
-            if cursor.position and self._feed.finished(cursor, size):
+            if cursor.position and self._fetcher.finished(cursor, size):
                 cursor = replace(cursor, position=(cursor.position - 1) // size * size, step=cursor.step - 1)
             real(self, to._replace(cursor=cursor))
 
@@ -110,8 +110,8 @@ def last_batch_lost() -> None:
     def make(real: Any) -> Any:
         def _move(self: Any, to: Any) -> None:
             size = self.global_batch
-            over = self._feed.finished(replace(to.cursor, position=to.cursor.position + size), size)
-            real(self, to._replace(cursor=self._feed.following(to.cursor, size)) if over else to)
+            over = self._fetcher.finished(replace(to.cursor, position=to.cursor.position + size), size)
+            real(self, to._replace(cursor=self._fetcher.following(to.cursor, size)) if over else to)
 
         return _move
 
@@ -120,7 +120,7 @@ def last_batch_lost() -> None:
 
 @library
 def handed_twice() -> None:
-    """The first batch behind a resume in the middle of an epoch is handed over twice."""
+    """The first batch after a resume in the middle of an epoch is delivered twice."""
 
     def twice(stream: Any) -> Any:
         first = next(stream)
@@ -145,7 +145,7 @@ def position_rounded_up() -> None:
 
     def make(real: Any) -> Any:
         def _move(self: Any, to: Any) -> None:
-            ahead = self._feed.schedule(self.global_batch).advance(to.cursor)
+            ahead = self._fetcher.plan(self.global_batch).advance(to.cursor)
             real(self, to._replace(cursor=ahead))
 
         return _move
@@ -155,7 +155,7 @@ def position_rounded_up() -> None:
 
 @library
 def acked_when_handed() -> None:
-    """With `ack="manual"`, a batch counts as trained on when it is handed over, and `ack()` does nothing."""
+    """With `ack="manual"`, a batch counts as trained on when it is delivered, and `ack()` does nothing."""
 
     def make(real: Any) -> Any:
         def _deliver(self: Any, cursor: Any) -> None:
@@ -171,7 +171,7 @@ def acked_when_handed() -> None:
 
 @library
 def requested_counted() -> None:
-    """A batch that workers were asked for ahead counts as handed over: the cursor runs ahead."""
+    """A batch that workers were asked for ahead counts as delivered: the cursor runs ahead."""
 
     class Hasty(deque[Any]):
         def popleft(self) -> Any:
@@ -179,7 +179,7 @@ def requested_counted() -> None:
             super().popleft()
             return last
 
-    swap("resumable.feeds.indexed", "deque", lambda real: Hasty)
+    swap("resumable._fetch.indexed", "deque", lambda real: Hasty)
 
 
 @library
@@ -192,9 +192,9 @@ def requested_saved() -> None:
             asked[:] = [cursor]
             super().append(cursor)
 
-    import_module("resumable.feeds.indexed").deque = Noting  # type: ignore[attr-defined]  # it imports the name
-    swap("resumable.progress:Progress", "_state_of", lambda real: lambda self, at: real(
-        self, at._replace(cursor=asked[0] if asked else at.cursor)))  # fmt: skip
+    import_module("resumable._fetch.indexed").deque = Noting  # type: ignore[attr-defined]  # it imports the name
+    swap("resumable.progress:Progress", "_state_of", lambda real: lambda self, at, *others: real(
+        self, at._replace(cursor=asked[0] if asked else at.cursor), *others))  # fmt: skip
 
 
 # ---------------------------------------------------------------------- randomness
@@ -206,15 +206,14 @@ def keyed_by_count() -> None:
     begun: list[int] = []
 
     def make(real: Any) -> Any:
-        def select(self: Any, schedule: Any, epoch: int, start: int, stop: int) -> Any:
-            begun.append(stop - start)
+        def keys(self: Any, request: Any) -> Any:
+            begun.append(request.size)
             before = sum(begun[:-1])
-            indices, _ = real(self, schedule, epoch, start, stop)
-            return indices, real(self, replace(schedule, length=1 << 40), 0, before, before + stop - start)[1]
+            return real(self, request._replace(epoch=0, start=before, stop=before + request.size))
 
-        return select
+        return keys
 
-    swap("resumable.feeds.requests:Requests", "select", make)
+    swap("resumable._fetch.order:Order", "keys", make)
 
 
 @library
@@ -229,8 +228,8 @@ def seeded_by_worker() -> None:
         return setup
 
     swap("resumable.backends.torch.engine:WorkerSetup", "__call__", make)
-    swap("resumable.backends.torch.indexed:RequestDataset", "__getitem__", lambda real: lambda self, request: replace(
-        self._reader, randomness="off").read(request))  # fmt: skip
+    swap("resumable._fetch.workers:RequestDataset", "__getitem__", lambda real: lambda self, message: replace(
+        self._reader, randomness="off").read(self.request_of(message)))  # fmt: skip
 
 
 @library
@@ -245,19 +244,19 @@ def generators_forgotten() -> None:
 @library
 def skipped_twice() -> None:
     """A source that is replayed skips twice as many elements as were read of it."""
-    swap("resumable.feeds.draws:Draws", "skip", lambda real: lambda self, position, count: (
-        real(self, position, count), self.take(position, count))[0])  # fmt: skip
+    swap("resumable._fetch.keyed_draws:KeyedDraws", "skip", lambda real: lambda self, position, count: (
+        self.take(position, count), real(self, position, count))[1])  # fmt: skip
 
 
 @library
 def not_skipped() -> None:
-    """A source that is replayed begins anew."""
-    swap("resumable.feeds.draws:Draws", "skip", lambda real: lambda self, position, count: None)
+    """A source that is replayed begins again."""
+    swap("resumable._fetch.keyed_draws:KeyedDraws", "skip", lambda real: lambda self, position, count: count)
 
 
 @library
 def looked_ahead_lost() -> None:
-    """The element that was drawn ahead to look for the end, while a state was taken, is never handed over."""
+    """The element that was drawn ahead to look for the end, while a state was taken, is never delivered."""
 
     def make(real: Any) -> Any:
         def take(self: Any, position: int, count: int, *, keep: bool = True) -> Any:
@@ -266,7 +265,7 @@ def looked_ahead_lost() -> None:
 
         return take
 
-    swap("resumable.feeds.draws:Draws", "take", make)
+    swap("resumable._fetch.keyed_draws:KeyedDraws", "take", make)
 
 
 @library
@@ -296,7 +295,7 @@ def helper_left_alive() -> None:
 
 @library
 def written_in_place() -> None:
-    """There is one file, which each save truncates and writes anew."""
+    """There is one file, which each save truncates and writes again."""
 
     def save(self: Any, step: int, content: Any) -> None:
         point("store.save", self, step, content)
@@ -371,7 +370,7 @@ def old_ranks() -> None:
         return load_state_dict
 
     swap("resumable.loader:Loader", "load_state_dict", load)
-    swap("resumable.options:Options", "find_world", lambda real: lambda self: (
+    swap("resumable._options:Options", "find_world", lambda real: lambda self: (
         World(real(self).rank % sizes[0], sizes[0]) if sizes else real(self)))  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A training loop that saves all that it has to behind each batch. Without `--store`, it starts without torch."""
+"""A training loop that saves all that it has to after each batch. Without `--store`, it starts without torch."""
 
 from __future__ import annotations
 
@@ -76,6 +76,7 @@ loader = resumable.wrap(
     transform=augment,
     tail="partial",
     ack="manual" if given.by_hand else "auto",
+    canary=False,  # it would refuse what some of the bugs do, before anybody else could see it
 )
 store = resumable.CheckpointStore("checkpoints", keep=3) if given.store else None
 if given.store:

@@ -66,14 +66,14 @@ def move(source: str, target: str) -> Any:
 
 
 def leads_into(source: str, target: str) -> bool:
-    """Tell whether a target is in a tree, by a link perhaps: copied into itself, it would have no end."""
+    """Return whether a target is in a tree, by a link perhaps: copied into itself, it would have no end."""
     trees = [os.path.realpath(source), os.path.realpath(os.path.dirname(source)) + "/" + os.path.basename(source)]
     places = [os.path.realpath(target), os.path.realpath(os.path.dirname(target))]
     return any(place.startswith(tree) for place in places for tree in trees)
 
 
 def status(found: os.stat_result) -> Any:
-    """Tell what is the same on every machine."""
+    """Return what is the same on every machine."""
     is_file = found.st_mode & 0o100000
     return oct(found.st_mode), found.st_size * bool(is_file), bool(is_file) and found.st_mtime in {1e9, 5e8}
 

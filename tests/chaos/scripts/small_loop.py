@@ -28,7 +28,7 @@ for epoch in loader.epochs(2):
         weights += float(np.mean(batch))
         step += 1
         if "--slow" in OPTIONS:
-            time.sleep(0.1)
+            time.sleep(0.25)
         if step % 2 == 0:
             content = {"loader": loader.state_dict(), "weights": weights, "step": step}
             CHECKPOINT.with_suffix(".tmp").write_text(json.dumps(content))

@@ -1,1 +1,1 @@
-"""DALI pipelines that are fed by our sampler, so that any batch can be asked for."""
+"""DALI pipelines that our sampler gives their samples, so that any batch can be asked for."""

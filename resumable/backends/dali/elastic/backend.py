@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from resumable._fetch.reader import Reader
+from resumable._fetch.workers import describe_death, is_death
 from resumable.backends.dali.elastic.engine import Engine
-from resumable.backends.dali.elastic.failures import worker_death
 from resumable.backends.dali.elastic.inputs import read_here, read_paths
 from resumable.backends.dali.elastic.samples import Files
-from resumable.errors import ConfigurationError, UnsupportedError
-from resumable.reading import Reader
+from resumable.errors import ConfigurationError, UnsupportedError, WorkerError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
+    from resumable._options import Options
     from resumable.backends.dali.elastic.inputs import Fed
     from resumable.backends.dali.elastic.source import Source
-    from resumable.backends.dali.elastic.workers import Workers
-    from resumable.options import Options
+    from resumable.backends.dali.elastic.workers import SampleWorkers
     from resumable.protocols import Request
 
 __all__ = ["DaliBackend", "adapt"]
@@ -31,7 +30,7 @@ def adapt(source: Source, options: Options) -> tuple[DaliBackend, Options]:
     options.refuse("a DALI source", transform=in_graph, collate=in_graph, shard="The ranks share every global batch.")
     if options.batch_size is None:
         raise ConfigurationError("a DALI source needs a batch size.\nUse for instance wrap(source, batch_size=32).")
-    options = replace(options, randomness=options.randomness or "sample")
+    options = options.decided()
     if source.uniforms and options.randomness != "sample":
         raise UnsupportedError(
             f'randomness="{options.randomness}" does not fit a DALI source with uniforms={source.uniforms}.\n'
@@ -53,12 +52,13 @@ class DaliBackend:
 
     def __init__(self, source: Source, options: Options) -> None:
         assert options.batch_size is not None
+        assert options.randomness is not None
         self._source = source
         self._batch_size = options.batch_size
         self._by_path = isinstance(source.samples, Files) and not source.workers
-        drawn = "off" if isinstance(source.samples, Files) else options.randomness or "sample"
+        drawn = "off" if isinstance(source.samples, Files) else options.randomness
         self._reader = Reader(source.samples, list, drawn)
-        self._workers: Workers | None = None
+        self._workers: SampleWorkers | None = None
         self.length = source.samples.length
         self.identity = {**source.samples.identity, **({"source": options.identity} if options.identity else {})}
         self._idle = [self._engine(self._batch_size)]
@@ -70,23 +70,25 @@ class DaliBackend:
         first = next(left, None)
         if first is None:
             return
-        engine, fed = self._take(len(first.indices)), self._feed(chain([first], left))
+        engine, fed = self._take(first.size), self._fetcher(chain([first], left))
         try:
             yield from engine.run(fed)
         except Exception as error:
-            told = worker_death(error) if self._source.workers else None
-            if told is None:
+            died = isinstance(error, WorkerError)
+            if not self._source.workers or not (died or is_death(error)):
                 raise
             self._started().end()
             self._workers = None
             fed.close()  # else the error's traceback keeps it, and the workers with it
-            raise told from error
+            if died:
+                raise
+            raise describe_death(error) from error
         finally:
             if not engine.broken:
                 self._idle.append(engine)
 
     def _take(self, samples: int) -> Engine:
-        """Return a pipeline that nobody uses, large enough for batches that may have grown with fewer ranks."""
+        """Return a pipeline that is not in use, large enough for batches that may have grown with fewer ranks."""
         self._batch_size = max(self._batch_size, samples)
         while self._idle:
             engine = self._idle.pop()
@@ -97,7 +99,7 @@ class DaliBackend:
     def _engine(self, batch_size: int) -> Engine:
         return Engine(self._source, batch_size, files=self._by_path)
 
-    def _feed(self, requests: Iterable[Request]) -> Generator[Fed]:
+    def _fetcher(self, requests: Iterable[Request]) -> Generator[Fed]:
         samples = self._source.samples
         if self._source.workers:
             return self._started().read(requests)
@@ -105,9 +107,9 @@ class DaliBackend:
             return read_paths(samples, requests)
         return read_here(self._reader, requests)
 
-    def _started(self) -> Workers:
+    def _started(self) -> SampleWorkers:
         if self._workers is None:
-            from resumable.backends.dali.elastic.workers import Workers  # noqa: PLC0415  # torch, where it is needed
+            from resumable.backends.dali.elastic.workers import SampleWorkers  # noqa: PLC0415  # torch, where needed
 
-            self._workers = Workers(self._reader, self._source.workers, self._source.start_method)
+            self._workers = SampleWorkers(self._reader, self._source.workers, self._source.start_method)
         return self._workers

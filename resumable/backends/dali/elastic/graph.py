@@ -1,4 +1,4 @@
-"""The user's graph as a DALI pipeline, fed by us, and refused where it would not give the same stream again."""
+"""The user's graph as a DALI pipeline with our samples, refused where it would not give the same stream again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import nvidia.dali.backend as dali_backend
 from nvidia.dali import fn, pipeline_def
 
+from resumable.backends.dali.elastic.uniforms import check_indices
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
 
 if TYPE_CHECKING:
@@ -21,18 +22,18 @@ __all__ = ["Pipeline", "check_graph", "make_pipeline"]
 Pipeline = Any  # nvidia.dali.Pipeline, whose types leave out most of it
 
 
-def make_pipeline(source: Source, feed: Callable[[], Any] | list[Any], batch_size: int, *, files: bool) -> Pipeline:
+def make_pipeline(source: Source, giver: Callable[[], Any] | list[Any], batch_size: int, *, files: bool) -> Pipeline:
     """Make the pipeline; its graph is there, and its threads are not started.
 
     Args:
         source: graph and options.
-        feed: called for each batch, or a list of batches: raw, labels and, where the graph has them, uniforms.
+        giver: called for each batch, or a list of batches: raw, labels and, where the graph has them, uniforms.
         batch_size: most samples per batch.
         files: raw is paths, for DALI to read.
     """
 
     def graph() -> Any:
-        raw, *others = fn.external_source(source=feed, num_outputs=3 if source.uniforms else 2)
+        raw, *others = fn.external_source(source=giver, num_outputs=3 if source.uniforms else 2)
         return source.graph(fn.io.file.read(raw) if files else raw, *others)
 
     made: Pipeline = pipeline_def(graph, **{"enable_conditionals": False, **source.options})(
@@ -44,12 +45,13 @@ def make_pipeline(source: Source, feed: Callable[[], Any] | list[Any], batch_siz
     return made
 
 
-def check_graph(pipeline: Pipeline, source: Source, feed: object) -> None:
+def check_graph(pipeline: Pipeline, source: Source, giver: object) -> None:
     """Refuse a graph that would not give the same batches again, or not those that were named.
 
     Raises:
         UnsupportedError: it has a random operator, or one that sees more than its sample.
-        ConfigurationError: it returns another number of nodes than there are names.
+        ConfigurationError: it returns another number of nodes than there are names, or takes more uniforms than there
+            are.
     """
     found = pipeline.num_outputs
     if found != len(source.outputs):
@@ -58,7 +60,9 @@ def check_graph(pipeline: Pipeline, source: Source, feed: object) -> None:
             f"{list(source.outputs)}.\n"
             "A batch is a dict of the nodes under these names. Give one name for each node."
         )
-    faults = [told for operator in _operators(pipeline, feed) if (told := _fault(operator)) is not None]
+    if source.uniforms:
+        check_indices(pipeline._ops, giver, source.uniforms)  # noqa: SLF001  # as above
+    faults = [told for operator in _operators(pipeline, giver) if (told := _fault(operator)) is not None]
     if not faults:
         return
     message = (
@@ -72,11 +76,11 @@ def check_graph(pipeline: Pipeline, source: Source, feed: object) -> None:
     warnings.warn(message, PromiseWarning, stacklevel=4)
 
 
-def _operators(pipeline: Pipeline, feed: object) -> Iterable[Any]:
+def _operators(pipeline: Pipeline, giver: object) -> Iterable[Any]:
     """Yield the operators without our own source."""
     for operator in pipeline._ops:  # noqa: SLF001  # as above
         group = getattr(operator, "_group", None)
-        if group is None or group.source_desc.source is not feed:
+        if group is None or group.source_desc.source is not giver:
             yield operator
 
 
@@ -95,7 +99,7 @@ def _fault(operator: Any) -> str | None:
 
 
 _REASONS = {
-    "ExternalSource": "reads from a source of its own, at a place that nobody saves",
+    "ExternalSource": "reads from a source of its own, at a place that is not saved",
     "PermuteBatch": "mixes the samples of a batch, which are others on another number of ranks",
     "Jitter": "draws from a generator of DALI's own",
 }

@@ -1,4 +1,4 @@
-"""Requests made into what a pipeline is fed with: paths for DALI to read, or bytes that were read already."""
+"""Requests made into what a pipeline is given: paths for DALI to read, or bytes that were read already."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from resumable.backends.dali.elastic.uniforms import uniforms
-from resumable.faults import point
+from resumable.failpoints import point
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
+    from resumable._fetch.reader import Reader
     from resumable.backends.dali.elastic.samples import Files, Labelled
     from resumable.protocols import Request
-    from resumable.reading import Reader
 
-__all__ = ["Fed", "Feed", "read_here", "read_paths"]
+__all__ = ["Fed", "Fetcher", "read_here", "read_paths"]
 
 
 class Fed(NamedTuple):
@@ -52,7 +52,7 @@ def split(request: Request, samples: list[Labelled]) -> Fed:
     return Fed(request, [raw for raw, _ in samples], [label for _, label in samples])
 
 
-class Feed:
+class Fetcher:
     """Called by DALI for each batch. It knows nothing of the pipeline, so that dropping that frees it at once.
 
     Args:
@@ -77,7 +77,7 @@ class Feed:
         """Return the inputs of the next batch.
 
         Raises:
-            StopIteration: there is none, or reading it failed; then the batches before it are handed over first.
+            StopIteration: there is none, or reading it failed; then the batches before it are delivered first.
         """
         try:
             fed = next(self._source)

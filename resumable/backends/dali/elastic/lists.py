@@ -31,7 +31,7 @@ def _images(folder: Path, name: str) -> list[str]:
 
 
 def lines_of(file: Path) -> list[tuple[str, int | None]]:
-    """Return the paths and labels of a text file: one pair per line, the label behind the last blank.
+    """Return the paths and labels of a text file: one pair per line, the label after the last blank.
 
     Raises:
         ConfigurationError: a line is no such pair.

@@ -28,7 +28,7 @@ _MOST = 2**31 - 1  # labels are int32, as those of DALI's readers
 
 
 def is_paths(data: Any) -> bool:
-    """Tell whether it is a path, or a list of paths or of pairs of a path and a label."""
+    """Return whether it is a path, or a list of paths or of pairs of a path and a label."""
     if isinstance(data, (str, os.PathLike)):
         return True
     if not isinstance(data, (list, tuple)):
@@ -143,7 +143,7 @@ class Dataset:
     def __getitem__(self, index: int) -> Labelled:
         sample = self.source[index]
         raw, label = sample if isinstance(sample, (tuple, list)) and len(sample) == _PAIR else (sample, index)
-        return _encoded(raw, index), _label(label)
+        return _encoded(raw, index), _label(label, index)
 
 
 def _encoded(raw: Any, index: int) -> Bytes:
@@ -158,8 +158,14 @@ def _encoded(raw: Any, index: int) -> Bytes:
     return array
 
 
-def _label(label: Any) -> NDArray[Any]:
+def _label(label: Any, index: int) -> NDArray[Any]:
     array = np.asarray(label)
+    if array.dtype.kind not in "iubf":
+        raise SampleError(
+            f"the label of sample {index} is no number: {label!r}, a {type(label).__qualname__}.\n"
+            "DALI takes arrays of numbers, so no batch could be made. Give the number of the class, or keep the names "
+            "beside the loader and give their index."
+        )
     return array if array.ndim else array.reshape(1).astype(np.int32 if array.dtype.kind in "iub" else np.float32)
 
 

@@ -1,4 +1,4 @@
-"""source(): NVIDIA DALI fed by our sampler, so that DALI's own graph does the work and any batch can be asked for.
+"""source(): NVIDIA DALI with our sampler, so that DALI's own graph does the work and any batch can be asked for.
 
 DALI's readers decide themselves what they read, so a run with readers can only go on with the ranks it was started
 with. Here the order comes from the loader's sampler, and the randomness from the sample's place in it: the same images
@@ -11,8 +11,8 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from resumable._checks import length_of
 from resumable.backends.dali.elastic.samples import Dataset, Files, is_paths
-from resumable.checks import length_of
 from resumable.errors import ConfigurationError, UnsupportedError
 
 if TYPE_CHECKING:

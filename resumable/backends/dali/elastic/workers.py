@@ -1,35 +1,38 @@
-"""Worker processes that read the samples: a PyTorch `DataLoader` over requests."""
+"""Worker processes that read the samples for DALI."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from contextlib import suppress
+from collections import deque
+from contextlib import closing
+from functools import partial
 from multiprocessing import connection, parent_process
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
 
+from resumable._fetch.workers import RequestDataset, Workers
 from resumable.backends.dali.elastic.inputs import Fed
-from resumable.faults import point
+from resumable.failpoints import point
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
     from numpy.typing import NDArray
 
+    from resumable._fetch.reader import Reader
+    from resumable.backends.dali.elastic.samples import Labelled
     from resumable.protocols import Request
-    from resumable.reading import Reader
 
-__all__ = ["Workers"]
+__all__ = ["SampleWorkers"]
 
 Packed = tuple["torch.Tensor", list[int], list["NDArray[Any]"]]
 
 
-class Workers:
+class SampleWorkers:
     """Reads requests ahead, in processes that stay until this object is dropped.
 
     Args:
@@ -39,88 +42,39 @@ class Workers:
     """
 
     def __init__(self, reader: Reader, count: int, start_method: str) -> None:
-        self._reader, self._count, self._start_method = reader, count, start_method
-        self._requests = _Requests()
-        self._loader: DataLoader[Any] | None = None
-        self._ended = False
+        self._workers = Workers(RequestDataset(reader, _pack), partial(_options, count, start_method))
 
     def read(self, requests: Iterable[Request]) -> Generator[Fed]:
         """Yield what the workers read, in order."""
-        self._requests.current = requests
-        loader = self._build() if self._loader is None else self._loader
-        self._loader = None  # back where it was unless something fails
-        try:
-            for request, (raw, lengths, labels) in loader:
-                yield Fed(request, np.split(raw.numpy(), np.cumsum(lengths)[:-1]), labels)
-        except GeneratorExit:
-            self._keep(loader)
-            raise
-        except BaseException:
-            _end(loader)
-            raise
-        self._keep(loader)
+        asked: deque[Request] = deque()
+        with closing(self._workers.run(_noted(requests, asked))) as answers:
+            for raw, lengths, labels in answers:
+                yield Fed(asked.popleft(), np.split(raw.numpy(), np.cumsum(lengths)[:-1]), labels)
 
     def end(self) -> None:
-        """End the processes, for good, though something may still hold them.
-
-        As long as one that died is held, PyTorch tells of it whenever any process ends, between any two lines.
-        """
-        self._ended = True
-        if self._loader is not None:
-            _end(self._loader)
-
-    def _keep(self, loader: DataLoader[Any]) -> None:
-        if self._ended:
-            _end(loader)
-        else:
-            self._loader = loader
-
-    def _build(self) -> DataLoader[Any]:
-        return DataLoader(
-            _Reading(self._reader),  # type: ignore[arg-type]  # map-style by its __getitem__, whose index is a request
-            batch_size=None,
-            sampler=self._requests,
-            collate_fn=_unchanged,
-            num_workers=self._count,
-            multiprocessing_context=self._start_method,
-            worker_init_fn=_start,
-            persistent_workers=True,
-            generator=torch.Generator(),  # the trainer's stays as it is
-        )
+        """End the processes, for good, though something may still hold them."""
+        self._workers.end()
 
 
-def _end(loader: DataLoader[Any]) -> None:
-    with suppress(RuntimeError):  # what the handler says of a worker that is found dead here, between any two lines
-        shut_down = getattr(loader._iterator, "_shutdown_workers", None)  # noqa: SLF001  # the only way to end them now
-        if shut_down is not None:
-            shut_down()
+def _options(count: int, start_method: str) -> dict[str, Any]:
+    return {
+        "num_workers": count,
+        "multiprocessing_context": start_method,
+        "worker_init_fn": _start,
+        "persistent_workers": True,
+    }
 
 
-class _Requests:
-    """Stands where a `DataLoader` has its sampler, so that the workers can get new requests."""
-
-    def __init__(self) -> None:
-        self.current: Iterable[Request] = ()
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self.current)
+def _noted(requests: Iterable[Request], asked: deque[Request]) -> Iterator[Request]:
+    for request in requests:
+        asked.append(request)
+        yield request
 
 
-class _Reading:
-    """What a worker sees: a dataset whose index is a request; the samples are packed, as many small arrays are slow."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-
-    def __getitem__(self, request: Request) -> tuple[Request, Packed]:
-        samples = self._reader.read(request)
-        raw = [raw for raw, _ in samples]
-        packed = torch.from_numpy(np.concatenate(raw))
-        return request, (packed, [len(part) for part in raw], [label for _, label in samples])
-
-
-def _unchanged(item: Any) -> Any:
-    return item
+def _pack(samples: list[Labelled]) -> Packed:
+    """Make one array of the samples, as many small ones are slow to send."""
+    raw = [raw for raw, _ in samples]
+    return torch.from_numpy(np.concatenate(raw)), [len(part) for part in raw], [label for _, label in samples]
 
 
 def _start(worker: int) -> None:

@@ -1,1 +1,1 @@
-"""DALI's own iterators behind a Loader, resumed by DALI's checkpoints."""
+"""DALI's own iterators as a Loader, resumed by DALI's checkpoints."""

@@ -15,6 +15,7 @@ from resumable.backends.dali.native.promises import (
     check_shards,
     length_of_epoch,
     shards_of,
+    warn_of_lists,
     warn_of_order,
     warn_of_samples,
 )
@@ -23,12 +24,13 @@ from resumable.backends.dali.native.turns import InTurn, Turns
 from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from resumable._options import Options
     from resumable.backends.dali.native.passes import Source
-    from resumable.options import Options
 
 __all__ = ["adapt"]
 
 _BATCHES = "Each element of a DALI iterator is a whole batch already; the pipeline says how large."
+_CHECKPOINTS = "It goes on by DALI's checkpoints."
 _TAIL = "Its last_batch_policy says what happens with the last samples of an epoch."
 
 
@@ -39,13 +41,17 @@ def adapt(source: Any, options: Options) -> tuple[NativeBackend, Options]:
         UnsupportedError: it cannot be resumed, and why; or an option does not fit it.
         MissingDependencyError: DALI is not installed.
     """
-    options.refuse("a DALI iterator", batch_size=_BATCHES, collate=_BATCHES, tail=_TAIL)
+    options.refuse("a DALI iterator", batch_size=_BATCHES, collate=_BATCHES, tail=_TAIL, resume=_CHECKPOINTS)
     parts = source.sources if isinstance(source, InTurn) else [source]
     made = [None if isinstance(part, BaseIterator) else Made(part) for part in parts]
     iterators = [part if maker is None else maker.iterator for part, maker in zip(parts, made, strict=True)]
     for iterator, maker in zip(iterators, made, strict=True):
         _check(iterator, made=maker is not None)
-    identity = identity_of(iterators, options.identity)  # before a pipeline is built anew, which forgets its operators
+    unread: list[str] = []
+    identity = identity_of(
+        iterators, options.identity, unread
+    )  # before a pipeline is built again and forgets operators
+    warn_of_lists(unread)
     if isinstance(source, InTurn):
         identity["in_turn"] = source.order
     check, lengths = partial(check_shards, shards_of(iterators), options), list(map(length_of_epoch, iterators))
@@ -76,6 +82,6 @@ def _decided(options: Options, *, divided: bool) -> Options:
     if options.shard:
         raise UnsupportedError(
             "the option shard=True does not fit DALI readers with num_shards: both would divide the samples.\n"
-            "Most samples would be read by nobody. Leave shard out, or num_shards and shard_id."
+            "No rank would read most of the samples. Leave shard out, or num_shards and shard_id."
         )
     return replace(options, shard=False)

@@ -1,4 +1,4 @@
-"""NativeBackend: DALI's iterators behind a Loader, by DALI's own checkpoints."""
+"""NativeBackend: DALI's iterators as a Loader, by DALI's own checkpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPTIONS = (
 
 _HINTS = {
     **dict.fromkeys(_OPTIONS, "Make the DALI pipelines and their iterator as before."),
-    "in_turn": "Give in_turn(..., order=...) as before: in another order, other batches are behind a state.",
+    "in_turn": "Give in_turn(..., order=...) as before: in another order, a state would stand for other batches.",
 }
 
 
@@ -36,7 +36,7 @@ class NativeBackend:
     Args:
         source: one iterator, or several in turn.
         identity: tells this pipeline, its data and its shard from others.
-        length: batches per epoch; None where that changes or nobody knows.
+        length: batches per epoch; None where that changes or is unknown.
         needs_shard: with several ranks, the user has to say whether they divide the stream.
         check: called once, before the first batch.
     """
@@ -59,7 +59,12 @@ class NativeBackend:
     def capabilities(self) -> Capabilities:
         """DALI counts by itself, and a snapshot costs microseconds."""
         return Capabilities(
-            hints=_HINTS, length=self._length, needs_shard=self._needs_shard, eager=True, ended=self._source.ended
+            hints=_HINTS,
+            length=self._length,
+            needs_shard=self._needs_shard,
+            eager=True,
+            ended=self._source.ended,
+            without_canaries=True,  # nothing is drawn ahead of a state
         )
 
     def open(self, epoch: int) -> Iterator[Any]:  # noqa: ARG002  # the pipeline counts by itself
@@ -69,11 +74,11 @@ class NativeBackend:
         return _Epoch(self._source)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return DALI's checkpoints behind the last batch, or of the next epoch's beginning where none is left."""
+        """Return DALI's checkpoints after the last batch, or of the next epoch's beginning where none is left."""
         return self._source.snapshot()
 
     def restore(self, epoch: int, snapshot: dict[str, Any]) -> Iterator[Any]:  # noqa: ARG002  # it is in the snapshot
-        """Build the pipelines anew at a snapshot."""
+        """Build the pipelines again at a snapshot."""
         self._check_once()
         self._source.restore(snapshot)
         return _Epoch(self._source)

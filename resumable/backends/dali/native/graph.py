@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from resumable.backends.dali.native.listing import fingerprint_files, is_of_files
+from resumable.backends.dali.native.listing import is_of_files, look_at
 from resumable.backends.dali.native.private import operators, pipelines_of, settings_of
 
 if TYPE_CHECKING:
@@ -40,23 +40,24 @@ _UNSEEN = {"seed", "bytes_per_sample_hint", "preserve", "preserve_name", "num_sh
            "function_id", "run_fn", "setup_fn"} | set(_READER)  # fmt: skip
 
 
-def identity_of(iterators: Sequence[Any], name: str | None) -> dict[str, Any]:
+def identity_of(iterators: Sequence[Any], name: str | None, unread: list[str]) -> dict[str, Any]:
     """Return the identity of one iterator, or of several in turn: a value per field, or a list where they differ.
 
     Args:
         iterators: DALI iterators.
         name: what the user calls the data; without, the names and sizes of its files are looked at.
+        unread: gets what readers name and this process cannot read.
     """
     import nvidia.dali  # noqa: PLC0415  # only here, for its version
 
-    each = [_iterator(one, name) for one in iterators]
+    each = [_iterator(one, name, unread) for one in iterators]
     merged = {field: _one([part[field] for part in each]) for field in each[0]}
     return {"dali": nvidia.dali.__version__, "iterators": len(each), **merged}
 
 
-def _iterator(iterator: Any, name: str | None) -> dict[str, Any]:
+def _iterator(iterator: Any, name: str | None, unread: list[str]) -> dict[str, Any]:
     pipelines, settings = pipelines_of(iterator), settings_of(iterator)
-    parts = [_pipeline(pipeline, name) for pipeline in pipelines]
+    parts = [_pipeline(pipeline, name, unread) for pipeline in pipelines]
     return {
         "pipelines": len(parts),
         "batch_size": iterator.batch_size,
@@ -68,7 +69,7 @@ def _iterator(iterator: Any, name: str | None) -> dict[str, Any]:
     }
 
 
-def _pipeline(pipeline: Any, name: str | None) -> dict[str, Any]:
+def _pipeline(pipeline: Any, name: str | None, unread: list[str]) -> dict[str, Any]:
     known, meta = operators(pipeline), pipeline.reader_meta()
     readers = [one for one in known if one.name in meta]
     return {
@@ -76,9 +77,16 @@ def _pipeline(pipeline: Any, name: str | None) -> dict[str, Any]:
         **{field: _one([_argument(one, field) for one in readers]) for field in _READER if field != "seed"},
         "seed": pipeline.seed,
         "seeds": {one.name: _plain(one.arguments["seed"]) for one in known if "seed" in one.arguments},
-        "files": name or _one([fingerprint_files(one.arguments) for one in readers]),
+        "files": name or _one([_files(one, unread) for one in readers]),
         "graph": _graph(known, {one.name for one in readers}),
     }
+
+
+def _files(reader: Operator, unread: list[str]) -> str | None:
+    listing = look_at(reader.arguments, reader.texts)
+    told = listing.unread if listing.digest else ["no argument names files"]
+    unread += [f"{reader.name} ({reader.schema}): {one}" for one in told]
+    return listing.digest
 
 
 def _argument(reader: Operator, field: str) -> Any:
@@ -89,7 +97,8 @@ def _graph(known: Iterable[Operator], readers: set[str]) -> str:
     """Hash the operators, their connections and their arguments."""
     state = hashlib.blake2b(digest_size=16)
     for one in known:
-        of_files = {key for key, value in one.arguments.items() if one.name in readers and is_of_files(key, value)}
+        given = one.arguments.items() if one.name in readers else ()
+        of_files = {key for key, value in given if is_of_files(key, value, one.texts)}
         state.update(f"{one.schema} {one.name}\n".encode())
         for line in one.text.splitlines()[1:]:
             key = line.strip().partition(":")[0]

@@ -28,7 +28,7 @@ class Kept:
 
     Args:
         iterator: nothing was drawn from it yet.
-        enable: build its pipelines anew with checkpointing on.
+        enable: build its pipelines again with checkpointing on.
     """
 
     def __init__(self, iterator: Any, *, enable: bool) -> None:
@@ -39,7 +39,7 @@ class Kept:
             self._build([None] * len(self._blueprints))
 
     def rewind(self, checkpoints: list[bytes]) -> bool:
-        """Build the pipelines anew at checkpoints."""
+        """Build the pipelines again at checkpoints."""
         self._build(checkpoints)
         return False
 

@@ -1,6 +1,13 @@
-"""Fingerprints of the files behind a reader: names, order and sizes, without reading any sample.
+"""Fingerprints of what a reader reads: which files, in which order, without reading any sample.
 
-The directory that they lie in does not count, so that data may be copied to another node's disk.
+argument of a reader     what counts
+list of samples          names and order (a million of them: no look at each)
+list of archives         names, order and sizes; of a directory, as LMDB has it, those of its files
+folder                   names in it, sorted
+index, manifest, list    its content, as the samples' order is in it
+any other text           the content of the file of that name, or of the files in the folder, if there is one
+
+The directory that files lie in does not count, so that data may be copied to another node's disk.
 """
 
 from __future__ import annotations
@@ -8,53 +15,83 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-__all__ = ["fingerprint_files", "is_of_files"]
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
 
-_LISTS = {"files", "labels"}
-_READ = {"file_list", "annotations_file"}  # small text files, which are hashed themselves
-_NAMES = _LISTS | _READ | {"file_root", "path", "paths", "index_path", "index_paths", "filenames"}
+__all__ = ["OPTIONS", "Listing", "is_of_files", "look_at"]
+
+_SAMPLES = {"files", "images", "labels"}
+_ARCHIVES = {"path", "paths", "filenames"}
+_LISTS = {"file_list", "index_path", "index_paths", "manifest_filepaths", "annotations_file",
+          "preprocessed_annotations"}  # fmt: skip
+_ROOT = "file_root"
+_KNOWN = _SAMPLES | _ARCHIVES | _LISTS | {_ROOT}
+# Texts of DALI's readers that name no file to read.
+OPTIONS = {"dir_filters", "enable_frame_num", "ext", "feature_names", "file_filter", "file_filters", "file_list_format",
+           "file_list_rounding", "missing_component_behavior", "mode", "out_of_bounds_policy", "pad_mode",
+           "save_preprocessed_annotations_dir"}  # fmt: skip
+_LOCK = "lock.mdb"  # made by LMDB when somebody reads
 _BLOCK = 1 << 20
+_LARGEST = 64 << 20  # bytes of a file whose purpose is unknown
 
 
-def is_of_files(key: str, value: Any) -> bool:
-    """Tell whether an argument of a reader names files."""
+class Listing(NamedTuple):
+    """What a reader reads.
+
+    Args:
+        digest: of names, order, sizes and lists; None where the reader names no files.
+        unread: what it names and this process cannot read, so that another order in it would not be noticed.
+    """
+
+    digest: str | None
+    unread: list[str]
+
+
+def is_of_files(key: str, value: Any, texts: Collection[str]) -> bool:
+    """Return whether an argument of a reader names files.
+
+    Args:
+        key: its name.
+        value: what was given.
+        texts: names of the arguments that are text or lists of it, as DALI declares them.
+    """
+    if key in _KNOWN:
+        return not (value is None or (hasattr(value, "__len__") and len(value) == 0))
     # Path.exists raises for text that is longer than a name may be.
-    return key in _NAMES or any(os.path.exists(one) for one in _strings(value)[:1])  # noqa: PTH110
+    return key in texts and key not in OPTIONS and any(os.path.exists(one) for one in _strings(value)[:1])  # noqa: PTH110
 
 
-def fingerprint_files(arguments: dict[str, Any]) -> str | None:
-    """Hash what the arguments of a reader name; None where they name nothing.
+def look_at(arguments: Mapping[str, Any], texts: Collection[str]) -> Listing:
+    """Look at what the arguments of a reader name.
 
     Args:
         arguments: of the reader, by name.
+        texts: names of those that are text or lists of it, as DALI declares them.
     """
-    state, found = hashlib.blake2b(digest_size=16), False
-    for key in sorted(arguments):
-        value = arguments[key]
-        if value is None or not is_of_files(key, value):
-            continue
-        if key == "file_root" and ("files" in arguments or "file_list" in arguments):
-            continue  # these say which files; the directory does not count
+    state, unread = hashlib.blake2b(digest_size=16), list[str]()
+    named = {key for key, value in arguments.items() if is_of_files(key, value, texts)}
+    if named & {"files", "file_list"}:
+        named.discard(_ROOT)  # these say which files; the directory does not count
+    for key in sorted(named):
         state.update(key.encode())
-        _add(state, key, value)
-        found = True
-    return state.hexdigest() if found else None
+        unread += [f"{key}={path!r}" for path in _add(state, key, arguments[key])]
+    return Listing(state.hexdigest() if named else None, unread)
 
 
-def _add(state: hashlib.blake2b, key: str, value: Any) -> None:
-    if key in _LISTS:
+def _add(state: hashlib.blake2b, key: str, value: Any) -> list[str]:
+    """Add an argument, and return what of it could not be read."""
+    if key in _SAMPLES:
         state.update(_joined(list(value)))
-        return
-    for path in map(Path, _strings(value)):
-        if path.is_dir():
-            _add_directory(state, path)
-        elif key in _READ:
-            _add_content(state, path)
-        else:
-            size = path.stat().st_size if path.exists() else -1
-            state.update(f"{path.name} {size}\n".encode())
+        return []
+    names = _strings(value)
+    if key in _ARCHIVES:
+        state.update(_joined(names))
+        for name in names:
+            _add_sizes(state, Path(name))
+        return []
+    return [name for name in names if not _add_content(state, Path(name), key)]
 
 
 def _joined(values: list[Any]) -> bytes:
@@ -72,7 +109,17 @@ def _shared(first: str, last: str) -> str:
     return first[: next(differs, min(len(first), len(last)))]
 
 
-def _add_directory(state: hashlib.blake2b, root: Path) -> None:
+def _add_sizes(state: hashlib.blake2b, path: Path) -> None:
+    """Add the size of a file; of a directory, the names and sizes of its files."""
+    if path.is_dir():
+        for file in sorted(path.iterdir()):
+            if file.name != _LOCK:
+                state.update(f"{file.name} {file.stat().st_size}\n".encode())
+    else:
+        state.update(f"{path.stat().st_size if path.exists() else -1}\n".encode())
+
+
+def _add_names(state: hashlib.blake2b, root: Path) -> None:
     """Add the names in a directory and in those directly in it, sorted: as deep as DALI's readers look."""
     with os.scandir(root) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)
@@ -83,12 +130,31 @@ def _add_directory(state: hashlib.blake2b, root: Path) -> None:
             state.update("\0".join(sorted(os.listdir(entry.path))).encode())  # noqa: PTH208
 
 
-def _add_content(state: hashlib.blake2b, path: Path) -> None:
+def _add_content(state: hashlib.blake2b, path: Path, key: str) -> bool:
+    """Add what is in a list, or in a folder; return whether it could be read."""
+    try:
+        if key == _ROOT:
+            _add_names(state, path)
+        elif path.is_dir():
+            return all(_add_content(state, file, key) for file in sorted(path.iterdir()) if file.is_file())
+        elif key not in _LISTS and path.stat().st_size > _LARGEST:
+            state.update(f"{path.name} {path.stat().st_size}\n".encode())
+            return False
+        else:
+            _add_bytes(state, path)
+    except OSError:  # it is no file of this machine, such as the address of an object store
+        state.update(os.fsencode(path))
+        return False
+    return True
+
+
+def _add_bytes(state: hashlib.blake2b, path: Path) -> None:
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
             state.update(block)
+        state.update(f"{file.tell()}\n".encode())
 
 
 def _strings(value: Any) -> list[str]:
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
-    return [os.fsdecode(one) for one in values if isinstance(one, (str, bytes, os.PathLike))]
+    alone = isinstance(value, (str, bytes, os.PathLike)) or not hasattr(value, "__iter__")
+    return [os.fsdecode(one) for one in ([value] if alone else value) if isinstance(one, (str, bytes, os.PathLike))]

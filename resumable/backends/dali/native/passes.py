@@ -1,4 +1,4 @@
-"""Pass: a DALI iterator whose place is known behind every batch, and whose epochs end in one way for all options."""
+"""Pass: a DALI iterator whose place is known after every batch, and whose epochs end in one way for all options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Source(Protocol):
         ...
 
     def ended(self) -> bool:
-        """Tell whether no batch is left in this epoch; then the source stands at the beginning of the next one."""
+        """Return whether no batch is left in this epoch; then the source stands at the beginning of the next one."""
         ...
 
     def begin(self) -> None:
@@ -33,7 +33,7 @@ class Source(Protocol):
         ...
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the place behind the batch that was returned last."""
+        """Return the place after the batch that was returned last."""
         ...
 
     def restore(self, snapshot: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ class Pass:
         return batch
 
     def ended(self) -> bool:
-        """Tell whether the epoch is over: by DALI's own count, or where it has none, by drawing ahead."""
+        """Return whether the epoch is over: by DALI's own count, or where it has none, by drawing ahead."""
         if self._over or self._ahead or self._error is not None:
             return self._over
         self.snapshot()
@@ -85,13 +85,13 @@ class Pass:
         self._over = False
 
     def snapshot(self) -> dict[str, Any]:
-        """Return DALI's checkpoints behind the batch that was returned last, or of the next epoch's beginning."""
+        """Return DALI's checkpoints after the batch that was returned last, or of the next epoch's beginning."""
         if self._snapshot is None:
             self._snapshot = self._take()
         return self._snapshot
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Build the pipelines anew at a snapshot."""
+        """Build the pipelines again at a snapshot."""
         self._ahead, self._error = [], None
         self._over = self._holder.rewind(list(snapshot["checkpoints"]))
         self._place = place_of(self._holder.iterator)

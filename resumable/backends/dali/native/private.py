@@ -1,7 +1,8 @@
 """What DALI does not document about iterators: the one place for these private names, which a test pins.
 
 DALI loads a checkpoint into a new pipeline only. So that whoever holds the iterator and its pipelines may keep them,
-both are initialized anew in place: a pipeline by its public constructor and `deserialize_and_build`, an iterator by the
+both are initialized again in place: a pipeline by its public constructor and `deserialize_and_build`, an iterator by
+the
 constructor of its base class.
 """
 
@@ -33,6 +34,7 @@ __all__ = [
     "rebuild",
     "resets_itself",
     "settings_of",
+    "texts_of",
     "was_rebuilt",
 ]
 
@@ -60,7 +62,7 @@ class Blueprint:
         self._options = {"batch_size": pipeline.max_batch_size} | {name: getattr(pipeline, name) for name in _OPTIONS}
 
     def build(self, pipeline: Any, checkpoint: bytes | None) -> None:
-        """Initialize a pipeline anew, in place, at a checkpoint or at its beginning."""
+        """Initialize a pipeline again, in place, at a checkpoint or at its beginning."""
         Pipeline.__init__(pipeline, **self._options, enable_checkpointing=True, checkpoint=checkpoint)
         pipeline.deserialize_and_build(self._definition)
 
@@ -73,12 +75,14 @@ class Operator(NamedTuple):
         schema: its kind, such as `readers__File`.
         text: inputs, outputs and arguments, one a line.
         arguments: those of the Python call.
+        texts: names of the arguments that DALI declares as text or lists of it.
     """
 
     name: str
     schema: str
     text: str
     arguments: dict[str, Any]
+    texts: frozenset[str] = frozenset()
 
 
 class Settings(NamedTuple):
@@ -113,22 +117,22 @@ def settings_of(iterator: Any) -> Settings:
 
 
 def checkpoints_itself(iterator: Any) -> bool:
-    """Tell whether the pipelines were made with `enable_checkpointing=True`."""
+    """Return whether the pipelines were made with `enable_checkpointing=True`."""
     return bool(iterator._enable_checkpointing)
 
 
 def is_consumed(iterator: Any) -> bool:
-    """Tell whether a batch was drawn from an iterator; its own first batch, which it prepares, does not count."""
+    """Return whether a batch was drawn from an iterator; its own first batch, which it prepares, does not count."""
     return bool(iterator._ever_consumed)
 
 
 def resets_itself(iterator: Any) -> bool:
-    """Tell whether an iterator was made with `auto_reset`."""
+    """Return whether an iterator was made with `auto_reset`."""
     return bool(iterator._auto_reset == "yes")
 
 
 def at_end(iterator: Any) -> bool | None:
-    """Tell whether an iterator has no batch left in its epoch; None where only trying can tell."""
+    """Return whether an iterator has no batch left in its epoch; None where only trying can tell."""
     if iterator._size < 0:
         return None
     if getattr(iterator, "_first_batch", None) is not None:
@@ -143,14 +147,14 @@ def place_of(iterator: Any) -> tuple[int, bool]:
 
 
 def was_rebuilt(iterator: Any) -> bool:
-    """Tell whether the pipelines of an iterator were built anew by `rebuild`."""
+    """Return whether the pipelines of an iterator were built again by `rebuild`."""
     return iterator in _rebuilt
 
 
 def has_eaten_an_end(iterator: Any) -> bool:
-    """Tell whether a new iterator, made at a checkpoint, has passed an epoch's end while preparing its first batch.
+    """Return whether a new iterator, made at a checkpoint, has passed an epoch's end while preparing its first batch.
 
-    It stood behind the epoch's last batch then, and begins the next epoch without having said so.
+    It stood after the epoch's last batch then, and begins the next epoch without having said so.
     """
     prepared = iterator._prepare_first_batch and getattr(iterator, "_first_batch", None) is None
     return bool(prepared and resets_itself(iterator))
@@ -183,13 +187,20 @@ def operators(pipeline: Any) -> list[Operator]:
             getattr(one._op, "schema_name", type(one._op).__name__),
             str(one.spec),
             {**getattr(one._op, "_init_args", {}), **getattr(one._op, "_call_args", {})},
+            texts_of(getattr(one._op, "_schema", None)),
         )
         for one in pipeline._ops or []
     ]
 
 
+def texts_of(schema: Any) -> frozenset[str]:
+    """Return the names of the arguments that a schema of DALI's declares as text or lists of it."""
+    names = () if schema is None else schema.GetArgumentNames()
+    return frozenset(name for name in names if "STRING" in schema.GetArgumentType(name).name)
+
+
 def rebuild(iterator: Any, blueprints: Sequence[Blueprint], checkpoints: Sequence[bytes | None]) -> None:
-    """Initialize an iterator and its pipelines anew, in place, at checkpoints or at the beginning.
+    """Initialize an iterator and its pipelines again, in place, at checkpoints or at the beginning.
 
     All old pipelines are shut down first, so that the memory of a GPU never has to hold two of each.
     """

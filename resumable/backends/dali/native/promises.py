@@ -1,4 +1,4 @@
-"""Warnings where DALI's own configuration does not give every sample exactly once in an epoch."""
+"""Warnings of promises that DALI's own configuration does not keep, such as every sample exactly once in an epoch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from resumable.errors import ConfigurationError, PromiseWarning
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from resumable.options import Options
+    from resumable._options import Options
 
-__all__ = ["check_shards", "length_of_epoch", "shards_of", "warn_of_order", "warn_of_samples"]
+__all__ = ["check_shards", "length_of_epoch", "shards_of", "warn_of_lists", "warn_of_order", "warn_of_samples"]
 
 _EXACT = (
     "Every sample comes once with pad_last_batch=True in the reader, and reader_name=... and "
@@ -68,7 +68,7 @@ def warn_of_order(iterator: Any) -> None:
             if one.arguments.get("shuffle_after_epoch"):
                 warnings.warn(
                     f"the order of the reader {one.name!r} (shuffle_after_epoch=True) from the second epoch on is "
-                    "another one than without this package: DALI shuffles it anew with checkpointing on.\n"
+                    "another one than without this package: DALI shuffles it again with checkpointing on.\n"
                     "It is as random as before, and the same in every run. Make the pipeline with "
                     "enable_checkpointing=True to say that you know.",
                     PromiseWarning,
@@ -77,8 +77,21 @@ def warn_of_order(iterator: Any) -> None:
                 return
 
 
+def warn_of_lists(unread: Sequence[str]) -> None:
+    """Warn of lists of samples that cannot be read here."""
+    if unread:
+        warnings.warn(
+            'the promise "a state of other data is refused" does not hold for what cannot be read here: '
+            f"{'; '.join(unread)}.\n"
+            "With the same number of samples in another order, a resumed run would repeat some and leave out others. "
+            'Give the data a name that changes with it: wrap(..., identity="images-v1").',
+            PromiseWarning,
+            stacklevel=5,
+        )
+
+
 def length_of_epoch(iterator: Any) -> int | None:
-    """Return the number of batches of an epoch; None where it changes from epoch to epoch, or nobody knows."""
+    """Return the number of batches of an epoch; None where it changes from epoch to epoch, or is unknown."""
     settings = settings_of(iterator)
     if settings.size < 0:
         return None
@@ -96,7 +109,7 @@ def shards_of(iterators: Sequence[Any]) -> tuple[set[int], int]:
 
 
 def check_shards(shards: tuple[set[int], int], options: Options) -> None:
-    """Warn where shards are read by nobody, once the number of ranks is known."""
+    """Warn where no rank reads some shards, once the number of ranks is known."""
     numbers, pipelines = shards
     world = options.find_world()
     reading = pipelines * world.size
@@ -118,7 +131,7 @@ def _is_exact_size(iterator: Any) -> bool:
 
 
 def _fits(iterator: Any) -> bool:
-    """Tell whether every shard is a whole number of batches."""
+    """Return whether every shard is a whole number of batches."""
     meta = _meta(iterator)
     if not meta:
         return bool(settings_of(iterator).size % (iterator.batch_size * len(pipelines_of(iterator))) == 0)

@@ -36,7 +36,7 @@ def check_fresh(iterator: Any) -> None:
     """
     if was_rebuilt(iterator):
         raise UnsupportedError(
-            "this DALI iterator was wrapped before, and its pipelines were built anew for that.\n"
+            "this DALI iterator was wrapped before, and its pipelines were built again for that.\n"
             "Two loaders would take each other's batches. Make an iterator for each, or use the loader that is there."
         )
     if is_consumed(iterator):
@@ -89,7 +89,7 @@ def check_holds_checkpoints(iterator: Any, *, at_checkpoint: bool) -> None:
     if ignored:
         raise UnsupportedError(
             f"the function made {len(ignored)} of {len(pipelines_of(iterator))} pipelines without their checkpoint.\n"
-            "They would begin anew. Give each Pipeline(..., checkpoint=checkpoints[i]); Pipeline.deserialize ignores "
+            "They would begin again. Give each Pipeline(..., checkpoint=checkpoints[i]); Pipeline.deserialize ignores "
             "the argument, use deserialize_and_build."
         )
 
@@ -108,7 +108,7 @@ def check_pipelines(iterator: Any, *, made: bool) -> None:
         known = operators(pipeline)
         if not known:
             raise UnsupportedError(
-                "the pipeline was deserialized, so that nobody can tell its operators or serialize it again.\n"
+                "the pipeline was deserialized, so that its operators are unknown, and it cannot be serialized again.\n"
                 "A state of another pipeline could not be told from its own. Build it from its Python definition."
             )
         _check_sources(pipeline)
@@ -139,7 +139,7 @@ def _check_sources(pipeline: Any) -> None:
 
 @contextmanager
 def refuse_errors(checkpoints: Sequence[bytes | None]) -> Iterator[None]:
-    """Tell what DALI's errors while a pipeline is built mean.
+    """Raise what DALI's errors mean that come while a pipeline is built.
 
     Raises:
         UnsupportedError: an operator has no checkpoints.

@@ -91,7 +91,7 @@ class Turns:
         raise StopIteration
 
     def ended(self) -> bool:
-        """Tell whether all have ended."""
+        """Return whether all have ended."""
         if not all(self._done):
             self._done = [done or part.ended() for done, part in zip(self._done, self._parts, strict=True)]
         return all(self._done)

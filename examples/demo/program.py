@@ -1,0 +1,60 @@
+"""Train from a source of the catalogue by a command of one line, as `resumable chaos run` is given one.
+
+    resumable chaos run -- python -m examples.demo.program list --directory {dir}
+
+Started again with the same directory, it goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from argparse import ArgumentParser
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .catalogue import SOURCES, find_source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+IMAGES = 500  # to train on: seven batches and a partial one
+_HELD_OUT = 100
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, as the command line says."""
+    parser = ArgumentParser(prog="python -m examples.demo.program", description="Train from a source of the demo.")
+    parser.add_argument("source", help=f"{', '.join(SOURCES)}; or module:function")
+    parser.add_argument("--directory", required=True, type=Path, help="for checkpoints and all else")
+    parser.add_argument("--data", type=Path, help="file of the digits (default: made in the directory)")
+    given = parser.parse_args(arguments)
+    source, directory = find_source(given.source), given.directory.absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = {
+        "data": given.data or make_data(directory / "digits.npz"),
+        "checkpoints": directory / "checkpoints",
+        "ledger": directory / f"ledger-{uuid.uuid4().hex}.jsonl",  # each start has one of its own
+    }
+    options = [f"--make={source.make}", *(f"--{name}={path}" for name, path in paths.items())]
+    import_module(source.program).main(options)
+
+
+def make_data(path: Path) -> Path:
+    """Write a part of the digits to a file, if it is not there."""
+    from .digits import Digits, load_digits, write_digits  # noqa: PLC0415  # a second of imports
+
+    if not path.exists():
+        count = IMAGES + _HELD_OUT
+        digits = load_digits()
+        part = path.with_suffix(f".{uuid.uuid4().hex}.npz")  # killed while it is written, it would be half of one
+        write_digits(Digits(digits.images[:count], digits.labels[:count]), part, IMAGES)
+        part.replace(path)
+    return path
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

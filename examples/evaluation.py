@@ -1,0 +1,48 @@
+"""An evaluation inside of training: each pass gives the same batches, wherever the one before was left.
+
+python examples/evaluation.py
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import resumable
+
+torch.manual_seed(0)
+inputs = torch.randn(96, 8)
+targets = (inputs.sum(dim=1) > 0).long()
+training = TensorDataset(inputs[:64], targets[:64])
+held_out = TensorDataset(inputs[64:], targets[64:])
+
+model = torch.nn.Sequential(torch.nn.LazyLinear(16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+loader = resumable.wrap(DataLoader(training, batch_size=8, shuffle=True), seed=0)
+evaluation = resumable.wrap(DataLoader(held_out, batch_size=8, shuffle=True), seed=0, evaluation=True)
+
+model(loader.peek()[0])  # shows the lazy layer its input; no batch of the training is taken
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+print("A look moved nothing:", loader.cursor)
+
+
+@torch.no_grad()
+def accuracy(batches: int | None = None) -> tuple[float, list[int]]:
+    """Return the share of right answers over some batches, and which labels the first batch had."""
+    right, total, labels = 0, 0, list[int]()
+    for samples, wanted in islice(evaluation, batches):
+        labels = labels or wanted.tolist()
+        right += int((model(samples).argmax(dim=1) == wanted).sum())
+        total += len(wanted)
+    return right / total, labels
+
+
+for epoch in loader.epochs(3):
+    for samples, wanted in epoch:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(samples), wanted).backward()  # type: ignore[no-untyped-call]  # torch's
+        optimizer.step()
+    quick, labels = accuracy(batches=2)
+    whole, again = accuracy()
+    print(f"Epoch {epoch.number}: {quick:.0%} of two batches, {whole:.0%} of all; the same batches: {labels == again}")

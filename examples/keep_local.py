@@ -1,0 +1,40 @@
+"""Half of the ranks are gone: each keeps its batch, and gradients are accumulated: python examples/keep_local.py."""
+
+from __future__ import annotations
+
+import torch
+
+import resumable
+
+SAMPLES = torch.linspace(-1, 1, 48)
+
+
+def make(rank: int, ranks: int) -> resumable.Loader[torch.Tensor]:
+    """Wrap the samples for one of the ranks."""
+    world = resumable.World(rank, ranks)
+    return resumable.wrap(SAMPLES, batch_size=4, shuffle=True, seed=0, world=world, on_world_change="keep_local")
+
+
+def train(weight: torch.Tensor, loaders: list[resumable.Loader[torch.Tensor]], steps: int) -> torch.Tensor:
+    """Take optimizer steps; the loaders stand for the ranks of a process group."""
+    for _ in range(steps):
+        accumulation = loaders[0].accumulation
+        if accumulation is None:
+            raise SystemExit("no whole number of these steps makes one of the first run")
+        batches = [next(iter(loader)) for _ in range(accumulation) for loader in loaders]
+        samples = torch.cat(batches)
+        weight = weight - 0.1 * (weight * samples - 3 * samples).mul(samples).mean()
+    return weight
+
+
+if __name__ == "__main__":
+    start = torch.zeros(())
+    baseline = train(start, [make(rank, 4) for rank in range(4)], 3)
+
+    four = [make(rank, 4) for rank in range(4)]
+    weight, state = train(start, four, 1), four[0].state_dict()
+    two = [make(rank, 2) for rank in range(2)]
+    for loader in two:
+        loader.load_state_dict(state)
+    print(f"Two ranks take {two[0].global_batch_size} samples per step, and {two[0].accumulation} steps per update.")
+    print("The same weight:", train(weight, two, 2).equal(baseline))

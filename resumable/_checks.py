@@ -1,0 +1,202 @@
+"""What the options of `wrap`, and what a backend says of its data, have to be; each check returns plain values."""
+
+from __future__ import annotations
+
+import json
+import operator
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from resumable._order.plan import Tail
+from resumable._order.world import World
+from resumable._randomness.keyed import check_seed
+from resumable._randomness.keys import Randomness
+from resumable.errors import ConfigurationError, UnsupportedError
+from resumable.samplers import Sampler
+from resumable.samplers.base import check_length
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+__all__ = ["Resume", "check_batch_size", "check_option", "check_plain", "length_of"]
+
+
+Resume = Literal["state", "replay"]
+
+
+def check_option(name: str, value: Any) -> Any:
+    """Return the value of an option as a plain one.
+
+    Raises:
+        ConfigurationError: it is of a wrong type, or out of range.
+    """
+    return _CHECKS[name](name, value)
+
+
+def check_batch_size(batch_size: object) -> int:
+    """Return a batch size as a Python integer.
+
+    Raises:
+        ConfigurationError: it is no integer, or below 1.
+    """
+    return _check_count("batch_size", batch_size)
+
+
+def check_plain(what: str, values: Any, required: Collection[str] = ()) -> None:
+    """Refuse values that a state could not carry through JSON unchanged.
+
+    Args:
+        what: what they are, for the message.
+        values: a mapping.
+        required: names that must be among them.
+
+    Raises:
+        ConfigurationError: it is no mapping, a name is missing, or a value would change.
+    """
+    if not hasattr(values, "items") or not set(required) <= set(values):
+        names = f" with {', '.join(map(repr, required))}" if required else ""
+        raise ConfigurationError(
+            f"{what} must be a dict{names}, but it is {values!r}.\n"
+            "A state could not be told from one of other data. Use for instance {'name': 'images-v1'}."
+        )
+    for name, value in values.items():
+        if not _survives({name: value}):
+            raise ConfigurationError(
+                f"{what} must be plain values that survive JSON unchanged, but {name!r} is {value!r}.\n"
+                "A state that was saved as JSON would be refused as one of other data. Use strings as keys, a list "
+                "instead of a tuple, and int() of a NumPy integer."
+            )
+
+
+def length_of(source: Any, name: str) -> int:
+    """Return `len(source)`.
+
+    Raises:
+        UnsupportedError: it has none.
+        ConfigurationError: it is no length that Python can count to.
+    """
+    try:
+        return len(source)
+    except (TypeError, NotImplementedError) as error:
+        raise UnsupportedError(
+            f"{name} has no length: {error}.\n"
+            "Which samples there are could not be known. Give something with at least one dimension and a len()."
+        ) from error
+    except (OverflowError, ValueError) as error:
+        raise ConfigurationError(
+            f"the length of {name} is out of range: {error}.\n"
+            "Positions are 64-bit integers and would overflow. Use a length from 0 to 2**62."
+        ) from error
+
+
+def _survives(value: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value)) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+_CHOICES = {
+    "tail": (get_args(Tail), "It says what happens with the last samples of an epoch."),
+    "randomness": (get_args(Randomness), "It says how often the global generators are seeded."),
+    "ack": (("auto", "manual"), "It says when a batch counts as trained on."),
+    "on_batch_change": (("error", "continue"), "It says what to do with a state of another batch size."),
+    "on_world_change": (("keep_global", "keep_local"), "It says what stays where the number of ranks has changed."),
+    "resume": (
+        get_args(Resume),
+        "It says whether a source goes on by its own state, or is read again up to its place.",
+    ),
+}
+
+_COUNTS = {
+    "batch_size": "A step would have no samples. It counts samples per rank and step.",
+    "snapshot_every": "It counts the steps from one snapshot of the source to the next. Use 1 where snapshots are "
+    "cheap; with more, fewer are taken and what lies between is replayed.",
+}
+
+_FLAGS = {
+    "shuffle": "True gives another order in every epoch, False that of the source.",
+    "shard": "True lets the ranks divide one stream among them, False leaves it to the source.",
+    "evaluation": "True begins each loop at the beginning of epoch 0.",
+    "uneven": "True lets the shares of the ranks differ by one sample.",
+    "canary": "True compares an element after a resume with the one that the state knows, False does not.",
+}
+
+_FUNCTIONS = {"transform": "a function of a sample", "collate": "a function of a list of samples"}
+
+
+def _check_choice(name: str, value: Any) -> str:
+    known, meaning = _CHOICES[name]
+    if not isinstance(value, str) or value not in known:
+        raise ConfigurationError(f"{name} must be one of {', '.join(known)}, but it is {value!r}.\n{meaning}")
+    return str(known[known.index(value)])
+
+
+def _check_count(name: str, value: Any) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = 0
+    if count < 1 or isinstance(value, bool):
+        raise ConfigurationError(f"{name} must be an integer of 1 or more, but it is {value!r}.\n{_COUNTS[name]}")
+    return count
+
+
+def _check_flag(name: str, value: Any) -> bool:
+    if value is not None and not isinstance(value, (bool, np.bool_)):
+        raise ConfigurationError(
+            f"{name} must be True, False or None, but it is {value!r}.\n"
+            f'Anything else would count as true or false by chance ("no" as true). {_FLAGS[name]}'
+        )
+    return bool(value)
+
+
+def _check_function(name: str, value: Any) -> Any:
+    if not callable(value):
+        raise ConfigurationError(
+            f"{name} must be callable, but it is {value!r}.\nNo batch could be made with it. Give {_FUNCTIONS[name]}."
+        )
+    return value
+
+
+def _check_identity(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(
+            f"{name} must be a string that is not empty, but it is {value!r}.\n"
+            'It is the name by which a state knows its data. Use for instance identity="images-v1".'
+        )
+    return str(value)
+
+
+def _check_sampler(name: str, value: Any) -> Any:
+    if isinstance(value, type) or not isinstance(value, Sampler):
+        raise ConfigurationError(
+            f"{name} must be an object with length, indices(epoch, start, stop) and spec(), but it is {value!r}.\n"
+            "The order could not be computed from a position. Use one of resumable.samplers, such as Shuffle(length); "
+            "a list of indices is Subset(indices, Sequential(len(indices)))."
+        )
+    check_length(value.length, "the length of the sampler")
+    check_plain("the length of the sampler", {"length": value.length})
+    return value
+
+
+def _check_world(name: str, value: Any) -> World:
+    if not isinstance(value, World):
+        raise ConfigurationError(
+            f"{name} must be a World, but it is {value!r}.\n"
+            "Which share of the data belongs to this rank could not be known. Use for instance World(rank=0, size=2)."
+        )
+    return value
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "seed": lambda _, value: check_seed(value),
+    "sampler": _check_sampler,
+    "identity": _check_identity,
+    "world": _check_world,
+    **dict.fromkeys(_CHOICES, _check_choice),
+    **dict.fromkeys(_COUNTS, _check_count),
+    **dict.fromkeys(_FLAGS, _check_flag),
+    **dict.fromkeys(_FUNCTIONS, _check_function),
+}

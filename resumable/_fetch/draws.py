@@ -1,0 +1,71 @@
+"""Draws: takes elements from a source's iterator, each under the key of its position, and makes batches of them."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from resumable._fetch.keyed_draws import KeyedDraws
+from resumable._fetch.reader import no_end
+from resumable._randomness.keys import SampleKeys, isolated, reseed
+from resumable.errors import StateMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from resumable._options import Options
+
+__all__ = ["Draws", "too_few"]
+
+_TRANSFORM = 0x5DEECE66D1234567  # sets a transform's key apart from that of the draw before it
+
+
+class Draws(KeyedDraws):
+    """One epoch's draws from a source.
+
+    Args:
+        options: transform, collate, batch size and seed.
+        epoch: the epoch.
+        stream: integers that set this rank's keys apart, where ranks have streams of their own.
+        seeds: seed the global generators, and give them back as they were.
+    """
+
+    def __init__(self, options: Options, epoch: int, stream: tuple[int, ...], *, seeds: bool) -> None:
+        super().__init__(
+            SampleKeys(options.seed, epoch, *stream),
+            "sample" if seeds else "off",
+            guard=isolated if seeds else nullcontext,
+        )
+        self._options, self._seeds_them = options, seeds
+
+    def guard(self, key: int | None = None) -> AbstractContextManager[None]:
+        """Give the global generators back after what runs inside, where they are seeded at all."""
+        return isolated(key) if self._seeds_them else nullcontext()
+
+    def assemble(self, elements: list[Any], position: int) -> Any:
+        """Make the batch of this rank's elements: transform each, and collate them."""
+        transform, collate, single = self._options.transform, self._options.collate, self._options.batch_size is None
+        if transform is not None:
+            with self.guard():
+                keys = self.sample_keys(position, len(elements))
+                elements = [self._transformed(*pair, transform) for pair in zip(elements, keys, strict=True)]
+        if single or collate is None:
+            return elements[0] if single else elements
+        with self.guard(self._keys.batch(position)):
+            return no_end("collate", collate, elements)
+
+    def _transformed(self, element: Any, key: int, transform: Callable[[Any], Any]) -> Any:
+        if self._seeds_them:
+            reseed(key ^ _TRANSFORM)
+        return no_end("transform", transform, element)
+
+
+def too_few(before: int, now: int) -> StateMismatchError:
+    """Return what to raise for a source that gave fewer elements than a state says were read of it."""
+    return StateMismatchError(
+        "the source gave fewer elements than the run that saved the state had read of it.\n"
+        f"  in the checkpoint: {before}\n  in this run:       {now}\n"
+        "The data changed, or seek() went past the epoch's last whole batch. Give the data that the run was started "
+        "with, or start a new run."
+    )

@@ -1,0 +1,75 @@
+"""What a Loader asks of a fetcher."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from resumable._order.cursor import Cursor
+    from resumable._order.plan import Plan
+    from resumable._order.world import World
+    from resumable._state import Canary, Mark, SourceState
+    from resumable.protocols import Capabilities
+
+__all__ = ["Fetcher"]
+
+
+class Fetcher(Protocol):
+    """Opens a backend's stream at any mark, one epoch at a time."""
+
+    @property
+    def unit(self) -> str:
+        """What a position counts: "sample" or "element"."""
+        ...
+
+    @property
+    def backend(self) -> Any:
+        """The source of the batches."""
+        ...
+
+    @property
+    def can(self) -> Capabilities:
+        """What the backend declares."""
+        ...
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what must be the same in the run that saved a state and the one that loads it."""
+        ...
+
+    def plan(self, global_batch: int) -> Plan | None:
+        """Return how the epochs are cut into batches, or None where the length of an epoch is unknown."""
+        ...
+
+    def finished(self, cursor: Cursor, global_batch: int) -> bool:
+        """Return whether no batch of the cursor's epoch is left; False where only trying shows it."""
+        ...
+
+    def following(self, cursor: Cursor, global_batch: int) -> Cursor:
+        """Return where the epoch after the cursor's begins."""
+        ...
+
+    def leave(self, mark: Mark, global_batch: int) -> SourceState | None:
+        """Return the source's state at the beginning of the next epoch, as the loop leaves this one at a mark."""
+        ...
+
+    def world(self) -> World:
+        """Return the ranks that share a global batch."""
+        ...
+
+    def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
+        """Yield the rest of the mark's epoch: batches, each with the cursor after it."""
+        ...
+
+    def source_state(self, *, asked: bool = True) -> SourceState | None:
+        """Return the source's own state after the batch that was yielded last, where it has one.
+
+        Args:
+            asked: it becomes part of a state; otherwise it is only kept for the case that it will.
+        """
+        ...
+
+    def canary(self) -> Canary | None:
+        """Return what tells the element at the place for which `source_state` was just asked, where it is compared."""
+        ...

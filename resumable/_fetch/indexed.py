@@ -1,0 +1,158 @@
+"""The fetcher of indexed backends: our plan and sampler say what to read."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from resumable._fetch.order import Order
+from resumable._order.plan import Schedule, check_share
+from resumable.errors import BackendError, ConfigurationError
+from resumable.protocols import capabilities_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from resumable._options import Options
+    from resumable._order.cursor import Cursor
+    from resumable._order.plan import Plan, Tail
+    from resumable._order.world import World
+    from resumable._randomness.keys import Randomness
+    from resumable._state import Mark
+    from resumable.protocols import IndexedBackend, Request
+    from resumable.samplers import Sampler
+
+__all__ = ["IndexedFetcher"]
+
+
+class IndexedFetcher:
+    """Requests of this rank for every global batch, computed from the position alone.
+
+    Args:
+        backend: reads the requests.
+        sampler: maps positions to sample indices.
+        tail: tail policy.
+        randomness: mode, for the state.
+        options: seed, world and the rule for uneven shares.
+    """
+
+    unit = "sample"
+
+    def __init__(
+        self, backend: IndexedBackend, sampler: Sampler, tail: Tail, randomness: Randomness, options: Options
+    ) -> None:
+        self.backend, self._sampler, self._tail = backend, sampler, tail
+        self._randomness, self._options = randomness, options
+        self.can = capabilities_of(backend)
+        self._order: Order | None = None
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return kind, identity, length, randomness, sampler and tail."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> dict[str, Any]:
+        return {
+            "backend.kind": self.backend.kind,
+            **{f"backend.{name}": value for name, value in self.backend.identity.items()},
+            "backend.length": self.backend.length,
+            "randomness.mode": self._randomness,
+            "randomness.seed": self._options.seed,
+            **{f"sampler.{name}": value for name, value in self._sampler.spec().items()},
+            "tail": self._tail,
+        }
+
+    def keeps_tail(self, tail: Any) -> bool:
+        """Return whether a state's tail is that of an earlier version for this very source."""
+        return self.can.older_tail is not None and bool(tail == self.can.older_tail != self._tail)
+
+    def keep_tail(self, tail: Any) -> None:
+        """Go on with the tail of a state, as an earlier version of this package made it of this source."""
+        if self.keeps_tail(tail):
+            self._tail = tail
+            del self._fingerprint
+
+    def plan(self, global_batch: int) -> Plan:
+        """Return how the epochs are cut into batches."""
+        ranks = self.world().size if self._tail in {"pad_ranks", "drop_ranks"} else 1
+        return Schedule(self._sampler.length, global_batch, self._tail, ranks)
+
+    def finished(self, cursor: Cursor, global_batch: int) -> bool:
+        """Return whether no batch of the cursor's epoch is left."""
+        return self.plan(global_batch).finished(cursor)
+
+    def following(self, cursor: Cursor, global_batch: int) -> Cursor:
+        """Return where the epoch after the cursor's begins."""
+        return self.plan(global_batch).following(cursor)
+
+    def world(self) -> World:
+        """Return the world that was given, or the one that is there now."""
+        return self._options.find_world()
+
+    def canary(self) -> None:
+        """Return nothing: a sample is known by its index."""
+        return
+
+    def source_state(self, *, asked: bool = True) -> None:
+        """Return None: the position says it all."""
+
+    def leave(self, mark: Mark, global_batch: int) -> None:
+        """Return None: the next epoch is just another number."""
+
+    def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
+        """Yield the rest of the mark's epoch: batches, each with the cursor after it."""
+        order, world = self._order_of(self.plan(global_batch)), self._options.find_world()
+        check_share(global_batch, world, uneven=self._options.uneven)
+        _check_last(order.plan, mark.cursor, world)
+        asked: deque[Cursor] = deque()
+        batches = self._read(mark, order.rest_of_epoch(mark.cursor, world, asked))
+        try:
+            for batch in batches:
+                if not asked:
+                    raise BackendError(f"the backend {self.backend.kind!r} yielded more batches than it was asked for.")
+                yield batch, asked.popleft()
+        finally:
+            close = getattr(batches, "close", None)
+            if close is not None:
+                close()
+        if asked:
+            raise BackendError(
+                f"the backend {self.backend.kind!r} ended {len(asked)} batches early, at {asked[0]}.\n"
+                "Its read() must yield one batch per request."
+            )
+
+    def _read(self, mark: Mark, requests: Iterator[Request]) -> Iterator[Any]:
+        """Read with the settings with which the mark's epoch began; those that are set are for the epochs after it."""
+        in_force, tells, change = mark.in_force, self.can.settings, self.can.set_settings
+        now = None if tells is None else tells()
+        if in_force is None or change is None or now is None or now == in_force:
+            return self.backend.read(requests)
+        change(in_force)
+        try:
+            return self.backend.read(requests)
+        finally:
+            change(now)
+
+    def sample_indices(self, cursor: Cursor, plan: Plan, world: World) -> list[int]:
+        """Return which samples a rank gets in the batch after the cursor, without reading any."""
+        return self._order_of(plan).next_indices(cursor, world)
+
+    def _order_of(self, plan: Plan) -> Order:
+        """Return the order under a plan: the one that workers know already, unless the plan changed."""
+        if self._order is None:
+            keyed = self._randomness == "sample"
+            self._order = Order(self._sampler, plan, self._options.seed, keyed=keyed)
+        elif plan != self._order.plan:
+            self._order = self._order.changed(plan)
+        return self._order
+
+
+def _check_last(plan: Plan, cursor: Cursor, world: World) -> None:
+    """Refuse a last batch that would leave a rank without samples, and so the other ranks waiting for it."""
+    if (last := plan.smallest(cursor)) < world.size:
+        raise ConfigurationError(
+            f"the last global batch of the epoch has {last} samples, fewer than the {world.size} ranks.\n"
+            "A rank would get no batch and the others would wait for it. "
+            'Use tail="drop", "pad", "pad_ranks" or "carry", or drop_last=True in the DataLoader.'
+        )

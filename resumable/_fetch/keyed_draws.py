@@ -1,0 +1,174 @@
+"""Draws elements from an iterator under keys, so that what an element gets belongs to its position.
+
+    begin    opens the source under the key of the epoch's opening
+    has      draws ahead, to look whether there is more
+    take     gives the next elements
+    skip     goes past some
+
+Used by the fetcher of elements in the training process, and by `DataLoader` workers for their streams.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from resumable._randomness.keyed import BlockCache
+from resumable._randomness.keys import reseed
+from resumable.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from resumable._randomness.keys import Randomness, SampleKeys
+
+__all__ = ["OPENING", "KeyedDraws"]
+
+OPENING = (1 << 62) - 1  # the counter whose batch key opens an epoch, wherever in it a run begins
+_SILENT_SECONDS = 1.0
+_SKIP_BLOCK = 256
+_FARTHEST = 1 << 40  # elements to draw again; at a microsecond each, that takes 12 days
+
+
+class KeyedDraws:
+    """One epoch's draws from a source.
+
+    Args:
+        keys: of the epoch.
+        mode: how often the global generators are seeded.
+        size: elements of a batch, for `mode="batch"`.
+        guard: gives the global generators back after what runs inside, where that is not done around all of it.
+        unit: what an element is, for the progress bar; None for no bar.
+    """
+
+    def __init__(
+        self,
+        keys: SampleKeys,
+        mode: Randomness,
+        *,
+        size: int = 1,
+        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+        unit: str | None = "element",
+    ) -> None:
+        self._keys, self._mode, self._size, self._given_guard, self._unit = keys, mode, size, guard, unit
+        self._element_keys = BlockCache(keys.samples, 1 << 62)
+        self._elements: Iterator[Any] = iter(())
+        self._ahead: list[Any] = []  # drawn, and not taken yet; at most a batch
+        self._error: Exception | None = None
+        self.position = 0  # of the element that was drawn last, or failed
+
+    def begin(self, opener: Callable[[], Iterator[Any]]) -> None:
+        """Open the source, under a randomness that belongs to the epoch."""
+        self._ahead, self._error = [], None
+        with self._given_guard():
+            if self._mode != "off":
+                reseed(self._keys.batch(OPENING))
+            self._elements = opener()
+
+    def begin_or(self, opener: Callable[[], Iterator[Any]], otherwise: Callable[[], Iterator[Any]]) -> None:
+        """Open the source, and in another way if that gives no element.
+
+        Brought back to a place between two epochs, some sources are at the end of the old epoch instead of the
+        beginning of the new one.
+        """
+        self.begin(opener)
+        if not self.has(0):
+            self.begin(otherwise)
+
+    def take(self, position: int, count: int, *, keep: bool = True) -> list[Any]:
+        """Draw up to `count` elements, fewer at the end; without `keep` they are dropped and None stands for each."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        ahead, self._ahead = self._ahead[:count], self._ahead[count:]
+        drawn = ahead + self._draw(position + len(ahead), count - len(ahead), keep=keep)
+        return drawn if keep else [None] * len(drawn)
+
+    @property
+    def ahead(self) -> list[Any]:
+        """Elements that were drawn and are not taken yet."""
+        return self._ahead
+
+    def has(self, position: int, count: int = 1) -> bool:
+        """Return whether there are so many more elements, by drawing them ahead; if that fails, the next draw fails."""
+        while len(self._ahead) < count and self._error is None:
+            try:
+                drawn = self._draw(position + len(self._ahead), 1, keep=True)
+            except Exception as error:  # noqa: BLE001  # of whatever type, it is raised where it belongs
+                self._error = error
+            else:
+                if not drawn:
+                    return False
+                self._ahead += drawn
+        return True
+
+    def skip(self, position: int, count: int) -> int:
+        """Go past `count` elements, by the iterator's own `skip` or by drawing them, and return how many there were.
+
+        Raises:
+            UnsupportedError: it would never end.
+        """
+        if hasattr(self._elements, "skip") and not self._ahead:
+            with self._given_guard():
+                self._elements.skip(count)
+            return count
+        if count > _FARTHEST:
+            raise UnsupportedError(
+                f"the place is {count} elements into the epoch, and this source is read up to it, one by one.\n"
+                "That would take forever. If the number is right, give the source a state, or a method skip(n)."
+            )
+        from tqdm import tqdm  # noqa: PLC0415  # a third of the time that importing this package would take
+
+        hidden, begin = self._unit is None, position
+        with tqdm(
+            total=count, desc="resuming", unit=self._unit or "", delay=_SILENT_SECONDS, leave=False, disable=hidden
+        ) as bar:
+            while begin < position + count:
+                asked = min(_SKIP_BLOCK, position + count - begin)
+                drawn = len(self.take(begin, asked, keep=False))
+                bar.update(drawn)
+                begin += drawn
+                if drawn < asked:
+                    break
+        return begin - position
+
+    def close(self) -> None:
+        """Close the iterator, where it can be closed."""
+        close = getattr(self._elements, "close", None)
+        if close is not None:
+            close()
+
+    def _draw(self, position: int, count: int, *, keep: bool) -> list[Any]:
+        if self._mode == "off":
+            self.position = position
+            return [self._kept(element, keep=keep) for element in islice(self._elements, count)]
+        drawn: list[Any] = []
+        with self._given_guard():
+            for place, key in enumerate(self._seeds(position, count), start=position):
+                self.position = place
+                if key is not None:
+                    reseed(key)
+                try:
+                    element = next(self._elements)
+                except StopIteration:
+                    break
+                drawn.append(element if keep else None)
+        return drawn
+
+    def _kept(self, element: Any, *, keep: bool) -> Any:
+        self.position += 1
+        return element if keep else None
+
+    def _seeds(self, position: int, count: int) -> list[int | None]:
+        """Return what to seed with before each element; None where the generators run on."""
+        if self._mode == "sample":
+            return list(self.sample_keys(position, count))
+        places = range(position, position + count)
+        return [self._keys.batch(place) if place % self._size == 0 else None for place in places]
+
+    def sample_keys(self, position: int, count: int) -> list[int]:
+        """Return the keys of `count` elements."""
+        keys: list[int] = self._element_keys.take(position, position + count).tolist() if count else []
+        return keys

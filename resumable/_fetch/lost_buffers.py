@@ -1,0 +1,73 @@
+"""Sources whose own state leaves out what is in a buffer: they are replayed.
+
+Hugging Face's `IterableDataset.shuffle` fills a buffer, and its state says how far the stream was read, but not what
+was in the buffer. Nothing in that state tells, so the stream itself is looked at, also inside of a user's dataset.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from resumable.errors import PromiseWarning
+
+if TYPE_CHECKING:
+    from resumable._options import Options
+
+__all__ = ["loses_buffer", "replayed"]
+
+_LOSING = {("datasets.iterable_dataset", "BufferShuffledExamplesIterable")}
+_MOST = 1000  # objects to look at
+
+
+def replayed(source: Any, name: str, options: Options) -> Options:
+    """Return the options with `resume="replay"`, and say so, where the source's state would lose a buffer.
+
+    Args:
+        source: has a state.
+        name: of the source, for the message.
+        options: as they were given; if they say `resume`, that holds.
+    """
+    if options.resume is not None or not loses_buffer(source):
+        return options
+    warnings.warn(
+        f"{name} shuffles in a buffer that is not in its state, so it is replayed: a resumed run goes on with exactly "
+        "the same elements, but reads the epoch again up to its place.\n"
+        'Give wrap(..., resume="replay") to accept it. To resume faster, shuffle the shards only: buffer_size=1.',
+        PromiseWarning,
+        stacklevel=5,
+    )
+    return replace(options, resume="replay")
+
+
+def loses_buffer(source: Any) -> bool:
+    """Return whether a source, or one inside of it, has a buffer that its state leaves out."""
+    seen: set[int] = set()
+    waiting = [source]
+    while waiting and len(seen) < _MOST:
+        thing = waiting.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if _loses(thing):
+            return True
+        waiting += _inside(thing)
+    return False
+
+
+def _loses(thing: Any) -> bool:
+    known = any((base.__module__, base.__qualname__) in _LOSING for base in type(thing).__mro__)
+    return known and getattr(thing, "buffer_size", None) != 1  # from a buffer of 1, each element is given at once
+
+
+def _inside(thing: Any) -> list[Any]:
+    """Return the objects in a source that may be sources."""
+    if isinstance(thing, (list, tuple)):
+        return [one for one in thing[:_MOST] if hasattr(one, "__iter__")]
+    if isinstance(thing, dict):
+        return [one for one in list(thing.values())[:_MOST] if hasattr(one, "__iter__")]
+    attributes = getattr(thing, "__dict__", None)
+    if not isinstance(attributes, dict) or isinstance(thing, type):
+        return []
+    return [one for one in attributes.values() if hasattr(one, "__iter__") and not isinstance(one, (str, bytes))]

@@ -1,0 +1,56 @@
+"""Stream: what a fetcher has opened, of which one batch may have been looked at ahead of its delivery."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from resumable._fetch.closing import close
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from resumable._order.cursor import Cursor
+
+__all__ = ["Stream"]
+
+
+class Stream:
+    """Batches of one epoch, each with the cursor after it.
+
+    Args:
+        batches: a fetcher's generator.
+    """
+
+    def __init__(self, batches: Iterator[tuple[Any, Cursor]]) -> None:
+        self._batches = batches
+        self._ahead: tuple[Any, Cursor] | None = None
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a batch was looked at that is not delivered yet, so that the source stands after it."""
+        return self._ahead is not None
+
+    def take(self) -> tuple[Any, Cursor]:
+        """Return the next batch to deliver.
+
+        Raises:
+            StopIteration: the epoch is over.
+        """
+        if self._ahead is None:
+            return next(self._batches)
+        ahead, self._ahead = self._ahead, None
+        return ahead
+
+    def peek(self) -> Any:
+        """Return the batch that `take` will return.
+
+        Raises:
+            StopIteration: the epoch is over.
+        """
+        if self._ahead is None:
+            self._ahead = next(self._batches)
+        return self._ahead[0]
+
+    def close(self) -> None:
+        """Close the source, which may wait for its threads and workers."""
+        close(self._batches)  # type: ignore[arg-type]  # fetchers are generators

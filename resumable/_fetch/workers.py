@@ -1,0 +1,328 @@
+"""Worker processes that read requests: a `DataLoader` of torch's, for every backend that needs processes.
+
+The workers hold the order, so what they are sent per batch is a few integers. Those that live on over epochs are told
+of another order with the first request that each of them gets under it. torch is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from contextlib import suppress
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
+
+from resumable._fetch.order import Order
+from resumable.errors import BackendError, WorkerError
+from resumable.protocols import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+
+    from torch.utils.data import DataLoader
+
+    from resumable._fetch.reader import Reader
+
+__all__ = ["RequestDataset", "Workers", "describe_death", "is_death"]
+
+Numbers = tuple[int, int, int, int, int, int]
+
+# torch's iterator ends its workers when it is dropped, by an event that all processes share. So a copy that a forked
+# process drops would end those of its parent; nor could it be read, as both would take batches from one queue.
+_running: WeakSet[Any] = WeakSet()
+_copies: list[Any] = []  # kept as long as this process lives, so that nothing in them ends
+
+
+def watch(iterator: Any) -> None:
+    """Keep what a fork makes of an iterator with worker processes."""
+    _running.add(iterator)
+
+
+def is_copy(iterator: Any) -> bool:
+    """Return whether the workers of an iterator are those of another process, of which this one is a copy."""
+    return any(iterator is copy for copy in _copies)
+
+
+def _keep() -> None:
+    _copies.extend(_running)
+    _running.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_keep)
+
+
+class _Introduction(NamedTuple):
+    """The numbers of a request, after the pickled order that resolves them and those that follow."""
+
+    order: bytes
+    numbers: Numbers
+
+
+Message = Request | Numbers | _Introduction  # what the sampler of a `DataLoader` yields
+
+
+class RequestDataset:
+    """What a worker sees: a dataset whose index is a whole request and whose sample is a whole batch.
+
+    Args:
+        reader: reads a request.
+        pack: makes what is sent of what the reader made; None for the same.
+        in_worker: whether it is read in a process whose global generators may be changed.
+    """
+
+    def __init__(self, reader: Reader, pack: Callable[[Any], Any] | None = None, *, in_worker: bool = True) -> None:
+        self._reader, self._pack, self._in_worker = reader, pack, in_worker
+        self.order: Order | None = None
+
+    @property
+    def user_dataset(self) -> Any:
+        """The user's dataset, without what was put around it for its care."""
+        return getattr(self._reader.source, "user_dataset", self._reader.source)
+
+    def __getitem__(self, message: Message) -> Any:
+        """Read a request; in the training process without touching its generators."""
+        request = self.request_of(message)
+        batch = self._reader.read(request) if self._in_worker else self._reader.read_isolated(request)
+        return batch if self._pack is None else self._pack(batch)
+
+    def request_of(self, message: Message) -> Request:
+        """Return the request that was sent, bound to the order of this process."""
+        if isinstance(message, Request):
+            return message
+        if isinstance(message, _Introduction):
+            self.order = pickle.loads(message.order)  # noqa: S301  # from the training process
+            message = message.numbers
+        order = self.order
+        if order is None or order.version != message[-1]:
+            raise BackendError(
+                "a worker was asked for samples by an order that it was not told.\n"
+                f"  it knows:      {order}\n  it was asked for: {message}\n"
+                "Other samples would have been read. torch's DataLoader gives its workers requests in turn, and did "
+                "not do so here: report it with the version of torch."
+            )
+        return Request(*message, order=order)
+
+
+class Workers:
+    """A `DataLoader` over requests or over a stream, whose processes may live on from one run to the next.
+
+    While a run is open it has the processes for itself; another one gets others. Nothing is drawn from torch's global
+    generator: the workers' seeds come from a generator of our own, so that iterating (and how often) never changes the
+    trainer's randomness.
+
+    Args:
+        dataset: what the processes run: a `RequestDataset`, or an iterable-style one.
+        options: returns the options for a `DataLoader` that say how many processes there are and what they are like.
+    """
+
+    def __init__(self, dataset: Any, options: Callable[[], Mapping[str, Any]]) -> None:
+        self._dataset, self._options = dataset, options
+        self._spare: DataLoader[Any] | None = None  # with processes that live on
+        self._ended = False
+
+    def run(self, requests: Iterable[Request] | None, *, seed: int | None = None) -> Generator[Any]:
+        """Yield what the processes return, in order.
+
+        Args:
+            requests: what to read, or None where the dataset is a stream.
+            seed: of the workers' own seeds; None goes on where the last run was.
+
+        Raises:
+            WorkerError: a process died or could not be started.
+        """
+        given = self._options()
+        try:
+            yield from self._run(requests, seed, given)
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            # Around all of it, as torch's handler of the signal that a child died raises between any two lines.
+            if not given["num_workers"] or not is_death(error):
+                raise
+            raise describe_death(error) from error
+
+    def end(self) -> None:
+        """End the processes, for good, though something may still hold them.
+
+        As long as one that died is held, torch tells of it whenever any process ends, between any two lines.
+        """
+        self._ended = True
+        if self._spare is not None:
+            _shut_down(self._spare._iterator)  # noqa: SLF001  # the only way to end them now
+            self._spare = None
+
+    def _run(self, requests: Iterable[Request] | None, seed: int | None, given: Mapping[str, Any]) -> Iterator[Any]:
+        loader, self._spare = self._spare, None
+        if loader is not None and is_copy(loader._iterator):  # noqa: SLF001  # what has the processes
+            loader = None
+        answers: Iterator[Any] | None = None
+        healthy = False
+        try:
+            if requests is not None:
+                source = iter(requests)
+                if (first := next(source, None)) is None:
+                    healthy = True
+                    return
+                requests = chain([first], source)
+                if loader is None:
+                    self._dataset.order = _inherited(first, given)
+            if loader is None:
+                loader = self._build(given, asked=requests is not None)
+            answers = self._start(loader, requests, seed)
+            while True:
+                healthy = False
+                try:
+                    answer = next(answers)
+                except StopIteration:
+                    healthy = True
+                    return
+                healthy = True
+                yield answer
+        finally:
+            if not healthy or self._ended:
+                # An error's traceback keeps the iterator alive, and its workers with it, until the error is dropped.
+                _shut_down(answers)
+            elif given.get("persistent_workers"):
+                self._spare = loader
+
+    def _build(self, given: Mapping[str, Any], *, asked: bool) -> DataLoader[Any]:
+        import torch  # noqa: PLC0415  # where processes are needed
+        from torch.utils.data import DataLoader  # noqa: PLC0415  # likewise
+
+        messages: Any = _Messages(given["num_workers"], self._dataset.order) if asked else None
+        own = torch.Generator()
+        return DataLoader(
+            self._dataset, batch_size=None, sampler=messages, collate_fn=_unchanged, generator=own, **given
+        )
+
+    def _start(self, loader: DataLoader[Any], requests: Iterable[Request] | None, seed: int | None) -> Iterator[Any]:
+        if requests is not None:
+            loader.sampler.requests = requests  # type: ignore[attr-defined]  # `_Messages`
+        if seed is not None:
+            loader.generator.manual_seed(seed)
+        try:
+            answers = iter(loader)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            if not loader.num_workers or _can_pickle((loader.dataset, loader.worker_init_fn)):
+                raise
+            raise WorkerError(
+                f"the workers could not be started: dataset, collate_fn or worker_init_fn cannot be pickled: {error}\n"
+                "Workers that are not forked get a pickled copy. Define them at the top level of a module, or use "
+                'multiprocessing_context="fork" (of a DALI source: py_start_method="fork").'
+            ) from error
+        if loader.num_workers:
+            watch(answers)
+        return answers
+
+
+class _Messages:
+    """Stands where a `DataLoader` has its sampler, so that workers that live on get other requests.
+
+    torch gives the workers what a sampler yields in turn, beginning with the first one whenever it is iterated over.
+
+    Args:
+        workers: how many there are; with none, requests stay as they are.
+        order: what the workers know from their start.
+    """
+
+    def __init__(self, workers: int, order: Order | None) -> None:
+        self._known: list[Order | None] = [order] * workers
+        self._packed: tuple[Order, bytes | None] | None = None
+        self.requests: Iterable[Request] = ()
+
+    def __iter__(self) -> Iterator[Message]:
+        return self._numbers() if self._known else iter(self.requests)
+
+    def _numbers(self) -> Iterator[Message]:
+        known, count, worker = self._known, len(self._known), 0
+        for request in self.requests:
+            yield request[:6] if request.order is known[worker] else self._introduction(request, worker)
+            worker = (worker + 1) % count
+
+    def _introduction(self, request: Request, worker: int) -> Message:
+        """Return the numbers with the order; where none can be sent the request itself, which lists its samples."""
+        order = request.order
+        if not isinstance(order, Order):
+            return request
+        if self._packed is None or self._packed[0] is not order:
+            self._packed = order, _pickled(order)
+        packed = self._packed[1]
+        if packed is None:
+            return request
+        self._known[worker] = order
+        return _Introduction(packed, request[:6])
+
+
+def is_death(error: BaseException) -> bool:
+    """Return whether an error says that a worker process died.
+
+    torch tells it by the handler of a signal, so between any two lines; or the pipe to the worker is broken.
+
+    Args:
+        error: raised while there are workers.
+    """
+    if "Caught " in str(error):  # raised by the user's code in a worker, and brought here by torch
+        return False
+    # A plain RuntimeError: those of this package have bases that are, but say already what they mean.
+    told = type(error) is RuntimeError and any(sign in str(error) for sign in _SIGNS)
+    return told or isinstance(error, (ConnectionError, EOFError))
+
+
+def describe_death(error: BaseException) -> WorkerError:
+    """Return what to raise for an error that says that a worker process died."""
+    told = str(error) if type(error) is RuntimeError else f"{type(error).__name__}: {error}"
+    if _TIMEOUT in told:
+        what = "gave no answer"
+        advice = "give the DataLoader a longer timeout=, or find what the dataset waits for, and go on from the state."
+    else:
+        what = "died"
+        advice = "look for a crash in the dataset, free memory if the system killed it, and go on from the state."
+    return WorkerError(
+        f"a process that reads samples {what}: {told}\nThe loader's state is that before this batch: {advice}"
+    )
+
+
+_TIMEOUT = "DataLoader timed out"
+_SIGNS = _TIMEOUT, "DataLoader worker", "Pin memory thread exited"
+
+
+def _inherited(first: Request, given: Mapping[str, Any]) -> Order | None:
+    """Return the order that new workers begin with: by their fork, or pickled with the dataset if that works."""
+    order = first.order if isinstance(first.order, Order) else None
+    if order is None or not given["num_workers"]:
+        return None
+    return order if _forks(given.get("multiprocessing_context")) or _can_pickle(order) else None
+
+
+def _forks(context: Any) -> bool:
+    if context is None:
+        from torch.multiprocessing import get_start_method  # noqa: PLC0415  # where processes are needed
+
+        return get_start_method() == "fork"
+    return (context if isinstance(context, str) else context.get_start_method()) == "fork"
+
+
+def _pickled(thing: Any) -> bytes | None:
+    try:
+        return pickle.dumps(thing)
+    except Exception:  # noqa: BLE001  # a user's object may raise anything
+        return None
+
+
+def _can_pickle(thing: Any) -> bool:
+    return _pickled(thing) is not None
+
+
+def _shut_down(answers: Any) -> None:
+    if is_copy(answers):
+        return
+    with suppress(RuntimeError):  # what the handler says of a worker that is found dead here, between any two lines
+        getattr(answers, "_shutdown_workers", _nothing)()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _unchanged(item: Any) -> Any:
+    return item

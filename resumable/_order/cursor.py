@@ -1,0 +1,65 @@
+"""Cursor: how far a stream is.
+
+Glossary, used the same in every file, message and page:
+
+    sample index i    identity of a sample in its source, 0..N-1
+    position p        place in an epoch's order; the sampler maps it to a sample index
+    step              number of a global batch in an epoch; while batch k is being trained on, `cursor.step` is k + 1
+    batch size B      samples per rank and step
+    world size W      number of ranks
+    global batch G    samples of all ranks in a step (B * W where it is shared evenly)
+    element           what a source without sample indices gives at each draw; it is counted like a sample
+    delivered       returned by `next()`
+    acknowledged      known to be in the weights
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Cursor"]
+
+_LARGEST = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cursor:
+    """A place in the stream, the same on all ranks and for any number of ranks.
+
+    After the last batch of an epoch the cursor stays at the end of that epoch; it moves to the next epoch when that is
+    begun, or when the iterator has said that the epoch is over (`StopIteration`). So `range(cursor.epoch, total)`
+    counts an epoch too many after a save at an epoch's last batch: begin at `Loader.epoch`, or use `Loader.epochs`.
+
+    Args:
+        epoch: number of the epoch, from 0.
+        position: global samples of this epoch that are done.
+        step: global batches of this epoch that are done.
+    """
+
+    epoch: int = 0
+    position: int = 0
+    step: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the cursor as plain values."""
+        return {"epoch": self.epoch, "position": self.position, "step": self.step}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Cursor:
+        """Make the cursor of `as_dict`'s values.
+
+        Raises:
+            KeyError: a field is missing.
+            ValueError: a field is no integer of 0 or more, or above 2**62, as positions are 64-bit integers.
+        """
+        cursor = cls(values["epoch"], values["position"], values["step"])
+        for name, value in asdict(cursor).items():
+            if type(value) is not int or value < 0:
+                raise ValueError(f"cursor.{name} must be an integer of 0 or more, but it is {value!r}")
+            if value > _LARGEST:
+                raise ValueError(f"cursor.{name} must be at most 2**62 = {_LARGEST}, but it is {value!r}")
+        return cursor

@@ -1,0 +1,258 @@
+"""Plan: how an epoch's positions are cut into global batches, and a global batch into the shares of the ranks.
+
+All of it is arithmetic on integers without a state. `Schedule` is the plan of epochs that are all alike: `N` is the
+number of positions of an epoch, `G` the global batch.
+
+    tail policy   the last batch of an epoch                       samples per epoch
+    drop          left out where fewer than G are left             the multiple of G below N
+    partial       smaller                                          exactly N
+    pad           filled up to G from the epoch's beginning        N and fewer than G repeated
+    carry         filled up to G from the next epoch               exactly N
+    pad_ranks     smaller, filled up to a multiple of W            N and fewer than W repeated
+    drop_ranks    smaller, cut to a multiple of W                  the multiple of W below N
+
+`W` is the number of ranks. The last two are what torch's `DistributedSampler` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+
+from resumable._order.cursor import Cursor
+from resumable.errors import ConfigurationError, UnevenBatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from resumable._order.world import World
+
+__all__ = ["Padding", "Plan", "Schedule", "Segment", "Tail", "check_share", "share"]
+
+Tail = Literal["drop", "pad", "partial", "carry", "pad_ranks", "drop_ranks"]
+_SMALLER = {"partial", "pad_ranks", "drop_ranks"}  # the tails whose last batch may be smaller than G
+
+
+class Padding(int):
+    """Index of a sample that only fills up the last batch (`tail="pad"`, `"pad_ranks"`); to be told by `isinstance`."""
+
+
+class Segment(NamedTuple):
+    """A run of positions `start..stop-1` inside of one epoch, and the counter of the first of them.
+
+    `counter` keys the randomness: it goes on past the epoch's length where `pad` repeats samples, so that a repeated
+    sample is augmented in another way.
+    """
+
+    epoch: int
+    start: int
+    stop: int
+    counter: int
+
+
+@runtime_checkable
+class Plan(Protocol):
+    """The global batches of every epoch, and who takes which part of them.
+
+    A plan is a value: it can be pickled, two that answer alike are equal, and one that is to answer otherwise is
+    another plan. Worker processes get a copy, and are given the next one when it changes.
+    """
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per step over all ranks."""
+        ...
+
+    def finished(self, cursor: Cursor) -> bool:
+        """Return whether no batch of the cursor's epoch is left."""
+        ...
+
+    def advance(self, cursor: Cursor) -> Cursor:
+        """Return the cursor after the next global batch, which takes the positions between the two cursors."""
+        ...
+
+    def following(self, cursor: Cursor) -> Cursor:
+        """Return where the next epoch begins, after an epoch that ended at `cursor`."""
+        ...
+
+    def total(self, cursor: Cursor) -> int:
+        """Count the global batches of the cursor's whole epoch: those done and those left."""
+        ...
+
+    def beginning(self, epoch: int, here: Cursor) -> Cursor:
+        """Return where an epoch begins in the run that stands at `here`; the cursor itself where that is its epoch."""
+        ...
+
+    def at(self, epoch: int, step: int) -> Cursor:
+        """Return the cursor before the global batch number `step` of an epoch, in a run that never changed its plan.
+
+        Raises:
+            ConfigurationError: the epoch has no such step.
+        """
+        ...
+
+    def segments(self, epoch: int, start: int, stop: int) -> Iterator[Segment]:
+        """Resolve positions that may go past the epoch's length into runs inside of epochs."""
+        ...
+
+    def share(self, before: Cursor, after: Cursor, world: World) -> tuple[int, int]:
+        """Return the positions `start..stop-1` that a rank takes of the global batch between two cursors."""
+        ...
+
+    def smallest(self, cursor: Cursor) -> int:
+        """Return how many samples the smallest of the global batches has that are left in the cursor's epoch."""
+        ...
+
+    def padding(self, start: int, stop: int) -> int:
+        """Return how many of the positions `start..stop-1`, at their end, only fill up a batch."""
+        ...
+
+    def positions(self, epoch: int) -> int:
+        """Return how many positions an epoch has of its own; those after them are resolved by `segments`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The plan of epochs of one length, with one global batch.
+
+    Args:
+        length: positions per epoch, `N`.
+        global_batch: samples per step over all ranks, `G`.
+        tail: what happens with the last samples of an epoch.
+        ranks: number of ranks, `W`; only the tails that are named after them look at it.
+
+    Raises:
+        ConfigurationError: `G` is larger than `N`, so that `drop` and `carry` would have epochs without any batch; or
+            `W` is, so that `drop_ranks` would.
+    """
+
+    length: int
+    global_batch: int
+    tail: Tail
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        if self.global_batch > self.length and self.tail in {"drop", "carry"}:
+            raise ConfigurationError(
+                f"the global batch is larger than the data: {self.global_batch} samples per step, "
+                f"{self.length} samples per epoch.\n"
+                f'With tail="{self.tail}" an epoch could have no batch at all. Use a batch size with which a step '
+                f'takes at most {self.length} samples over all ranks, or tail="partial" or tail="pad".'
+            )
+        if self.tail == "drop_ranks" and self.ranks > self.length:
+            raise ConfigurationError(
+                f"there are more ranks than samples: {self.ranks} ranks, {self.length} samples per epoch.\n"
+                'With tail="drop_ranks" (drop_last=True in a DistributedSampler) an epoch would have no batch at all. '
+                f'Use at most {self.length} ranks, or tail="pad_ranks".'
+            )
+
+    @property
+    def end(self) -> int:
+        """Position after the last sample of an epoch whose last batch may be smaller."""
+        if self.tail == "pad_ranks":
+            return -(-self.length // self.ranks) * self.ranks
+        return self.length // self.ranks * self.ranks if self.tail == "drop_ranks" else self.length
+
+    def finished(self, cursor: Cursor) -> bool:
+        """Return whether no batch of the cursor's epoch is left."""
+        left = self.end - cursor.position
+        return left < self.global_batch if self.tail == "drop" else left <= 0
+
+    def advance(self, cursor: Cursor) -> Cursor:
+        """Return the cursor after the next global batch, which takes the positions between the two cursors."""
+        stop = cursor.position + self.global_batch
+        if self.tail in _SMALLER:
+            stop = min(stop, self.end)
+        return Cursor(cursor.epoch, stop, cursor.step + 1)
+
+    def following(self, cursor: Cursor) -> Cursor:
+        """Return where the next epoch begins, after an epoch that ended at `cursor`."""
+        # Above the length is a place of other data, loaded with strict=False; else whole epochs would have no batch.
+        begin = max(cursor.position - self.length, 0) % self.length if self.tail == "carry" else 0
+        return Cursor(cursor.epoch + 1, begin, 0)
+
+    def total(self, cursor: Cursor) -> int:
+        """Count the global batches of the cursor's whole epoch: those done and those left."""
+        left = max(self.end - cursor.position, 0)
+        whole = left // self.global_batch
+        return cursor.step + (whole if self.tail == "drop" else -(-left // self.global_batch))
+
+    def beginning(self, epoch: int, here: Cursor) -> Cursor:
+        """Return where an epoch begins in the run that stands at `here`; the cursor itself where that is its epoch.
+
+        With `carry`, an epoch begins after the samples that filled up the epochs before, so that a later one depends
+        on where the run stands. For an earlier one, `G` is taken to have never changed.
+        """
+        if epoch <= here.epoch or self.tail != "carry":
+            return here if epoch == here.epoch else self.at(epoch, 0)
+        left = (epoch - here.epoch) * self.length - here.position
+        return Cursor(epoch, -left % self.global_batch, 0)
+
+    def at(self, epoch: int, step: int) -> Cursor:
+        """Return the cursor before the global batch number `step` of an epoch, in a run that never changed `G`."""
+        begin = -(epoch * self.length) % self.global_batch if self.tail == "carry" else 0
+        cursor = Cursor(epoch, begin, 0)
+        total = self.total(cursor)
+        if not 0 <= step <= total:
+            raise ConfigurationError(
+                f"epoch {epoch} has the steps 0..{total}, but step {step} was asked for.\n"
+                "There is no such batch. Use a step of that range (the last one is the end of the epoch)."
+            )
+        position = begin + step * self.global_batch
+        return Cursor(epoch, min(position, self.end) if self.tail in _SMALLER else position, step)
+
+    def segments(self, epoch: int, start: int, stop: int) -> Iterator[Segment]:
+        """Resolve positions that may go past the epoch's length into runs inside of epochs."""
+        for lap in range(start // self.length, -(-stop // self.length)):
+            offset = lap * self.length
+            first, last = max(start, offset), min(stop, offset + self.length)
+            if self.tail == "carry":
+                yield Segment(epoch + lap, first - offset, last - offset, first - offset)
+            else:
+                yield Segment(epoch, first - offset, last - offset, first)
+
+    def share(self, before: Cursor, after: Cursor, world: World) -> tuple[int, int]:
+        """Return the contiguous part of a global batch that belongs to a rank."""
+        return share(before.position, after.position, world)
+
+    def smallest(self, cursor: Cursor) -> int:
+        """Return the size of the last batch; that of any other one where the last is whole, or none is left."""
+        last = max(self.length - cursor.position, 0) % self.global_batch if self.tail == "partial" else 0
+        return last or self.global_batch
+
+    def padding(self, start: int, stop: int) -> int:
+        """Return how many of the positions repeat samples of the epoch's beginning."""
+        return 0 if self.tail == "carry" else max(stop - max(start, self.length), 0)
+
+    def positions(self, epoch: int) -> int:  # noqa: ARG002  # the protocol has it
+        """Return the length, which all epochs have."""
+        return self.length
+
+
+def share(start: int, stop: int, world: World) -> tuple[int, int]:
+    """Return the contiguous part of the positions `start..stop-1` that belongs to this rank.
+
+    Contiguous and not strided: the ranks' parts, one after the other, are the global batch in its order.
+    """
+    count = stop - start
+    return start + count * world.rank // world.size, start + count * (world.rank + 1) // world.size
+
+
+def check_share(global_batch: int, world: World, *, uneven: bool) -> None:
+    """Refuse a global batch that these ranks cannot share.
+
+    Raises:
+        UnevenBatchError: some rank would get fewer samples than another and `uneven` is off, or some would get none.
+    """
+    if global_batch % world.size == 0 or (uneven and global_batch > world.size):
+        return
+    sizes = [size for size in range(1, min(global_batch, 4096) + 1) if global_batch % size == 0]
+    near = sorted(sorted(sizes, key=lambda size: abs(size - world.size))[:6])
+    raise UnevenBatchError(
+        f"a global batch of {global_batch} samples cannot be shared evenly by {world.size} ranks.\n"
+        "Some ranks would train on more samples than others. "
+        f"World sizes near this one that work: {', '.join(map(str, near))}; or wrap(..., uneven=True) to let the "
+        'shares differ by one sample (each rank needs at least one), on_world_change="keep_local" to keep the batch '
+        'of each rank instead, or another global batch with on_batch_change="continue".'
+    )

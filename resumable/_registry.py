@@ -1,0 +1,225 @@
+"""The table of adapters: which one knows a type, found by the type's name, so that no framework is imported for it.
+
+A row says where the adapter lives, what to install for it, and what to tell who gives several such things in a list, or
+a function that returns one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from resumable._distribution import pip_install
+from resumable.errors import MissingDependencyError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Entry", "entries_of", "find_dataset", "load", "refuse_hidden", "refuse_list", "refuse_returned", "register"]
+
+
+class Entry(NamedTuple):
+    """Where an adapter lives, what to install for it, and where its things do not belong."""
+
+    path: str
+    install: str
+    in_a_list: tuple[str, str] = ("", "")  # what several of them are called, and how to make one source of them
+    returned: tuple[str, str] = ("", "")  # what one is called that a function returns, and what to do with the function
+
+
+_FFCV = Entry("resumable.backends.ffcv:adapt", pip_install("ffcv"))
+_TORCH = Entry("resumable.backends.torch:adapt", pip_install("torch"))
+_SEQUENCE = Entry("resumable.backends.sequence:adapt", "")
+_ITERABLE = Entry("resumable.backends.iterable:adapt", "")
+
+_DALI = Entry(
+    "resumable.backends.dali.native.adapter:adapt",
+    pip_install("dali"),
+    in_a_list=(
+        "DALI iterators",
+        "Make one source of them, in the order that you want: wrap(resumable.backends.dali.in_turn(iterators)).",
+    ),
+)
+
+_TFDS = Entry("resumable.backends.tfds:adapt", pip_install("tfds"))
+_TFDATA = Entry(
+    "resumable.backends.tfdata:adapt",
+    pip_install("tf"),
+    returned=(
+        "a tf.data.Dataset, which would be read again on resume, without a look at what is random in it",
+        "Give the function by resumable.backends.tfdata: wrap(tfdata.source(function)).",
+    ),
+)
+_OF_TFDATA = _TFDATA._replace(path="resumable.backends.tfdata:refuse_iterators")
+
+_adapters: dict[str, Entry] = {
+    "torch.utils.data.dataloader.DataLoader": _TORCH,
+    "nvidia.dali.plugin.base_iterator._DaliBaseIterator": _DALI,
+    "resumable.backends.dali.native.turns.InTurn": _DALI,
+    "resumable.backends.dali.elastic.source.Source": Entry(
+        "resumable.backends.dali.elastic.backend:adapt", pip_install("dali", "torch")
+    ),
+    "resumable.backends.tfds.source.TfdsSource": _TFDS,
+    "tensorflow_datasets.core.data_sources.base.BaseDataSource": _TFDS,
+    "tensorflow_datasets.core.dataset_builder.DatasetBuilder": _TFDS,
+    "tensorflow.python.data.ops.dataset_ops.DatasetV2": _TFDATA,
+    "resumable.backends.tfdata.source.Source": _TFDATA,
+    "tensorflow.python.data.ops.iterator_ops.OwnedIterator": _OF_TFDATA,
+    "tensorflow.python.data.ops.dataset_ops.NumpyIterator": _OF_TFDATA,
+    "tensorflow.python.distribute.input_lib.DistributedDataset": _OF_TFDATA,
+    "tensorflow_datasets.core.dataset_utils._IterableDataset": _OF_TFDATA,
+    "ffcv.loader.loader.Loader": _FFCV,
+    "resumable.backends.ffcv.source.Source": _FFCV,
+    "builtins.list": _SEQUENCE,
+    "builtins.tuple": _SEQUENCE,
+    "builtins.range": _SEQUENCE,
+    "numpy.ndarray": _SEQUENCE,
+    "torch.Tensor": _SEQUENCE,
+}
+
+
+# Datasets of other packages that are guarded by code of ours where a DataLoader reads them.
+_datasets: dict[str, Entry] = {
+    "tensorflow_datasets.core.data_sources.base.BaseDataSource": _TFDS._replace(path="resumable.backends.tfds:guard"),
+}
+
+# What has a place of its own and may be inside of a plain source, by the module that is loaded where it is in use.
+_hidden: dict[str, Entry] = {
+    "nvidia.dali.plugin.base_iterator": _DALI._replace(path="resumable.backends.dali.native.hidden:refuse_hidden"),
+}
+_PLAIN = (_SEQUENCE, _ITERABLE, _TORCH)
+
+# Functions that an adapter calls itself, by a parameter that they have to be called with.
+_parameters: dict[str, Entry] = {"checkpoints": _DALI}
+
+
+def register(type_name: str, adapter: str, *, install: str = "") -> None:
+    """Make `wrap` know a type, by its name, so that its framework is imported on first use only.
+
+    Args:
+        type_name: module and qualified name of the type or one of its bases, such as `"my_package.readers.Reader"`.
+        adapter: `"module:function"`; the function takes the thing and the `Options`, and returns a backend with the
+            options completed, or None where the thing is none of its business.
+        install: command that installs what the adapter needs; for the error message.
+
+    A package can do the same without any call by an entry point of the group `resumable.backends` with the type's name
+    as its name and the adapter as its value.
+    """
+    _adapters[type_name] = Entry(adapter, install)
+
+
+def entries_of(source: Any) -> Iterator[Entry]:
+    """Yield the adapters to ask, lazily: those of other packages are looked for only where ours are not enough."""
+    if isinstance(source, type):
+        if not hasattr(source, "__iter__"):
+            raise UnsupportedError(
+                f"this is the class {source.__qualname__} and no object of it, and its objects have no __iter__.\n"
+                f"There would be no batches. Make one, and wrap that: wrap({source.__qualname__}(...))."
+            )
+        yield _ITERABLE
+        return
+    if (entry := _by_parameter(source)) is not None:
+        yield entry
+        return
+    others: dict[str, Entry] | None = None
+    for name in _names(source):
+        if name in _adapters:
+            yield _adapters[name]
+            continue
+        others = _installed() if others is None else others
+        if name in others:
+            yield others[name]
+    if isinstance(source, (str, bytes, bytearray, dict, set, frozenset)):
+        return
+    if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        yield _SEQUENCE
+    if hasattr(source, "__iter__") or hasattr(source, "__next__") or callable(source):
+        yield _ITERABLE
+
+
+def refuse_hidden(source: Any, entry: Entry) -> None:
+    """Refuse a plain source that reads, inside of it, what only an adapter of its own could resume.
+
+    Raises:
+        UnsupportedError: it does, as far as its attributes and closures show.
+    """
+    for module, inner in _hidden.items():
+        if entry in _PLAIN and module in sys.modules:
+            load(inner)(source)
+
+
+def refuse_list(source: Any) -> None:
+    """Refuse a list of sources, which would be taken for a list of batches.
+
+    Raises:
+        UnsupportedError: it is one, by its first element.
+    """
+    first = source[0] if isinstance(source, (list, tuple)) and source else None
+    what, instead = next((_adapters[name].in_a_list for name in _names(first) if name in _adapters), ("", ""))
+    if what:
+        raise UnsupportedError(f"this is a list of {what}.\nEach of them would be taken for a batch. {instead}")
+
+
+def refuse_returned(name: str, produced: Any) -> None:
+    """Refuse what a function returns, where an adapter needs the function itself.
+
+    Args:
+        name: of the function, for the message.
+        produced: what it returned.
+
+    Raises:
+        UnsupportedError: there is such an adapter.
+    """
+    what, instead = next((_adapters[one].returned for one in _names(produced) if one in _adapters), ("", ""))
+    if what:
+        raise UnsupportedError(f"{name} returned {what}.\n{instead}")
+
+
+def _names(thing: Any) -> list[str]:
+    return [f"{base.__module__}.{base.__qualname__}" for base in type(thing).__mro__]
+
+
+def _by_parameter(source: Any) -> Entry | None:
+    """Return the adapter of a function that has to be called with something that only the adapter has."""
+    if not callable(source) or hasattr(source, "__iter__"):
+        return None
+    try:
+        parameters = inspect.signature(source).parameters
+    except (TypeError, ValueError):  # some functions made in C do not tell
+        return None
+    needed = (name for name, one in parameters.items() if one.default is one.empty)
+    return next((_parameters[name] for name in needed if name in _parameters), None)
+
+
+def _installed() -> dict[str, Entry]:
+    """Find the adapters of other packages: a file of every installed package is read for it."""
+    from importlib.metadata import entry_points  # noqa: PLC0415  # slow to import, and needed here only
+
+    return {point.name: Entry(point.value, "") for point in entry_points(group="resumable.backends")}
+
+
+def find_dataset(dataset: Any) -> Any:
+    """Return what reads a map-style dataset: itself, or code of ours around a dataset that needs care; for adapters."""
+    for name in _names(dataset):
+        if name in _datasets:
+            return load(_datasets[name])(dataset)
+    return dataset
+
+
+def load(entry: Entry) -> Callable[..., Any]:
+    """Import an adapter.
+
+    Raises:
+        MissingDependencyError: it needs a framework that is not installed.
+    """
+    module, _, name = entry.path.partition(":")
+    try:
+        adapter: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        install = f"\nInstall it: {entry.install}" if entry.install else ""
+        raise MissingDependencyError(
+            f"the adapter {entry.path} needs {error.name}, which failed to import.{install}"
+        ) from error
+    return adapter

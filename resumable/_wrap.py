@@ -1,0 +1,225 @@
+"""wrap(): the front door. It finds the backend of a thing, and puts a Loader before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+
+from resumable._checks import check_plain
+from resumable._fetch import ElementFetcher, Fetcher, IndexedFetcher
+from resumable._options import Options, refuse_unknown
+from resumable._registry import entries_of, load, refuse_hidden, refuse_list
+from resumable.errors import ConfigurationError, UnsupportedError
+from resumable.loader import Loader
+from resumable.protocols import IndexedBackend, ReplayBackend
+from resumable.samplers import Sequential, Shuffle
+from resumable.samplers.base import check_length
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    import torch
+    from torch.utils.data import DataLoader
+
+    from resumable._order.plan import Tail
+    from resumable._order.world import World
+    from resumable._randomness.keys import Randomness
+    from resumable._wrap_types import Given, Source
+    from resumable.backends.tfds.source import TfdsSource
+    from resumable.protocols import Backend
+    from resumable.samplers import Sampler
+
+__all__ = ["wrap"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+V = TypeVar("V")
+Array = TypeVar("Array", bound="np.ndarray[Any, Any] | torch.Tensor")
+
+
+@overload
+def wrap(source: DataLoader[T], **options: Unpack[Given]) -> Loader[T]: ...
+@overload
+def wrap(source: TfdsSource, *, batch_size: int | None = None, **options: Unpack[Given]) -> Loader[Any]: ...
+@overload
+def wrap(source: Array, *, batch_size: int, **options: Unpack[Given]) -> Loader[Array]: ...  # type: ignore[overload-overlap]  # arrays give arrays
+@overload
+def wrap(source: Source[T], **options: Unpack[Given]) -> Loader[T]: ...
+@overload
+def wrap(source: Source[T], *, batch_size: int, **options: Unpack[Given]) -> Loader[list[T]]: ...
+@overload
+def wrap(source: Source[T], *, transform: Callable[[T], U], **options: Unpack[Given]) -> Loader[U]: ...
+@overload
+def wrap(
+    source: Source[T], *, transform: Callable[[T], U], batch_size: int, **options: Unpack[Given]
+) -> Loader[list[U]]: ...
+@overload
+def wrap(
+    source: Source[T], *, collate: Callable[[list[T]], U], batch_size: int, **options: Unpack[Given]
+) -> Loader[U]: ...
+@overload
+def wrap(
+    source: Source[T],
+    *,
+    transform: Callable[[T], U],
+    collate: Callable[[list[U]], V],
+    batch_size: int,
+    **options: Unpack[Given],
+) -> Loader[V]: ...
+@overload
+def wrap(
+    source: Any,
+    *,
+    batch_size: int | None = None,
+    transform: Callable[[Any], Any] | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+    **options: Unpack[Given],
+) -> Loader[Any]: ...
+def wrap(  # noqa: PLR0913  # the one front door; every option has a default
+    source: Any,
+    *,
+    seed: int = 0,
+    batch_size: int | None = None,
+    shuffle: bool | None = None,
+    sampler: Sampler | None = None,
+    tail: Tail | None = None,
+    randomness: Randomness | None = None,
+    transform: Callable[[Any], Any] | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+    shard: bool | None = None,
+    identity: str | None = None,
+    world: World | None = None,
+    ack: Literal["auto", "manual"] = "auto",
+    on_batch_change: Literal["error", "continue"] = "error",
+    on_world_change: Literal["keep_global", "keep_local"] = "keep_global",
+    uneven: bool = False,
+    snapshot_every: int | None = None,
+    evaluation: bool = False,
+    resume: Literal["state", "replay"] | None = None,
+    canary: bool = True,
+    **unknown: Any,
+) -> Loader:
+    """Make a data loader resumable.
+
+    Args:
+        source: a PyTorch `DataLoader`; a list, tuple, range, array, tensor or any object with `__getitem__` and
+            `__len__`; a generator function or any iterable; an object with `state_dict`/`load_state_dict` or
+            `get_state`/`set_state`; or a backend of your own. It is not changed.
+        seed: selects the order and the augmentations, together with the epoch.
+        batch_size: samples per rank and step. Without it, the elements of a sequence or iterable are the batches. A
+            `DataLoader` brings its own.
+        shuffle: another order in every epoch, for sequences. A `DataLoader` brings its own.
+        sampler: an order of your own, for indexed sources.
+        tail: what happens with the last samples of an epoch: "drop", "partial", "pad", "carry", "pad_ranks" or
+            "drop_ranks". By default "partial", or what the `DataLoader` says, or "drop" where the elements are the
+            batches.
+        randomness: how often the global generators are seeded: per "sample", per "batch", or "off".
+        transform: applied to each sample or element that is delivered, and to none that is skipped.
+        collate: makes a batch of a list of samples; by default arrays and tensors give arrays and tensors, anything
+            else gives lists.
+        shard: for sources without sample indices: whether the ranks divide one stream among them (True), or the source
+            does so itself (False).
+        identity: a name for the data, which a state must have in common with it.
+        world: rank and world size; found out when the loader is first used, by default.
+        ack: "auto" counts a batch as trained on once it is delivered, "manual" once `Loader.ack` says so.
+        on_world_change: what stays where a state was saved by another number of ranks: the samples of a step over all
+            ranks, or the samples of each rank ("keep_local"; `loader.accumulation` tells how many micro-batches then
+            make a step of before).
+        on_batch_change: what to do with a state of another global batch: refuse it, or keep the order of the samples
+            and move the borders of the batches.
+        uneven: let the shares of the ranks differ by one sample.
+        snapshot_every: least number of steps between two snapshots of a source with a state of its own, where they are
+            costly; what lies between is replayed. By default every state has its own, and with `ack="manual"` so has
+            every batch, unless the backend knows that to be costly.
+        evaluation: begin each loop at the first batch of epoch 0, in the same order. Such a loader has no place that
+            could be saved.
+        resume: for sources that could do both: go on by the source's own "state", or "replay" the epoch up to the
+            place. By default by the state, unless that is known to lose something. States fit either way.
+        canary: compare an element after a resume with the one that the state knows, so that a source that goes on
+            elsewhere is refused.
+        **unknown: refused, with the option that was meant.
+
+    Returns:
+        The loader, at the beginning of epoch 0.
+
+    Raises:
+        UnsupportedError: the source cannot be wrapped, or an option does not fit it, or there is no such option.
+        ConfigurationError: an option has a bad value, or the source is empty.
+        MissingDependencyError: a framework is not installed.
+    """
+    refuse_unknown(unknown)
+    options = Options(
+        seed=seed,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        sampler=sampler,
+        tail=tail,
+        randomness=randomness,
+        transform=transform,
+        collate=collate,
+        shard=shard,
+        identity=identity,
+        world=world,
+        ack=ack,
+        on_batch_change=on_batch_change,
+        on_world_change=on_world_change,
+        uneven=uneven,
+        snapshot_every=snapshot_every,
+        evaluation=evaluation,
+        resume=resume,
+        canary=canary,
+    )
+    backend, options = _adapt(source, options)
+    return Loader(_fetcher(backend, options), options, source)
+
+
+def _adapt(source: Any, options: Options) -> tuple[Backend, Options]:
+    if isinstance(source, Loader):
+        raise UnsupportedError("this is a Loader already.\nWrapping it twice would count its batches twice. Use it.")
+    if isinstance(source, (IndexedBackend, ReplayBackend)) and not isinstance(source, type):
+        options.refuse("a backend", identity=_BACKENDS_OWN)
+        if isinstance(source, IndexedBackend):
+            options.refuse("an indexed backend", transform=_BACKENDS_OWN, collate=_BACKENDS_OWN, shard=_BACKENDS_OWN)
+        return source, options
+    refuse_list(source)
+    for entry in entries_of(source):
+        refuse_hidden(source, entry)
+        found: tuple[Backend, Options] | None = load(entry)(source, options)
+        if found is not None:
+            return found
+    raise UnsupportedError(
+        f"cannot wrap an object of the type {type(source).__module__}.{type(source).__qualname__}.\n"
+        "It is no source of batches. Give a PyTorch DataLoader, a sequence, a generator function or another iterable, "
+        "an object with state_dict and load_state_dict, or a backend of your own (resumable.register)."
+    )
+
+
+def _fetcher(backend: Backend, options: Options) -> Fetcher:
+    options = options.decided()
+    assert options.tail is not None
+    assert options.randomness is not None
+    check_plain("the identity of the backend", backend.identity)
+    if not isinstance(backend, IndexedBackend):
+        options.refuse("a source without sample indices", sampler=_OWN_ORDER, shuffle=_OWN_ORDER)
+        if options.tail not in {"drop", "partial"}:
+            raise UnsupportedError(
+                f'tail="{options.tail}" needs sample indices, and this source has none.\n'
+                'The samples to fill up with could not be read. Use tail="drop" or "partial".'
+            )
+        return ElementFetcher(backend, options.tail, options.randomness, options)
+    options.refuse("a source that is read by index", resume="It goes to any place by itself.")
+    length = check_length(backend.length, "the length of the data")
+    check_plain("the length of the backend", {"length": backend.length})
+    if options.sampler is not None and options.shuffle is not None:
+        raise ConfigurationError(
+            f"sampler={options.sampler!r} and shuffle={options.shuffle} were given, but only one of them can say the "
+            "order.\nLeave shuffle out."
+        )
+    order = Shuffle(length, seed=options.seed) if options.shuffle else Sequential(length)
+    sampler = options.sampler or order
+    check_plain("the spec() of the sampler", sampler.spec(), required={"name"})
+    return IndexedFetcher(backend, sampler, options.tail, options.randomness, options)
+
+
+_BACKENDS_OWN = "The backend itself says what its batches and its identity are."
+_OWN_ORDER = "It gives its elements in an order of its own; shuffle inside of it, or give a sequence."

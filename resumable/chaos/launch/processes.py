@@ -1,0 +1,209 @@
+"""Runs the user's command, and sees to its end and to that of all processes that it starts.
+
+They are known by the variable in their environment that names the plan of this start: torchrun starts every rank in a
+session of its own, which no signal to the command's process group reaches. Where the system has no `/proc`, the group
+is all that is known.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from resumable.errors import ConfigurationError
+from resumable.failpoints import VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from resumable.chaos.launch.preload import Forked, Server
+    from resumable.chaos.launch.reaper import Reaper
+
+__all__ = ["Group", "StoppedError", "kill_all", "living_members", "remove_shared_memory"]
+
+_PROC = Path("/proc")
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where torch's workers put batches, under their number
+_POLL = 0.005  # seconds
+_LOOK = 0.25  # seconds between two looks at all processes of the system
+_PATIENCE = 30.0  # seconds for processes to go after the one that started them, on a machine that is busy
+
+
+class StoppedError(Exception):
+    """The chaos run was interrupted, and waits for no command any longer."""
+
+
+class Group:
+    """A command that runs, with all processes that it starts. Leaving the `with` block kills what is left of them.
+
+    Args:
+        command: the command and its arguments.
+        directory: in which it runs.
+        environment: added to this process's; it has the variable.
+        output: file that gets what it prints.
+        reaper: kills the processes where this one cannot do it any longer.
+        preload: forks the command; None to start it as it stands.
+        variable: in the environment, with a value of this start alone, by which its processes are known.
+    """
+
+    def __init__(  # noqa: PLR0913  # what a process needs
+        self,
+        command: Sequence[str],
+        directory: Path,
+        environment: Mapping[str, str],
+        output: Path,
+        reaper: Reaper | None = None,
+        *,
+        preload: Server | None = None,
+        variable: str = VARIABLE,
+    ) -> None:
+        self._mark, self._reaper = f"{variable}={environment[variable]}", reaper
+        if reaper:
+            reaper.guard(self._mark)
+        start = preload.start if preload else _start
+        self._process: subprocess.Popen[bytes] | Forked = start(command, directory, environment, output)
+        if reaper:
+            reaper.guard(self._mark, self._process.pid)
+        self._looked = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+        if self._reaper:
+            self._reaper.release(self._mark)
+
+    def wait(self, is_overdue: Callable[[], str]) -> tuple[int, str]:
+        """Wait for the command's end, or kill it.
+
+        Args:
+            is_overdue: says why it is to be killed, or nothing; asked many times per second.
+
+        Returns:
+            The exit status, negative for a signal; and why it was killed, or nothing.
+
+        Raises:
+            StoppedError: the chaos run was interrupted.
+        """
+        reason = ""
+        while self._process.poll() is None:
+            if self._reaper and self._reaper.stopping.is_set():
+                raise StoppedError
+            reason = is_overdue() or ("it was stopped" if self._is_stopped() else "")
+            if reason:
+                self.kill()
+                break
+            time.sleep(_POLL)
+        return self._process.wait(), reason
+
+    def orphans(self) -> list[int]:
+        """Return the processes that live on after the command's end, however long one waits."""
+        patience = time.monotonic() + _PATIENCE
+        while (members := self._members()) and time.monotonic() < patience:
+            time.sleep(_POLL)
+        return members
+
+    def kill(self) -> None:
+        """Kill every process that the command started, and wait until none is left."""
+        kill_all(self._mark, self._process.pid)
+        self._process.wait()
+
+    def _members(self) -> list[int]:
+        return living_members(self._process.pid, self._mark)
+
+    def _is_stopped(self) -> bool:
+        """Return whether one of the processes was stopped: the others would wait for it."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK:
+            return False
+        self._looked = now
+        return any(_state(member) in {"T", "t"} for member in self._members())
+
+
+def _start(
+    command: Sequence[str], directory: Path, environment: Mapping[str, str], output: Path
+) -> subprocess.Popen[bytes]:
+    try:
+        with output.open("wb") as file:
+            return subprocess.Popen(  # noqa: S603  # the user's own command
+                command,
+                cwd=directory,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise ConfigurationError(
+            f"{command[0]} cannot be started: {error.strerror}.\nThe command is started as it stands, without a shell. "
+            "Name the program that runs it, as in: bash train.sh"
+        ) from error
+
+
+def kill_all(mark: str, group: int) -> None:
+    """Kill the processes of a group, and those with a mark in their environment, and wait until none is left."""
+    members: set[int] = set()
+    patience = time.monotonic() + _PATIENCE
+    while (found := living_members(group, mark)) and time.monotonic() < patience:
+        members.update(found)
+        for member in found:
+            with suppress(ProcessLookupError, PermissionError):
+                (os.kill if _has_proc() else os.killpg)(member, signal.SIGKILL)
+        time.sleep(_POLL)
+    remove_shared_memory(members)
+
+
+def living_members(group: int, mark: str = "") -> list[int]:
+    """Find the living processes of a group and those with a mark, without zombies where the system has `/proc`.
+
+    Args:
+        group: its number; 0 for none.
+        mark: `NAME=value` of a variable in the environment that a process was started with; empty for none.
+    """
+    if _has_proc():
+        return [int(stat.parent.name) for stat in _PROC.glob("[0-9]*/stat") if _is_member(stat, group, mark)]
+    if group:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, 0)
+            return [group]
+    return []
+
+
+def remove_shared_memory(members: Iterable[int]) -> None:
+    """Remove batches that killed workers had written, and that no process had taken yet."""
+    for member in members:
+        for file in _SHARED_MEMORY.glob(f"torch_{member}_*"):
+            file.unlink(missing_ok=True)
+
+
+def _has_proc() -> bool:
+    return (_PROC / "self" / "stat").exists()
+
+
+def _state(process: int) -> str:
+    with suppress(OSError, IndexError):
+        return (_PROC / str(process) / "stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def _is_member(stat: Path, group: int, mark: str) -> bool:
+    try:
+        state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+        if state in {"Z", "X"}:
+            return False
+        return (group != 0 and int(its_group) == group) or _has_mark(stat, mark)  # the kernel's have the group 0
+    except (OSError, ValueError):  # it ended in the meantime, or belongs to somebody else
+        return False
+
+
+def _has_mark(stat: Path, mark: str) -> bool:
+    if not mark:
+        return False
+    variables = (stat.parent / "environ").read_bytes().split(b"\0")
+    return os.fsencode(mark) in variables

@@ -1,0 +1,69 @@
+"""The ledger: what each watched process did, one JSON object per line, so that nothing is lost when it is killed.
+
+kind       fields besides time, pid, point, number (of the failpoint in this process), rank, world
+start      attempt
+wrapped                                               a loader was made
+point                                                 a failpoint of which nothing else is said
+batch      loader, epoch, position, step, acked, indices (or null), digests
+ack        loader, epoch, position, step              how far is acknowledged
+state      loader, epoch, position, step, says        where a state was taken, and the place that it names
+load       loader, says                               the place that a state names which is about to be loaded
+loaded     loader, epoch, position, step              where the loader stands after that
+saving     root, step, places, digests                a checkpoint of a store begins; places of the loaders in it
+saved      root, step                                 it is committed
+restored   root, step                                 a checkpoint that a store gave; step is null for none
+file       path                                       a file of a checkpoint on its way to the disk
+save       step, places                               a checkpoint of the Trainer
+weights    digest                                     of the final weights
+fire       fault                                      the number of the fault that happens now
+
+What leads outside of the case is in files of their own, `outside-*.jsonl`, with fewer fields:
+
+written    path                                       a folder that was written to, redirected into the case
+read       path                                       a file that `torch.load` read
+refused    why                                        the process ended itself
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Writer", "read_events"]
+
+
+class Writer:
+    """Appends events to a file of this process; each is one write, so that a kill leaves whole lines.
+
+    Args:
+        directory: of one attempt's ledgers.
+        name: beginning of the file's name.
+    """
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._pid = os.getpid()
+        path = directory / f"{name}-{self._pid}.jsonl"
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append an event."""
+        event = {"kind": kind, "time": time.time_ns() / 1e9, "pid": self._pid, **fields}
+        os.write(self._file, json.dumps(event).encode() + b"\n")
+
+
+def read_events(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
+    """Read the whole lines from an offset on.
+
+    Returns:
+        The events, and the offset after them.
+    """
+    with path.open("rb") as file:
+        file.seek(offset)
+        lines = file.read().split(b"\n")
+    whole = [line for line in lines[:-1] if line]
+    return [json.loads(line) for line in whole], offset + sum(len(line) + 1 for line in lines[:-1])

@@ -1,0 +1,230 @@
+"""Reads the ledgers of one start of the command: what each rank did, from its beginning to its end or its kill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from resumable.chaos.recorder.events import read_events
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Attempt", "Batch", "Place", "RankLog", "read_attempt"]
+
+
+class Place(NamedTuple):
+    """A place in a loader's stream: after `step` batches of an epoch."""
+
+    epoch: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, step {self.step}"
+
+
+class Batch(NamedTuple):
+    """What one rank was delivered in a step."""
+
+    indices: tuple[str, ...] | None
+    digests: tuple[str, ...]
+
+
+@dataclass
+class RankLog:
+    """What the training process of one rank did.
+
+    Args:
+        batches: by loader and place after the batch; in the order in which they were delivered.
+        acked: how far each loader is acknowledged, in the end.
+        begun: where each loader stood when it first delivered or after its state was loaded.
+        saved: root and step of the checkpoints that were committed to a store.
+        saved_at: how many failpoints had passed at each of them, and at each checkpoint of the Trainer.
+        digests: of the parts of each checkpoint, by step; one for each time that it was saved.
+        restored: what a store gave: root and step.
+        saved_places: places of the loaders in each checkpoint of a store, by root and step.
+        loaded: what each loader was told, by a state, and where it stood after that.
+        untrue: what a state or a loader said that was not so, in words.
+        files: failpoints of checkpoint files: point and path.
+        weights: digest of the final weights, where the Trainer or the script shows them.
+        wrapped: whether a loader was made.
+        finite: whether all numbers in the weights and in the checkpoints of a store are finite.
+        points: names of the failpoints, in order.
+        fired: numbers of the faults.
+        times: of the first and the last event.
+    """
+
+    rank: int
+    world: int
+    batches: dict[tuple[int, Place], Batch] = field(default_factory=dict)
+    acked: dict[int, Place] = field(default_factory=dict)
+    begun: dict[int, Place] = field(default_factory=dict)
+    saved: list[tuple[str, int]] = field(default_factory=list)
+    saved_at: list[int] = field(default_factory=list)
+    digests: dict[int, dict[str, list[str]]] = field(default_factory=dict)
+    restored: list[tuple[str, int | None]] = field(default_factory=list)
+    saved_places: dict[tuple[str, int], list[Place]] = field(default_factory=dict)
+    loaded: dict[int, Place] = field(default_factory=dict)
+    untrue: list[str] = field(default_factory=list)
+    files: list[tuple[str, str]] = field(default_factory=list)
+    weights: str | None = None
+    wrapped: bool = False
+    finite: bool = True
+    points: list[str] = field(default_factory=list)
+    fired: list[int] = field(default_factory=list)
+    times: tuple[float, float] = (0.0, 0.0)
+    _asked: dict[int, Any] = field(default_factory=dict)
+
+    def trained(self) -> dict[tuple[int, Place], Batch]:
+        """Return the batches that were acknowledged."""
+        nothing = Place(-1, 0)
+        return {key: batch for key, batch in self.batches.items() if key[1] <= self.acked.get(key[0], nothing)}
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Add an event of the ledger."""
+        self.times = (self.times[0] or event["time"], event["time"])
+        if "point" in event:
+            self.points.append(event["point"])
+        add = getattr(self, f"_add_{event['kind']}", None)
+        if add is not None:
+            add(event)
+
+    def _add_wrapped(self, _: dict[str, Any]) -> None:
+        self.wrapped = True
+
+    def _add_batch(self, event: dict[str, Any]) -> None:
+        loader, place = event["loader"], _place(event)
+        self.begun.setdefault(loader, Place(place.epoch, place.step - 1))
+        indices = None if event["indices"] is None else tuple(event["indices"])
+        self.batches[loader, place] = Batch(indices, tuple(event["digests"]))
+        if event["acked"]:
+            self.acked[loader] = place
+
+    def _add_ack(self, event: dict[str, Any]) -> None:
+        self.acked[event["loader"]] = _place(event)
+
+    def _add_loaded(self, event: dict[str, Any]) -> None:
+        loader, place = event["loader"], _place(event)
+        self.begun[loader] = self.acked[loader] = self.loaded[loader] = place
+        self._compare(event, self._asked.pop(loader, None), "was told to go to {says}, and stands at {stands}")
+
+    def _add_load(self, event: dict[str, Any]) -> None:
+        self._asked[event["loader"]] = event["says"]
+
+    def _add_state(self, event: dict[str, Any]) -> None:
+        self._compare(event, event["says"], "stood at {stands}, and its state says {says}")
+
+    def _compare(self, event: dict[str, Any], says: Any, words: str) -> None:
+        if says is not None and any(says[name] != event[name] for name in ("epoch", "position")):
+            told = words.format(says=_name(says), stands=_name(event))
+            self.untrue.append(f"loader {event['loader']} {told}")
+
+    def _add_saving(self, event: dict[str, Any]) -> None:
+        self.finite &= event.get("finite", True)
+        for name, digest in event["digests"].items():
+            self.digests.setdefault(event["step"], {}).setdefault(name, []).append(digest)
+        places = self.saved_places.setdefault((event["root"], event["step"]), [])
+        places += [_place(place) for place in event["places"]]  # of every save of this step, as it may be saved again
+
+    def _add_saved(self, event: dict[str, Any]) -> None:
+        self.saved.append((event["root"], event["step"]))
+        self.saved_at.append(event["number"])
+
+    def _add_save(self, event: dict[str, Any]) -> None:
+        self.saved_at.append(event["number"])  # the Trainer writes it before it comes by a point of its own
+
+    def _add_restored(self, event: dict[str, Any]) -> None:
+        self.restored.append((event["root"], event["step"]))
+
+    def _add_file(self, event: dict[str, Any]) -> None:
+        self.files.append((event["point"], event["path"]))
+        if event["point"] == "store.renamed" and event["path"].endswith(".ckpt") and self.saved_at:
+            self.saved_at[-1] = event["number"]  # of the Trainer's checkpoint that was begun last
+
+    def _add_weights(self, event: dict[str, Any]) -> None:
+        self.weights = event["digest"]
+        self.finite &= event.get("finite", True)
+
+    def _add_fire(self, event: dict[str, Any]) -> None:
+        self.fired.append(event["fault"])
+
+
+@dataclass
+class Attempt:
+    """One start of the command.
+
+    Args:
+        number: from 0.
+        ranks: what each rank did, by rank.
+        workers: names of the failpoints that each worker process came by.
+        fired: whether its fault happened.
+        status: exit status of the command, negative for a signal.
+        killed: why the harness killed it, where it did.
+        orphans: processes that it left behind.
+        unloadable: committed checkpoints that cannot be loaded after it, in words.
+        output: what it printed, its end.
+        written: what was redirected into the case's directory, by its own path.
+        read: files outside of it that `torch.load` read.
+        refused: why a process ended itself before it had done harm.
+    """
+
+    number: int
+    ranks: dict[int, RankLog] = field(default_factory=dict)
+    workers: list[list[str]] = field(default_factory=list)
+    fired: bool = False
+    status: int | None = None
+    killed: str = ""
+    orphans: list[int] = field(default_factory=list)
+    unloadable: list[str] = field(default_factory=list)
+    output: str = ""
+    written: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
+    refused: str = ""
+
+    @property
+    def watched(self) -> bool:
+        """Whether any process of it imported resumable."""
+        return bool(self.ranks)
+
+    def trained(self) -> dict[tuple[int, Place], dict[int, Batch]]:
+        """Return what each rank trained on, by loader and place."""
+        steps: dict[tuple[int, Place], dict[int, Batch]] = {}
+        for rank, log in sorted(self.ranks.items()):
+            for key, batch in log.trained().items():
+                steps.setdefault(key, {})[rank] = batch
+        return steps
+
+
+def read_attempt(directory: Path, number: int) -> Attempt:
+    """Read the ledgers of an attempt."""
+    attempt = Attempt(number)
+    for path in sorted(directory.glob("worker-*.jsonl")):
+        events, _ = read_events(path)
+        attempt.workers.append([event["point"] for event in events if "point" in event])
+        attempt.fired |= any(event["kind"] == "fire" for event in events)
+    for path in sorted(directory.glob("events-*.jsonl"), key=lambda path: path.stat().st_mtime):
+        events, _ = read_events(path)
+        rank = events[-1].get("rank", 0)  # known from the process group on
+        log = attempt.ranks.setdefault(rank, RankLog(rank, events[-1].get("world", 1)))
+        for event in events:
+            log.add(event)
+        attempt.fired |= bool(log.fired)
+    for path in directory.glob("outside-*.jsonl"):
+        _add_outside(attempt, path)
+    return attempt
+
+
+def _add_outside(attempt: Attempt, path: Path) -> None:
+    for event in read_events(path)[0]:
+        if event["kind"] == "refused":
+            attempt.refused = attempt.refused or event["why"]
+        else:
+            (attempt.written if event["kind"] == "written" else attempt.read).add(event["path"])
+
+
+def _place(values: dict[str, Any]) -> Place:
+    return Place(values["epoch"], values["step"])
+
+
+def _name(values: dict[str, Any]) -> str:
+    return f"{_place(values)} (sample {values['position']})"

@@ -1,0 +1,147 @@
+"""What is written down of each failpoint: the fields of its event, as `events.py` lists them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from resumable._order.world import World
+from resumable.chaos.recorder.digest import digest_content, digest_samples, is_finite
+from resumable.chaos.recorder.overlay import STATE
+
+__all__ = ["NOTES", "note_point"]
+
+
+class Numbers(Protocol):
+    """Numbers the loaders of a process."""
+
+    def number_of(self, loader: Any) -> int:
+        """Return the number of a loader."""
+
+
+def note_point(*_: Any) -> dict[str, Any]:
+    """Say that the point was come by, and nothing else."""
+    return {"kind": "point"}
+
+
+def _note_batch(numbers: Numbers, _: str, loader: Any, batch: Any) -> dict[str, Any]:
+    return {
+        "kind": "batch",
+        "loader": numbers.number_of(loader),
+        **loader.cursor.as_dict(),
+        "acked": loader.cursor == loader.acknowledged,
+        "indices": _indices(loader),
+        "digests": digest_samples(batch),
+    }
+
+
+def _indices(loader: Any) -> list[Any] | None:
+    try:
+        cursor = loader.cursor
+        indices = loader.sample_indices(epoch=cursor.epoch, step=cursor.step - 1, rank=World.detect().rank)
+        return [str(index) for index in indices]
+    except Exception:  # noqa: BLE001  # sources without indices, and those resized in the middle of an epoch
+        return None
+
+
+def _note_ack(numbers: Numbers, _: str, loader: Any) -> dict[str, Any]:
+    return {"kind": "ack", "loader": numbers.number_of(loader), **loader.acknowledged.as_dict()}
+
+
+def _note_loaded(numbers: Numbers, _: str, loader: Any) -> dict[str, Any]:
+    return {"kind": "loaded", "loader": numbers.number_of(loader), **loader.acknowledged.as_dict()}
+
+
+def _note_state(numbers: Numbers, _: str, loader: Any, state: Any) -> dict[str, Any]:
+    stands = loader.acknowledged.as_dict()
+    return {"kind": "state", "loader": numbers.number_of(loader), **stands, "says": _said(state)}
+
+
+def _note_load(numbers: Numbers, _: str, loader: Any, state: Any) -> dict[str, Any]:
+    return {"kind": "load", "loader": numbers.number_of(loader), "says": _said(state)}
+
+
+def _said(state: Any) -> Any:
+    """Return the place in a state; None where it is no state, which the loader refuses."""
+    try:
+        return {name: int(state["cursor"][name]) for name in ("epoch", "position", "step")}
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _root(store: Any) -> str:
+    return str(store.root) if "://" in store.root else _written(store.root)
+
+
+def _written(path: Any) -> str:
+    """Return where the files of a path are: in the case, where they are redirected into it."""
+    view = STATE.view
+    return str(Path(path).absolute()) if view is None else view.written(view.find(path).real)
+
+
+def _note_saved(_: Numbers, __: str, store: Any, step: int, content: Any) -> dict[str, Any]:
+    parts = content.items() if isinstance(content, dict) else [("content", content)]
+    digests = {str(name): digest_content(part) for name, part in parts if not list(_places(part))}
+    about = {"places": list(_places(content)), "digests": digests, "finite": is_finite(content)}
+    return {"kind": "saving", "root": _root(store), "step": step, **about}
+
+
+def _note_committed(_: Numbers, __: str, store: Any, step: int) -> dict[str, Any]:
+    return {"kind": "saved", "root": _root(store), "step": step}
+
+
+def _note_restored(_: Numbers, __: str, store: Any, step: int | None, ___: Any) -> dict[str, Any]:
+    return {"kind": "restored", "root": _root(store), "step": step}
+
+
+def _note_file(_: Numbers, __: str, path: str) -> dict[str, Any]:
+    return {"kind": "file", "path": _written(path)}
+
+
+def _note_trainer_save(_: Numbers, __: str, trainer: Any, part: Any) -> dict[str, Any]:
+    return {"kind": "save", "step": trainer.global_step, "places": list(_places(part))}
+
+
+def _note_trainers_weights(_: Numbers, __: str, trainer: Any) -> dict[str, Any]:
+    return _note_content(trainer.lightning_module.state_dict())
+
+
+def _note_weights(_: Numbers, __: str, weights: Any) -> dict[str, Any]:
+    return _note_content(weights.state_dict() if callable(getattr(weights, "state_dict", None)) else weights)
+
+
+def _note_content(weights: Any) -> dict[str, Any]:
+    return {"kind": "weights", "digest": digest_content(weights), "finite": is_finite(weights)}
+
+
+def _places(content: Any) -> Any:
+    """Find the states of Loaders in a checkpoint."""
+    if isinstance(content, dict):
+        if {"format", "cursor", "global_batch"} <= content.keys():
+            yield content["cursor"]
+            return
+        content = content.values()
+    elif not isinstance(content, (list, tuple)):
+        return
+    for value in content:
+        yield from _places(value)
+
+
+NOTES: dict[str, Any] = {
+    "loader.handed": _note_batch,
+    "loader.acked": _note_ack,
+    "loader.epoch_end": _note_ack,
+    "loader.state": _note_state,
+    "loader.load": _note_load,
+    "loader.loaded": _note_loaded,
+    "store.save": _note_saved,
+    "store.saved": _note_committed,
+    "store.loaded": _note_restored,
+    "store.written": _note_file,
+    "store.synced": _note_file,
+    "store.rename": _note_file,
+    "store.renamed": _note_file,
+    "lightning.save": _note_trainer_save,
+    "lightning.end": _note_trainers_weights,
+    "chaos.weights": _note_weights,
+}

@@ -1,0 +1,58 @@
+"""The errors of the system, where it is not asked: a path of the case's files would be another one for it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, NoReturn
+
+from resumable.chaos.recorder.overlay.view import exists, is_dir
+
+if TYPE_CHECKING:
+    from resumable.chaos.recorder.overlay.view import View
+
+__all__ = ["check_parent", "check_there", "fail", "folder_of", "see"]
+
+
+def see(view: View, real: str) -> str:
+    """Return where the file is that is seen at a path.
+
+    Raises:
+        OSError: nothing is seen there.
+    """
+    shown = view.shown(real)
+    if view.is_redirected(real) and not exists(shown):
+        check_there(view, real)
+    return shown
+
+
+def check_there(view: View, real: str) -> None:
+    """See that there is something at a path.
+
+    Raises:
+        OSError: there is nothing, or something on the way is no directory.
+    """
+    if not exists(view.shown(real)):
+        check_parent(view, real)
+        fail(errno.ENOENT, real)
+
+
+def check_parent(view: View, real: str) -> None:
+    """See that something may be made at a path."""
+    parent = there = folder_of(real)
+    while not exists(view.shown(there)):
+        there = folder_of(there)
+    if not is_dir(view.shown(there)):
+        fail(errno.ENOTDIR, real)
+    if there != parent:
+        fail(errno.ENOENT, real)
+
+
+def folder_of(real: str) -> str:
+    """Return the directory of a path."""
+    return os.path.dirname(real)
+
+
+def fail(number: int, path: str) -> NoReturn:
+    """Raise the error of a number."""
+    raise OSError(number, os.strerror(number), path)

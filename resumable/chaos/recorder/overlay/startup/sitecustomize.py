@@ -1,0 +1,33 @@
+"""Python runs this before the first line of every program of a watched command: its directory is in PYTHONPATH.
+
+It loads the overlay from beside it, without the rest of the package, for which a program might not be ready: NumPy has
+to be imported after the program has set its variables. Then it runs the `sitecustomize` that would have run without.
+"""
+
+import importlib.util
+import os
+import sys
+from typing import Any
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PLAN = os.environ.get("RESUMABLE_CHAOS", "")
+OVERLAY = "resumable.chaos.recorder.overlay"
+
+
+def _load_overlay() -> Any:
+    """Load it by its path, under the name by which the package finds it later."""
+    spec: Any = importlib.util.spec_from_file_location(OVERLAY, os.path.join(os.path.dirname(HERE), "__init__.py"))
+    module = sys.modules[OVERLAY] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if sys.version_info >= (3, 11) and os.path.isfile(PLAN):
+    _load_overlay().start(PLAN)
+
+sys.path[:] = [path for path in sys.path if os.path.abspath(path) != HERE]
+del sys.modules["sitecustomize"]
+try:
+    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401  # another one, or none
+except ImportError:
+    sys.modules["sitecustomize"] = type(sys)("sitecustomize")

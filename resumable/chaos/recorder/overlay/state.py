@@ -1,0 +1,81 @@
+"""What the parts of the overlay share: the view, if one is in force, and the ledger of what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import posix
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import NoReturn
+
+    from resumable.chaos.recorder.overlay.view import View
+
+__all__ = ["REFUSED", "STATE"]
+
+REFUSED = 78  # exit status of a process that was stopped: EX_CONFIG
+
+
+class _Local(threading.local):
+    trusted = 0  # calls under way that were judged already
+    temporary = 0  # calls of `tempfile` under way
+
+
+class State:
+    """The state of this process.
+
+    Attributes:
+        view: None until a plan is in force; then nothing is redirected.
+        ledger: directory of the files that say what was redirected.
+        recent: the file outside of the case that was opened last for reading; it may be the checkpoint.
+        installed: whether the functions are in their places.
+        local: of this thread.
+    """
+
+    def __init__(self) -> None:
+        self.view: View | None = None
+        self.ledger = self.recent = ""
+        self.installed = False
+        self.local = _Local()
+        self._told: set[tuple[str, str]] = set()
+
+    @contextmanager
+    def trusted(self) -> Iterator[None]:
+        """Let the audit hook pass what this thread does: where it leads to was looked at already."""
+        self.local.trusted += 1
+        try:
+            yield
+        finally:
+            self.local.trusted -= 1
+
+    def tell(self, kind: str, path: str) -> None:
+        """Write down once that a path was redirected or read."""
+        if (kind, path) not in self._told:
+            self._told.add((kind, path))
+            self._write(kind=kind, path=path)
+
+    def refuse(self, why: str) -> NoReturn:
+        """End this process, and let the chaos run say why."""
+        self._write(kind="refused", why=why)
+        with suppress(Exception):
+            sys.stderr.write(f"resumable chaos: {why}\n")
+            sys.stdout.flush()
+            sys.stderr.flush()
+        posix._exit(REFUSED)  # noqa: SLF001  # public as os._exit; an exception might be caught, and training go on
+
+    def _write(self, **event: Any) -> None:
+        path = f"{self.ledger}/outside-{os.getpid()}.jsonl"
+        with self.trusted():
+            file = posix.open(path, posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC, 0o644)
+            try:
+                posix.write(file, json.dumps(event).encode() + b"\n")
+            finally:
+                posix.close(file)
+
+
+STATE = State()

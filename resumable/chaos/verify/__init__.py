@@ -1,0 +1,1 @@
+"""Compares what the starts of a command did with the baseline run."""

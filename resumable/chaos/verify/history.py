@@ -1,0 +1,67 @@
+"""What ended up in the weights: of each step, what the last attempt trained on that was not undone by a resume."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from resumable.chaos.recorder.logs import Attempt, Batch, Place
+
+__all__ = ["Key", "Step", "effective_history", "is_resized", "retrained", "steps_of"]
+
+Key: TypeAlias = "tuple[int, Place]"
+
+
+class Step(NamedTuple):
+    """A step over all ranks, in the order of the ranks, which is that of the global batch."""
+
+    indices: tuple[str, ...] | None
+    digests: tuple[str, ...]
+
+
+def steps_of(attempt: Attempt) -> dict[Key, Step]:
+    """Return the steps that an attempt trained on, those of all ranks put together."""
+    worlds = {log.world for log in attempt.ranks.values()}
+    world = max(worlds, default=1)
+    return {key: _merge(ranks) for key, ranks in attempt.trained().items() if len(ranks) == world}
+
+
+def _merge(ranks: Mapping[int, Batch]) -> Step:
+    batches = [batch for _, batch in sorted(ranks.items())]
+    known = all(batch.indices is not None for batch in batches)
+    indices = tuple(index for batch in batches for index in batch.indices or ()) if known else None
+    return Step(indices, tuple(digest for batch in batches for digest in batch.digests))
+
+
+def begun(attempt: Attempt) -> dict[int, Place]:
+    """Return where each loader stood when an attempt began; the least advanced rank counts."""
+    places: dict[int, Place] = {}
+    for log in attempt.ranks.values():
+        for loader, place in log.begun.items():
+            places[loader] = min(places.get(loader, place), place)
+    return places
+
+
+def effective_history(attempts: Sequence[Attempt]) -> dict[Key, Step]:
+    """Return what is in the final weights."""
+    history: dict[Key, Step] = {}
+    for attempt in attempts:
+        starts = begun(attempt)
+        if starts:
+            history = {key: step for key, step in history.items() if key[1] <= starts.get(key[0], key[1])}
+        history |= steps_of(attempt)
+    return history
+
+
+def is_resized(attempt: Attempt, baseline: Attempt) -> bool:
+    """Return whether it had another number of ranks, which round the sums of their gradients in another order."""
+    worlds = {log.world for log in attempt.ranks.values()}
+    return bool(worlds) and worlds != {log.world for log in baseline.ranks.values()}
+
+
+def retrained(attempts: Sequence[Attempt]) -> int:
+    """Count the steps that were trained on more than once."""
+    keys = [key for attempt in attempts for key in steps_of(attempt)]
+    return len(keys) - len(set(keys))

@@ -1,1 +1,0 @@
-"""Every kind of fault against every source of the catalogue: `python -m resumable.demo.chaos`."""

@@ -1,0 +1,302 @@
+"""Random walks over what a Loader can do: each batch is the one that an uninterrupted loader gives at that place.
+
+What has to come, `loader_model.Model` says.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import sys
+import warnings
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from resumable.errors import ConfigurationError, LoopWarning, StateError, UnsupportedError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fuzz_sources import MAKERS, one_lookup, plain
+from loader_model import EPOCHS, Counting, Model, Place, Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from resumable import Cursor, Loader
+
+STEPS = 60  # of a walk
+WALKS = 60  # per seed
+GO_ON = {"reader", "batch sampler"}  # an epoch that is left is gone on with in the next one, so that is another one
+KINDS = [kind for kind in MAKERS if kind not in GO_ON]
+INDEXED = [kind for kind in MAKERS if kind.startswith(("list", "array", "map-style"))]
+SEEKABLE = [*INDEXED, "sampler, told", "sampler, turning", "function", "function, rank 1 of 2", "again", "replayed"]
+
+
+class Walk:
+    """A loader and its model, which do the same."""
+
+    def __init__(self, kind: str, ack: str, rng: random.Random) -> None:
+        self.kind, self.ack, self.rng = kind, ack, rng
+        self.loader: Loader = MAKERS[kind](ack=ack)
+        self.model = Model(kind)
+        self.readings: list[Reading] = []
+        self.countings: list[Counting] = []
+        self.states: list[tuple[dict[str, Any], Place]] = []
+        self.done: list[str] = []
+
+    def go(self) -> None:
+        actions: list[Callable[[], None]] = [
+            *[self.next] * 12,
+            *[self.to_the_end] * 2,
+            *[self.iterate] * 3,
+            *[self.acknowledge] * (4 if self.ack == "manual" else 1),
+            *[self.count, self.next_epoch, self.next_epoch, self.end_epoch, self.seek, self.save, self.save, self.load],
+            *[
+                self.load_wrong,
+                self.crash,
+                self.peek,
+                self.peek,
+                self.sizes,
+                self.indices,
+                self.refuse_copies,
+                self.drop,
+            ],
+        ]
+        for _ in range(STEPS):
+            action = self.rng.choice(actions)
+            self.done.append(action.__name__)
+            action()
+            self.look()
+            if self.model.delivered.epoch >= EPOCHS - 1:
+                return
+
+    def both(self, real: Callable[[], Any], modelled: Callable[[], Any]) -> Any:
+        """Do a thing in both, and see that it gives the same, or fails alike."""
+        try:
+            wanted = modelled()
+        except (StopIteration, ConfigurationError) as error:  # an UnsupportedError is one
+            with pytest.raises(type(error)):
+                real()
+            return None
+        found = real()
+        assert plain(found) == wanted, f"gave {plain(found)} instead of {wanted}"
+        return found
+
+    def look(self) -> None:
+        loader, model = self.loader, self.model
+        for cursor, place in ((loader.cursor, model.delivered), (loader.acknowledged, model.acknowledged)):
+            assert _plain(cursor) == place[:3], f"at {cursor} instead of {place}"
+        assert str(loader.cursor) in repr(loader)
+        assert loader.progress.in_flight == len(model.in_flight)
+        assert loader.accumulation == 1
+
+    def iterate(self) -> None:
+        self.readings = [*self.readings, Reading(iter(self.loader))][-4:]
+
+    def next(self) -> None:
+        if not self.readings:
+            self.iterate()
+        reading = self.rng.choice(self.readings)
+        self.both(lambda: next(reading.iterator), lambda: self.model.next_batch(reading, auto=self.ack == "auto"))
+
+    def to_the_end(self) -> None:
+        if not self.readings:
+            self.iterate()
+        reading = self.rng.choice(self.readings)
+        while not reading.over:
+            self.both(lambda: next(reading.iterator), lambda: self.model.next_batch(reading, auto=self.ack == "auto"))
+
+    def drop(self) -> None:
+        if self.readings:
+            self.readings.pop(self.rng.randrange(len(self.readings)))
+
+    def acknowledge(self) -> None:
+        waiting, asked = self.model.in_flight, self.rng.choice([-1, 0, 1, 1, 1, 2, len(self.model.in_flight)])
+        if self.ack == "auto" or not 0 <= asked <= len(waiting):
+            with pytest.raises(ConfigurationError):
+                self.loader.ack(asked)
+            return
+        self.loader.ack(asked)
+        for _ in range(asked):
+            self.model.acknowledged = waiting.pop(0)
+
+    def count(self) -> None:
+        total = self.rng.randint(0, EPOCHS)
+        self.countings = [*self.countings, Counting(self.loader.epochs(total), total)][-2:]
+
+    def next_epoch(self) -> None:
+        if not self.countings:
+            self.count()
+        counting = self.rng.choice(self.countings)
+        found = self.both(lambda: next(counting.epochs), lambda: self.model.next_epoch(counting))
+        if found is not None:
+            self.readings = [*self.readings, Reading(iter(found), int(found))][-4:]
+
+    def end_epoch(self) -> None:
+        self.both(self.loader.end_epoch, self.model.end_epoch)
+
+    def seek(self) -> None:
+        epoch, step = self.rng.randint(-1, EPOCHS - 3), self.rng.randint(-1, 5)
+        known = self.model.golden
+        place = known.at(epoch, step) if epoch >= 0 <= step else None
+        if epoch >= 0 <= step and not known.sized and (place is None or known.batch(place) is None):
+            return  # that this is no batch is noticed when it is asked for
+        try:
+            self.loader.seek(epoch=epoch, step=step)
+        except UnsupportedError:
+            assert self.kind not in SEEKABLE
+        except ConfigurationError:
+            assert place is None
+        else:
+            assert place is not None, f"went to step {step} of epoch {epoch}"
+            self.done[-1] += f" to {place[:3]}"
+            counts = self.model.acknowledged
+            self.model.go_to(place._replace(global_step=counts.global_step, seen=counts.seen))
+
+    def save(self) -> None:
+        state, place = self.loader.state_dict(), self.model.acknowledged
+        cursor = state["cursor"]
+        found = Place(cursor["epoch"], cursor["position"], cursor["step"], state["global_step"], state["samples_seen"])
+        assert found == place, f"a state of {found} instead of {place}"
+        self.states.append((json.loads(json.dumps(state)), place))
+
+    def load(self) -> None:
+        if self.states:
+            state, place = self.rng.choice(self.states)
+            before = copy.deepcopy(state)
+            self.loader.load_state_dict(state)
+            assert state == before
+            self.model.go_to(place)
+            self.done[-1] += f" of {place[:3]}"
+
+    def load_wrong(self) -> None:
+        if self.states:
+            state, _ = self.rng.choice(self.states)
+            wrong: dict[str, Any] = {"tail": "?", "global_step": 99, "cursor": None, "format": 9, "batch_size": 1 << 20}
+            name = self.rng.choice([*wrong])
+            with pytest.raises(StateError):
+                self.loader.load_state_dict({**state, name: wrong[name]})
+
+    def crash(self) -> None:
+        """Go on in another loader, from a state of this one."""
+        self.save()
+        state, place = self.states[-1]
+        self.loader, self.model = MAKERS[self.kind](ack=self.ack), Model(self.kind, place)
+        self.loader.load_state_dict(state)
+        self.readings, self.countings = [], []
+
+    def peek(self) -> None:
+        found = self.both(self.loader.peek, self.model.peek)
+        if found is not None:
+            assert self.loader.peek() is found
+
+    def sizes(self) -> None:
+        loader, here, known = self.loader, self.model.delivered, self.model.golden
+        following = known.following(here) if known.batch(here) is None else here
+        assert loader.epoch == following.epoch or (not known.sized and loader.epoch == here.epoch)
+        assert loader.is_sized == known.sized
+        number = self.rng.randint(0, EPOCHS - 1)
+        if known.sized:
+            assert loader.total_steps(number) == known.total(number, here)
+            assert len(loader) == known.total(loader.epoch, here)
+        else:
+            with pytest.raises(TypeError):
+                len(loader)
+            with pytest.raises(TypeError):
+                loader.total_steps(number)
+
+    def indices(self) -> None:
+        epoch, step = self.rng.randint(-1, EPOCHS - 1), self.rng.randint(-1, 5)
+        place = self.model.golden.at(epoch, step) if epoch >= 0 <= step else None
+        found = None if place is None else self.model.golden.batch(place)
+        own = self.loader.progress._fetcher.world()  # nothing public has it
+        if found is None or self.kind not in INDEXED:
+            with pytest.raises(ConfigurationError):
+                self.loader.sample_indices(epoch=epoch, step=step, rank=own.rank)
+            return
+        given = self.loader.sample_indices(epoch=epoch, step=step, rank=own.rank)
+        whole = self.loader.sample_indices(epoch=epoch, step=step)
+        assert set(given) <= set(whole)
+        batch = [row[0] // 2 for row in found[0]] if self.kind == "array" else found[0]
+        assert given == (batch if isinstance(batch, list) else [batch])
+
+    def refuse_copies(self) -> None:
+        with pytest.raises(UnsupportedError):
+            copy.copy(self.loader)
+        assert self.loader
+
+
+def _plain(cursor: Cursor) -> tuple[int, int, int]:
+    return cursor.epoch, cursor.position, cursor.step
+
+
+def walk(seed: int) -> str:
+    """Take a walk, which its seed alone decides, and return the kind of its source.
+
+    Raises:
+        AssertionError: something was otherwise than in the model.
+    """
+    rng = random.Random(seed)
+    taken = Walk(rng.choice(KINDS), rng.choice(["auto", "manual"]), rng)
+    try:
+        taken.go()
+    except (Exception, pytest.fail.Exception) as error:
+        where = f"walk {seed}, {taken.kind!r}, ack={taken.ack!r}: {', '.join(taken.done)}"
+        raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
+    return taken.kind
+
+
+def evaluation(seed: int) -> str:
+    """Loop over a loader for evaluation, in loops that are left, and loops that others cut off."""
+    rng = random.Random(seed)
+    kind = rng.choice(list(MAKERS))
+    loader, whole = MAKERS[kind](evaluation=True), [plain(batch) for batch in next(iter(MAKERS[kind]().epochs(1)))]
+    passes: list[list[Any]] = []  # iterator, batches given, whether it is at its end
+    current: list[Any] | None = None
+    for _ in range(STEPS):
+        if not passes or rng.random() < 0.15:
+            passes = [*passes, [iter(loader), 0, False]][-3:]
+        one = rng.choice(passes)
+        cut_off = one[1] and one is not current and not one[2]
+        if cut_off:
+            with pytest.raises(UnsupportedError, match="another loop"):
+                next(one[0])
+            continue
+        found = next(one[0], None)
+        wanted = None if one[2] or one[1] == len(whole) else whole[one[1]]
+        assert (None if found is None else plain(found)) == wanted, f"evaluation {seed} of {kind!r}"
+        current = current if one[2] else one
+        one[1:] = [one[1] + (found is not None), found is None]
+        if rng.random() < 0.1:
+            refused: list[Callable[[], Any]] = [loader.state_dict, loader.end_epoch, loader.peek]
+            with pytest.raises(UnsupportedError):
+                rng.choice(refused)()
+            assert not loader.is_sized or len(loader) == len(whole)
+    return kind
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    with warnings.catch_warnings(), one_lookup():
+        warnings.simplefilter("ignore", LoopWarning)
+        yield
+
+
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 26))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_batch_is_that_of_an_uninterrupted_loader(seed: int) -> None:
+    with quiet():
+        kinds = Counter(walk(seed * WALKS + number) for number in range(WALKS))
+    assert len(kinds) > len(KINDS) // 2
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_pass_of_an_evaluation_begins_at_the_beginning(seed: int) -> None:
+    with quiet():
+        assert all(evaluation(seed * WALKS + number) for number in range(WALKS))

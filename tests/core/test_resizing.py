@@ -1,0 +1,98 @@
+"""Another number of ranks: the global batch stays, or the batch of each rank does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import resumable
+from resumable import World
+from resumable.errors import StateFormatError, StateMismatchError, UnevenBatchError
+
+SAMPLES = list(range(48))
+
+
+def make(ranks: int, rank: int = 0, **options: Any) -> resumable.Loader[Any]:
+    options = {"batch_size": 4, "seed": 7, "shuffle": True, "on_world_change": "keep_local", **options}
+    return resumable.wrap(SAMPLES, world=World(rank, ranks), **options)
+
+
+def step(loaders: list[resumable.Loader[Any]]) -> list[int]:
+    return [sample for loader in loaders for sample in next(iter(loader))]
+
+
+def resumed(ranks: int, state: Any, **options: Any) -> list[resumable.Loader[Any]]:
+    loaders = [make(ranks, rank, **options) for rank in range(ranks)]
+    for loader in loaders:
+        loader.load_state_dict(state)
+    return loaders
+
+
+def test_each_rank_keeps_its_batch_and_the_order_stays() -> None:
+    order = [sample for epoch in make(1).epochs(2) for batch in epoch for sample in batch]
+    state, got, accumulations = None, [], []
+    for ranks in (4, 2, 3, 1, 1, 2, 4, 4):
+        loaders = resumed(ranks, state) if state else [make(ranks, rank) for rank in range(ranks)]
+        got += step(loaders)
+        assert {loader.global_batch_size for loader in loaders} == {4 * ranks}
+        accumulations.append({loader.accumulation for loader in loaders})
+        states = [loader.state_dict() for loader in loaders]
+        assert all(one == states[0] for one in states)
+        state = states[0]
+    assert got == order[: len(got)]
+    assert accumulations == [{1}, {2}, {None}, {4}, {4}, {2}, {1}, {1}]
+
+
+def test_the_global_batch_is_kept_unless_it_is_asked_for_otherwise() -> None:
+    (alone,) = [make(4)]
+    next(iter(alone))
+    state = alone.state_dict()
+    (one,) = resumed(1, state, on_world_change="keep_global")
+    assert (len(next(iter(one))), one.accumulation) == (16, 1)
+    with pytest.raises(UnevenBatchError, match='on_world_change="keep_local"'):
+        next(iter(resumed(3, state, on_world_change="keep_global")[0]))
+
+
+def test_another_batch_size_is_still_refused() -> None:
+    loader = make(4)
+    next(iter(loader))
+    with pytest.raises(StateMismatchError, match="the batch size differs"):
+        resumed(2, loader.state_dict(), batch_size=5)
+
+
+def test_elements_that_are_whole_batches_are_resized() -> None:
+    def loader(ranks: int, rank: int) -> resumable.Loader[Any]:
+        world = World(rank, ranks)
+        return resumable.wrap(
+            lambda: iter(SAMPLES), identity="n", world=world, on_world_change="keep_local", shard=True
+        )
+
+    two = [loader(2, rank) for rank in range(2)]
+    assert [next(iter(one)) for one in two] == [0, 1]
+    three = [loader(3, rank) for rank in range(3)]
+    for one in three:
+        one.load_state_dict(two[0].state_dict())
+    assert [next(iter(one)) for one in three] == [2, 3, 4]
+
+
+def test_a_bookmark_is_of_its_place_whatever_is_loaded_afterwards() -> None:
+    loader = make(2)
+    next(iter(loader))
+    expected, bookmark = loader.state_dict(), loader.progress.bookmark()
+    other = make(4)
+    next(iter(other))
+    loader.load_state_dict(other.state_dict())
+    assert loader.state_dict()["journal"]
+    assert bookmark() == expected
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [[[0, 4], {"global_batch": [16]}], [[0, -1], {"global_batch": [16, 8]}], [[0, 4], {"no": 1}], [[0, 4], {}], 3],
+)
+def test_a_damaged_journal_is_refused(entry: Any) -> None:
+    loader = make(2)
+    state = {**loader.state_dict(), "journal": [entry], "digest": None}
+    with pytest.raises(StateFormatError, match="truncated or damaged"):
+        loader.load_state_dict(state)

@@ -1,0 +1,131 @@
+"""The buffers that are kept at each boundary: which ones, by which names, and that no later step changes them."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed, nn
+
+from resumable.integrations.lightning.buffers import Buffers
+
+sys.path.insert(0, str(Path(__file__).parent))
+from sources import indexed
+from trainer_runs import Model, PlannedError, SaveOnce, check_rest, fit
+
+
+class Holder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+        self.register_buffer("table", torch.zeros(4), persistent=False)
+        self.register_buffer("nothing", None)
+        self.register_buffer("grid", torch.arange(6.0).reshape(2, 3).T)  # not contiguous
+
+
+NAMES = ["grid", "net.1.running_mean", "net.1.running_var", "net.1.num_batches_tracked"]
+
+
+def kept(buffers: Buffers, weights: dict[str, Any] | None = None) -> dict[str, Any]:
+    into: dict[str, Any] = dict.fromkeys(NAMES) if weights is None else weights
+    buffers.keep().put_into(into)
+    return into
+
+
+def test_what_a_checkpoint_holds_is_kept_and_nothing_else() -> None:
+    module = Holder()
+    assert list(Buffers(module).keep().names) == NAMES
+    assert torch.equal(kept(Buffers(module))["grid"], torch.arange(6.0).reshape(2, 3).T)
+    assert kept(Buffers(module), {"another": 1}) == {"another": 1}, "what the checkpoint leaves out stays out"
+
+
+def test_a_boundary_keeps_its_values_while_the_next_one_is_written_and_a_checkpoint_for_ever() -> None:
+    module, saved = Holder(), {}
+    buffers, mean = Buffers(module), module.net[1].running_mean
+    before = buffers.keep()
+    for step in (1.0, 2.0, 3.0):
+        mean.fill_(step)  # type: ignore[operator]  # it is a tensor
+        now = buffers.keep()
+        weights: dict[str, Any] = dict.fromkeys(NAMES)
+        before.put_into(weights)
+        saved[step - 1] = weights["net.1.running_mean"]
+        before = now
+    assert {step: tensor.tolist() for step, tensor in saved.items()} == {step: [step] * 3 for step in (0, 1, 2)}
+
+
+@pytest.mark.parametrize("new", [torch.ones(3), torch.ones(5), torch.ones(3, dtype=torch.float64), None])
+def test_buffers_that_were_assigned_again_are_followed(new: Any) -> None:
+    module = Holder()
+    buffers = Buffers(module)
+    kept(buffers)
+    module.net[1].running_mean = new
+    weights = kept(buffers)
+    assert weights["net.1.running_mean"] is None if new is None else torch.equal(weights["net.1.running_mean"], new)
+    assert weights["net.1.running_var"].tolist() == [1, 1, 1]
+
+
+def test_a_module_that_was_added_is_found_at_the_next_epoch() -> None:
+    module = Holder()
+    buffers = Buffers(module)
+    module.more = nn.BatchNorm1d(2)
+    buffers.find()
+    assert "more.running_mean" in buffers.keep().names
+
+
+def test_one_that_is_not_initialised_yet() -> None:
+    module = nn.LazyBatchNorm1d()
+    buffers = Buffers(module)
+    assert list(buffers.keep().names) == ["num_batches_tracked"]
+    module(torch.zeros(2, 3))
+    assert len(buffers.keep().names) == 3
+
+
+def test_the_prefix_of_torch_compile_is_found_with_and_without() -> None:
+    module = Holder()
+    module.net = torch.compile(module.net, backend="eager")  # type: ignore[assignment]  # a module, wrapped
+    inside = "net._orig_mod.1.running_mean"
+    assert inside in module.state_dict()
+    assert kept(Buffers(module), {inside: None})[inside].tolist() == [0, 0, 0]
+    assert kept(Buffers(module), {"net.1.running_mean": None})["net.1.running_mean"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_the_prefix_of_fsdp_is_not_in_the_checkpoint(tmp_path: Path) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel  # noqa: PLC0415  # it takes seconds
+
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        module = Holder()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it has one rank
+            cpu = torch.device("cpu")
+            module.net = FullyShardedDataParallel(module.net, device_id=cpu)  # type: ignore[assignment]  # it is wrapped
+            names = list(module.state_dict())
+        buffers, net = Buffers(module), module.net
+        assert "net._fsdp_wrapped_module.1.running_mean" in buffers.keep().names
+        assert "net.1.running_mean" in names
+        module.net(torch.ones(4, 2))
+        weights = kept(buffers, dict.fromkeys(names))
+        assert torch.equal(weights["net.1.running_mean"], net.get_buffer("1.running_mean"))
+        assert weights.keys() == set(names)
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_a_run_that_assigns_its_running_means_again(tmp_path: Path) -> None:
+    class Assigns(Model):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            normalisation: Any = self.net[1]
+            normalisation.running_mean = normalisation.running_mean * 0.9
+            return super().training_step(batch, batch_idx)
+
+    path, whole = tmp_path / "saved.ckpt", fit(Assigns(), indexed(), max_epochs=2)
+    with suppress(PlannedError):
+        saver = SaveOnce(path, "on_exception", lambda *_: True)
+        fit(Assigns(fail_at=3), indexed(), callbacks=[saver], max_epochs=2)
+    check_rest(whole, fit(Assigns(), indexed(), checkpoint=path, max_epochs=2), trained=3, begins="train")
