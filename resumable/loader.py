@@ -12,7 +12,7 @@ from resumable._order.cursor import Cursor
 from resumable._order.plan import check_share
 from resumable._order.world import World
 from resumable._shown import ShowsSource
-from resumable._state import agree_on_batch, check_intact, check_position, check_same, parse
+from resumable._state import agree_on_batch, check_intact, check_same, parse
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.failpoints import notice, point
 from resumable.iteration import BatchIterator, Epoch, EvaluationPass, T_co
@@ -296,19 +296,16 @@ class Loader(ShowsSource, Generic[T_co]):
         self._refuse_evaluation("load_state_dict()")
         point("loader.load", self, state_dict)
         state = parse(state_dict, self._fetcher.can)
-        own, tail = self._fetcher.fingerprint(), state.fingerprint["tail"]
-        if isinstance(self._fetcher, IndexedFetcher) and self._fetcher.keeps_tail(tail):
-            own = {**own, "tail": tail}
+        own = self._fetcher.fingerprint_for(state)
         check_same(state.fingerprint, own, strict=strict, hints=self._fetcher.can.hints)
         world, options = self._fetcher.world(), self._options
         global_batch = agree_on_batch(state, options, world.size)
         check_share(global_batch, world, uneven=options.uneven)
-        plan = self._fetcher.plan(global_batch)  # refuses a global batch that is larger than the data
-        if strict and plan is not None and isinstance(self._fetcher, IndexedFetcher):
-            check_position(state, plan)
+        self._fetcher.plan(global_batch)  # refuses a global batch that is larger than the data
+        if strict:
+            self._fetcher.check(state, global_batch)
         check_intact(state)
-        if isinstance(self._fetcher, IndexedFetcher):
-            self._fetcher.keep_tail(tail)
+        self._fetcher.adopt(state)
         self.progress.load(state, global_batch, strict=strict)
         self._resumed, self._gone_through = True, 0
         point("loader.loaded", self)

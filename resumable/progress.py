@@ -266,8 +266,9 @@ class Progress:
         mark = self._acknowledged
         live = self._stream is not None and not self._stream.is_ahead and mark is not self._opened_at
         if self._untouched or (self._auto and live):
-            mark = self._here(mark)
-        return mark
+            return self._here(mark)
+        source = mark.source if self._stream is not None else self._fetcher.source_now(mark.source)
+        return mark if source is mark.source else mark._replace(source=source)
 
     def _here(self, mark: Mark) -> Mark:
         """Return a mark with the source's state and canary of this moment."""

@@ -237,6 +237,8 @@ class Capabilities:
         settings: returns what a user has changed in the backend since it was made and may change between epochs, in
             plain values by name. For indexed backends, whose `read` takes what is set when it is called.
         set_settings: sets what `settings` returned, and everything else as it was when the backend was made.
+        own_state: of an indexed backend whose `read` reads nothing ahead: functions that return and take back what the
+            source remembers from sample to sample. It goes into the state, which is then that of one rank.
     """
 
     hints: Mapping[str, str] = field(default_factory=dict)
@@ -256,6 +258,7 @@ class Capabilities:
     shows: Mapping[str, Any] = field(default_factory=dict)
     settings: Callable[[], dict[str, Any]] | None = None
     set_settings: Callable[[Mapping[str, Any]], None] | None = None
+    own_state: tuple[Callable[[], Any], Callable[[Any], None]] | None = None
 
 
 def capabilities_of(backend: Any) -> Capabilities:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from resumable._options import Options
     from resumable._order.plan import Plan, Tail
     from resumable._randomness.keys import Randomness
-    from resumable._state import SourceState
+    from resumable._state import SourceState, State
     from resumable.protocols import ReplayBackend
 
 __all__ = ["ElementFetcher"]
@@ -101,6 +101,16 @@ class ElementFetcher:
             fingerprint |= {"rank": world.rank, "world_size": world.size}
         return fingerprint
 
+    def fingerprint_for(self, state: State) -> dict[str, Any]:  # noqa: ARG002  # the protocol has it
+        """Return the fingerprint: earlier versions had the same."""
+        return self.fingerprint()
+
+    def check(self, state: State, global_batch: int) -> None:
+        """Refuse nothing: what the source gives at the place is compared when it is there."""
+
+    def adopt(self, state: State) -> None:
+        """Take over nothing: the source goes to the place when it is opened."""
+
     def plan(self, global_batch: int) -> Plan | None:
         """Return the plan of the epochs where the source knows its length; what ends an epoch is the source."""
         length = self.can.length
@@ -118,6 +128,10 @@ class ElementFetcher:
     def world(self) -> World:
         """Return the world that shares a stream: all ranks, or only this one where each draws its own."""
         return World() if self._options.shard is False else self._options.find_world()
+
+    def source_now(self, source: SourceState | None) -> SourceState | None:
+        """Return it as it is: the place of a stream is what was read of it."""
+        return source
 
     def source_state(self, *, asked: bool = True) -> SourceState | None:
         """Return the source's state after the batch that was yielded last; None where it is replayed.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from resumable._order.cursor import Cursor
     from resumable._order.plan import Plan
     from resumable._order.world import World
-    from resumable._state import Canary, Mark, SourceState
+    from resumable._state import Canary, Mark, SourceState, State
     from resumable.protocols import Capabilities
 
 __all__ = ["Fetcher"]
@@ -38,6 +38,22 @@ class Fetcher(Protocol):
         """Return what must be the same in the run that saved a state and the one that loads it."""
         ...
 
+    def fingerprint_for(self, state: State) -> dict[str, Any]:
+        """Return the fingerprint to compare with a state's, which may be of an earlier version with other defaults."""
+        ...
+
+    def check(self, state: State, global_batch: int) -> None:
+        """Refuse a state whose place or snapshot this source cannot have.
+
+        Raises:
+            StateError: it is one.
+        """
+        ...
+
+    def adopt(self, state: State) -> None:
+        """Take over what of a state is not its place, before the stream is opened there."""
+        ...
+
     def plan(self, global_batch: int) -> Plan | None:
         """Return how the epochs are cut into batches, or None where the length of an epoch is unknown."""
         ...
@@ -60,6 +76,10 @@ class Fetcher(Protocol):
 
     def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
         """Yield the rest of the mark's epoch: batches, each with the cursor after it."""
+        ...
+
+    def source_now(self, source: SourceState | None) -> SourceState | None:
+        """Return the source state of a mark again, where a user may have changed it while the source stood there."""
         ...
 
     def source_state(self, *, asked: bool = True) -> SourceState | None:

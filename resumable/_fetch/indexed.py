@@ -7,7 +7,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.order import Order
+from resumable._fetch.own_state import Follower
 from resumable._order.plan import Schedule, check_share
+from resumable._order.world import World
+from resumable._state import check_position, check_remembered
 from resumable.errors import BackendError, ConfigurationError
 from resumable.protocols import capabilities_of
 
@@ -17,9 +20,8 @@ if TYPE_CHECKING:
     from resumable._options import Options
     from resumable._order.cursor import Cursor
     from resumable._order.plan import Plan, Tail
-    from resumable._order.world import World
     from resumable._randomness.keys import Randomness
-    from resumable._state import Mark
+    from resumable._state import Mark, SourceState, State
     from resumable.protocols import IndexedBackend, Request
     from resumable.samplers import Sampler
 
@@ -46,10 +48,21 @@ class IndexedFetcher:
         self._randomness, self._options = randomness, options
         self.can = capabilities_of(backend)
         self._order: Order | None = None
+        self._own = None if self.can.own_state is None else Follower(self.can.own_state)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return kind, identity, length, randomness, sampler and tail."""
-        return self._fingerprint
+        """Return kind, identity, length, randomness, sampler and tail; and the rank, where each remembers its own."""
+        world = self.world() if self._own is not None else World()
+        return self._fingerprint | ({"rank": world.rank, "world_size": world.size} if world.size > 1 else {})
+
+    def fingerprint_for(self, state: State) -> dict[str, Any]:
+        """Return the fingerprint with the tail that an earlier version gave this very source, if that is the state's.
+
+        A state that lacks what the source remembers belongs to no rank.
+        """
+        own = self.fingerprint() if state.mark.source is not None else self._fingerprint
+        tail = state.fingerprint["tail"]
+        return {**own, "tail": tail} if self._keeps_tail(tail) else own
 
     @cached_property
     def _fingerprint(self) -> dict[str, Any]:
@@ -63,13 +76,25 @@ class IndexedFetcher:
             "tail": self._tail,
         }
 
-    def keeps_tail(self, tail: Any) -> bool:
-        """Return whether a state's tail is that of an earlier version for this very source."""
+    def _keeps_tail(self, tail: Any) -> bool:
         return self.can.older_tail is not None and bool(tail == self.can.older_tail != self._tail)
 
-    def keep_tail(self, tail: Any) -> None:
-        """Go on with the tail of a state, as an earlier version of this package made it of this source."""
-        if self.keeps_tail(tail):
+    def check(self, state: State, global_batch: int) -> None:
+        """Refuse a position that the epoch does not have, and what another source remembers.
+
+        Raises:
+            StateFormatError: the epoch does not have it.
+            StateMismatchError: this source has nothing to take back what the state remembers.
+        """
+        check_position(state, self.plan(global_batch))
+        check_remembered(state.mark.source, takes=self._own is not None)
+
+    def adopt(self, state: State) -> None:
+        """Go on with the tail of an earlier version, and with what the source remembered."""
+        if self._own is not None:
+            self._own.go_to(state.mark.source)
+        tail = state.fingerprint["tail"]
+        if self._keeps_tail(tail):
             self._tail = tail
             del self._fingerprint
 
@@ -94,11 +119,17 @@ class IndexedFetcher:
         """Return nothing: a sample is known by its index."""
         return
 
-    def source_state(self, *, asked: bool = True) -> None:
-        """Return None: the position says it all."""
+    def source_now(self, source: SourceState | None) -> SourceState | None:
+        """Return what the source remembers now, if it stands there."""
+        return source if self._own is None else self._own.now(source)
 
-    def leave(self, mark: Mark, global_batch: int) -> None:
-        """Return None: the next epoch is just another number."""
+    def source_state(self, *, asked: bool = True) -> SourceState | None:  # noqa: ARG002  # the protocol has it
+        """Return what the source remembers after the last batch; None where the position says it all."""
+        return None if self._own is None else self._own.state()
+
+    def leave(self, mark: Mark, global_batch: int) -> SourceState | None:  # noqa: ARG002  # the protocol has it
+        """Return what the source remembers at a mark: the next epoch is just another number."""
+        return mark.source
 
     def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
         """Yield the rest of the mark's epoch: batches, each with the cursor after it."""
@@ -107,6 +138,9 @@ class IndexedFetcher:
         _check_last(order.plan, mark.cursor, world)
         asked: deque[Cursor] = deque()
         batches = self._read(mark, order.rest_of_epoch(mark.cursor, world, asked))
+        if self._own is not None:
+            self._own.go_to(mark.source)
+            batches = self._own.follow(batches)
         try:
             for batch in batches:
                 if not asked:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from resumable._state.describe import shorten
+from resumable._state.source import AtPlace
 from resumable.errors import StateFormatError, StateMismatchError, StateMismatchWarning
 
 if TYPE_CHECKING:
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     from resumable._options import Options
     from resumable._order.plan import Plan
     from resumable._state.schema import State
+    from resumable._state.source import SourceState
 
-__all__ = ["agree_on_batch", "check_intact", "check_position", "check_same"]
+__all__ = ["agree_on_batch", "check_intact", "check_position", "check_remembered", "check_same"]
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -31,7 +33,7 @@ _HINTS = {
     "tail": "Give wrap(..., tail=...) the policy that the run was started with.",
     "randomness": "Give wrap(..., randomness=...) the mode that the run was started with.",
     "rank": "Give each rank the state that it saved itself.",
-    "world_size": "Restart with as many ranks: each draws a stream of its own here, which cannot be divided again.",
+    "world_size": "Restart with as many ranks: each has a stream or state of its own, which cannot be divided again.",
 }
 
 
@@ -143,6 +145,44 @@ def check_position(state: State, plan: Plan) -> None:
         raise StateFormatError(
             f"the state is damaged: its position {position} lies after the epoch's {length} samples.\n"
             "Nothing was loaded. Load another checkpoint."
+        )
+
+
+def check_remembered(source: SourceState | None, *, takes: bool) -> None:
+    """Refuse a state whose source remembered something that the one of this run has no place for.
+
+    Args:
+        source: what the source of an indexed backend remembered.
+        takes: whether that of this run can take it back.
+
+    Raises:
+        StateMismatchError: it cannot.
+        StateFormatError: it is the state of a source without an order by index.
+
+    Warns:
+        StateMismatchWarning: it could, and the state has nothing to take back.
+    """
+    if source is None:
+        if takes:
+            warnings.warn(
+                "the state says nothing of what the dataset remembered (its state_dict()): it was saved where the "
+                "samples were read by workers, or by an earlier version.\nThe dataset goes on with what it remembers "
+                "now. The next state that is saved has it.",
+                StateMismatchWarning,
+                stacklevel=4,
+            )
+    elif not isinstance(source, AtPlace) or source.skip or source.ended:
+        raise StateFormatError(
+            "the state is damaged: its source_state is that of a source without an order by index.\n"
+            "Nothing was loaded. Load another checkpoint."
+        )
+    elif not takes:
+        raise StateMismatchError(
+            "the state has what the dataset remembered (its state_dict()), and in this run it cannot be given back.\n"
+            f"  in the checkpoint: {shorten(source.snapshot)}\n"
+            "  in this run:       a dataset without a state, or one that is read by workers, each with a copy of it\n"
+            "Samples that depend on it would be other ones. Give the dataset that the run was started with, and "
+            "num_workers=0. Or load_state_dict(state, strict=False) to go on without."
         )
 
 

@@ -8,10 +8,11 @@ epochs; it is told the epoch by an argument `epoch` of the function, or by a met
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from resumable._checks import length_of
 from resumable._fetch.lost_buffers import replayed
+from resumable._fetch.own_state import state_methods
 from resumable._naming import name_of
 from resumable._registry import refuse_returned
 from resumable.errors import OnePassError, StateMismatchError, UnsupportedError
@@ -20,14 +21,12 @@ from resumable.protocols import Capabilities
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from resumable._fetch.own_state import OwnState
     from resumable._options import Options
 
 __all__ = ["FunctionBackend", "ObjectBackend", "adapt"]
 
-StateMethods: TypeAlias = "tuple[Callable[[], Any], Callable[[Any], Any]]"
-
 _OBJECT, _ITERATOR = "state of the object", "state of its iterator"
-_METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 
 
 def adapt(source: Any, options: Options) -> tuple[FunctionBackend | ObjectBackend, Options]:
@@ -54,15 +53,7 @@ def adapt(source: Any, options: Options) -> tuple[FunctionBackend | ObjectBacken
     return FunctionBackend(source, name), options
 
 
-def state_methods(thing: Any) -> StateMethods | None:
-    """Return the methods that get and set a thing's state, or None where it has none."""
-    for get, put in _METHODS:
-        if callable(getattr(thing, get, None)) and callable(getattr(thing, put, None)):
-            return getattr(thing, get), getattr(thing, put)
-    return None
-
-
-def _needs_state(methods: StateMethods | None, name: str) -> StateMethods:
+def _needs_state(methods: OwnState | None, name: str) -> OwnState:
     if methods is None:
         raise StateMismatchError(
             f"the state has a snapshot of the source's own, and {name} has no state to put it into.\n"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from resumable._checks import length_of
+from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import Reader
 from resumable._naming import name_of
 from resumable.protocols import Capabilities
@@ -46,7 +47,7 @@ class SequenceBackend:
         self._source = source
         self.length = length_of(source, name_of(source, options.identity))
         self.identity = {"source": options.identity or _describe(source)}
-        self.capabilities = Capabilities(shows={"dataset": source})
+        self.capabilities = Capabilities(shows={"dataset": source}, own_state=state_methods(source))
         plain = options.transform is None and options.collate is None and options.batch_size is not None
         self._gather = plain and _is_array(source)
         samples = source if options.transform is None else _Transformed(source, options.transform)

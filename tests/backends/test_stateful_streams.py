@@ -8,7 +8,7 @@ import pytest
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset, get_worker_info
 
 import resumable
-from resumable.errors import DataError, OnePassError, PromiseWarning, StateMismatchError, UnsupportedError
+from resumable.errors import DataError, OnePassError, StateMismatchError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -286,18 +286,6 @@ def test_a_length_that_nobody_knows_is_none() -> None:
     loader = resumable.wrap(DataLoader(ChainDataset([Generator()]), batch_size=2))
     assert not loader.is_sized
     assert len(list(loader)) == 3
-
-
-def test_a_map_style_dataset_with_a_state_is_named() -> None:
-    class Counting(list[int]):
-        def state_dict(self) -> dict[str, int]:
-            return {}
-
-        def load_state_dict(self, state: dict[str, int]) -> None:
-            pass
-
-    with pytest.warns(PromiseWarning, match=r"Counting has a state_dict\(\) of its own, which is not saved"):
-        resumable.wrap(DataLoader(Counting([1, 2]), batch_size=1))  # type: ignore[arg-type]  # map-style
 
 
 def test_a_collate_fn_that_ends_an_epoch_by_mistake_is_named() -> None:

@@ -15,11 +15,12 @@ from resumable._naming import name_of
 from resumable._registry import find_dataset
 from resumable.backends.torch.custom import CustomOrderBackend
 from resumable.backends.torch.indexed import TorchBackend
-from resumable.backends.torch.misuse import refuse_misuse, warn_of_state
+from resumable.backends.torch.misuse import own_state, refuse_misuse
 from resumable.backends.torch.order import Order, find_order, is_plain_batch_sampler, is_torchs_own
 from resumable.backends.torch.stream import TorchStreamBackend
 from resumable.backends.torch.worker_stream import has_state
 from resumable.errors import PromiseWarning, UnsupportedError
+from resumable.protocols import Capabilities
 from resumable.samplers.base import check_length
 
 if TYPE_CHECKING:
@@ -88,7 +89,6 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
     length = check_length(
         length_of(loader.dataset, f"the dataset {name_of(loader.dataset, None)}"), "the length of the data"
     )
-    warn_of_state(loader.dataset)
     sampler, batch_size, drop_last = _batching(loader)
     if sampler is None:
         options.refuse(
@@ -97,6 +97,7 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
         )
     order = None if sampler is None else find_order(sampler, length, options.seed)
     kept = order is None and options.sampler is None
+    remembers = own_state(loader, kept=kept)
     if not kept:
         options.refuse("a DataLoader whose samples have an order by index", shard=_DIVIDED)
     reader, options = _reader(loader, options)
@@ -115,7 +116,8 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
         sampler=options.sampler or (order and order.sampler),
         world=world,
     ).decided(tail=tail)
-    return TorchBackend(loader, reader, options, length, older), options
+    can = Capabilities(older_tail=older, own_state=remembers)
+    return TorchBackend(loader, reader, options, length, can), options
 
 
 def _tails(order: Order | None, world: World | None, batch_size: int | None, *, drop_last: bool) -> tuple[Tail, Tail]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.workers import RequestDataset
 from resumable._naming import identity_of
 from resumable.backends.torch.engine import Engine, WorkerSetup
-from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from resumable._fetch.reader import Reader
     from resumable._options import Options
-    from resumable._order.plan import Tail
-    from resumable.protocols import Request
+    from resumable.protocols import Capabilities, Request
 
 __all__ = ["TorchBackend", "make_engine", "shown"]
 
@@ -36,13 +35,13 @@ class TorchBackend:
         reader: reads a request where the samples are read.
         options: seed and identity.
         length: number of samples of the dataset.
-        older_tail: the tail that earlier versions made of the same loader.
+        capabilities: what the adapter knows of them.
     """
 
     kind = "torch-map"
 
     def __init__(
-        self, loader: DataLoader[Any], reader: Reader, options: Options, length: int, older_tail: Tail | None = None
+        self, loader: DataLoader[Any], reader: Reader, options: Options, length: int, capabilities: Capabilities
     ) -> None:
         self._engine = make_engine(loader, reader)
         self._reader, self._seed = reader, options.seed
@@ -50,7 +49,7 @@ class TorchBackend:
         self.length = length
         self.identity = identity_of(reader.source, options.identity)
         hints = getattr(reader.source, "resumable_hints", {})
-        self.capabilities = Capabilities(hints=hints, older_tail=older_tail, shows=shown(loader, "dataset"))
+        self.capabilities = replace(capabilities, hints=hints, shows=shown(loader, "dataset"))
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request; without workers, past the `DataLoader` and what it costs."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
-from resumable.backends.torch.worker_stream import has_state
+from resumable._fetch.own_state import state_methods
+from resumable.backends.torch.worker_stream import needs_arguments
 from resumable.errors import PromiseWarning, UnsupportedError
 
-__all__ = ["length_or_none", "refuse_misuse", "warn_of_state"]
+if TYPE_CHECKING:
+    from resumable._fetch.own_state import OwnState
+
+__all__ = ["length_or_none", "own_state", "refuse_misuse"]
 
 
 def refuse_misuse(loader: DataLoader[Any]) -> None:
@@ -32,20 +36,40 @@ def refuse_misuse(loader: DataLoader[Any]) -> None:
         )
 
 
-def warn_of_state(dataset: Any) -> None:
-    """Say that the state of a map-style dataset is no part of a checkpoint.
+def own_state(loader: DataLoader[Any], *, kept: bool) -> OwnState | None:
+    """Return how to get and set what a map-style dataset remembers, where it has a state that can be saved.
+
+    Args:
+        loader: the user's.
+        kept: it keeps the order of a sampler of its user's own.
 
     Warns:
-        PromiseWarning: it has one.
+        PromiseWarning: it has one, and that cannot be saved.
     """
-    if has_state(dataset):
-        warnings.warn(
-            f"the dataset {type(dataset).__qualname__} has a state_dict() of its own, which is not saved: samples "
-            "are read by their index, in workers that have copies of it.\nAfter a resume, samples that depend on that "
-            "state would be other ones. Let __getitem__ depend on the index alone, or save that state yourself.",
-            PromiseWarning,
-            stacklevel=6,
-        )
+    dataset = loader.dataset
+    methods = state_methods(dataset)
+    if methods is None:
+        return None
+    reason = (
+        "samples are read by workers, each of which has a copy of it"
+        if loader.num_workers
+        else "it needs arguments"
+        if needs_arguments(methods[0])
+        else "the DataLoader keeps the order of a sampler of your own"
+        if kept
+        else None
+    )
+    if reason is None:
+        return methods
+    warnings.warn(
+        f"the dataset {type(dataset).__qualname__} has a {methods[0].__name__}() of its own, which is not saved: "
+        f"{reason}.\nAfter a resume, samples that depend on that state would be other ones. Let __getitem__ depend on "
+        "the index alone; or save that state yourself"
+        f"{', or read without workers (num_workers=0)' if loader.num_workers else ''}.",
+        PromiseWarning,
+        stacklevel=6,
+    )
+    return None
 
 
 def length_or_none(loader: DataLoader[Any]) -> int | None:

@@ -53,7 +53,7 @@ class TorchStreamBackend:
         self._workers = max(loader.num_workers, 1)
         self._keeps = loader.num_workers == 0 or loader.persistent_workers  # the dataset lives on between epochs
         self._stateful = has_state(loader.dataset) and options.resume != "replay"
-        if self._stateful and needs_arguments(loader.dataset):
+        if self._stateful and needs_arguments(loader.dataset.state_dict):  # type: ignore[attr-defined]  # it has a state
             raise _no_loader_of_its_own(type(loader.dataset).__qualname__)
         self._batches: _Batches | None = None
         self._rotated = False

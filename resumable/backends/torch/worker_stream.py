@@ -291,10 +291,10 @@ def has_state(thing: Any) -> bool:
     return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
 
 
-def needs_arguments(dataset: Any) -> bool:
-    """Return whether only a loader of the dataset's own knows how to ask for its state."""
+def needs_arguments(get: Callable[..., Any]) -> bool:
+    """Return whether only a loader of a dataset's own knows how to ask for its state."""
     try:
-        inspect.signature(dataset.state_dict).bind()
+        inspect.signature(get).bind()
     except ValueError:  # some functions made in C do not tell
         return False
     except TypeError:
