@@ -97,7 +97,7 @@ def train(loader: Loader[Any], data: Counting, states: list[dict[str, Any]] | No
     batches = []
     for epoch in loader.epochs(_EPOCHS):
         if loader.cursor.step == 0:
-            data.stage = 10 * epoch
+            data.stage += 10_000
         for batch in epoch:
             batches.append(batch)
             data.stage += 1
