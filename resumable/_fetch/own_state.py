@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from resumable._fetch.restoring import given_back
 from resumable._state import AtPlace
-from resumable.errors import StateFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -67,7 +66,7 @@ class Follower:
             snapshot, before = copy.deepcopy(source.snapshot), self._taken()
             try:
                 given_back(lambda: self._set(snapshot), source.snapshot)
-            except StateFormatError:
+            except Exception:
                 self._set(before.snapshot)  # what was half taken is undone
                 raise
             self._last = source

@@ -157,6 +157,29 @@ class Order(Pass):
         return ((number // 100 + number % 100) % self.length for number in super().__iter__())
 
 
+class Remembering:
+    """A map-style source whose samples say how many were read before them."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, index: int) -> int:
+        self.read += 1
+        return number_of(self.read) + index
+
+    def state_dict(self) -> dict[str, int]:
+        return {"read": self.read}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        read = state["read"]
+        if type(read) is not int or read < 0:
+            raise TheirError(str(state)[:80])
+        self.read = read
+
+
 class Told:
     """A sampler without a state, which is told the epoch."""
 
@@ -234,6 +257,8 @@ MAKERS: dict[str, Callable[..., resumable.Loader]] = {
     "list, keep_local": samples(9, batch_size=2, tail="drop", world=World(0, 2), on_world_change="keep_local"),
     "array": lambda **given: resumable.wrap(np.arange(12).reshape(6, 2), batch_size=4, shuffle=True, seed=3, **given),
     "map-style": lambda **given: over(list(range(9)), {"batch_size": 2, "shuffle": True}, **given),
+    "remembering": lambda **given: resumable.wrap(Remembering(), batch_size=2, shuffle=True, seed=3, **given),
+    "remembering, map-style": lambda **given: over(Remembering(), {"batch_size": 2, "shuffle": True}, **given),
     "sampler": lambda **given: over(list(range(7)), {"batch_size": 2, "sampler": Order()}, **given),
     "sampler, told": lambda **given: over(list(range(7)), {"batch_size": 2, "sampler": Told()}, **given),
     "sampler, turning": lambda **given: over(list(range(6)), {"batch_size": 2, "sampler": Turning()}, **given),

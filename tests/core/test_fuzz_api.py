@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 STEPS = 60  # of a walk
 WALKS = 60  # per seed
 GO_ON = {"reader", "batch sampler"}  # an epoch that is left is gone on with in the next one, so that is another one
+GO_ON |= {"remembering", "remembering, map-style"}  # what was read before decides
 KINDS = [kind for kind in MAKERS if kind not in GO_ON]
 INDEXED = [kind for kind in MAKERS if kind.startswith(("list", "array", "map-style"))]
 SEEKABLE = [*INDEXED, "sampler, told", "sampler, turning", "function", "function, rank 1 of 2", "again", "replayed"]

@@ -271,9 +271,9 @@ def outcome(kind: str, number: int, state: Any, ack: str, *, strict: bool) -> st
     before = loader.state_dict()
     try:
         loader.load_state_dict(state, strict=strict)
-    except DOCUMENTED:
+    except (*DOCUMENTED, TheirError) as error:
         assert loader.state_dict() == before, "refused, and the place was moved"
-        return "refused"
+        return "refused by a user's object" if isinstance(error, TheirError) else "refused"
     if strict:
         assert_same_run(state, original)
     assert str(loader.cursor) in repr(loader)
