@@ -62,10 +62,10 @@ class Draws(KeyedDraws):
 
 
 def too_few(before: int, now: int) -> StateMismatchError:
-    """Return what to raise for a source that gave fewer elements than a state says were read of it."""
+    """Return what to raise for a source that gave fewer elements than there are before a place to go to."""
     return StateMismatchError(
-        "the source gave fewer elements than the run that saved the state had read of it.\n"
-        f"  in the checkpoint: {before}\n  in this run:       {now}\n"
-        "The data changed, or seek() went past the epoch's last whole batch. Give the data that the run was started "
-        "with, or start a new run."
+        "the source ended before the place to go to, which a state or seek() gave.\n"
+        f"  elements before that place:   {before}\n  elements that the source has: {now}\n"
+        "The next batch would be one of another place. For a state, give the data that the run was started with, or "
+        "start a new run; for seek(), give a step that the epoch has."
     )
