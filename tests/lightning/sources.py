@@ -38,6 +38,26 @@ def indexed(batches: int = 5, base: float = 0) -> Loader:
     return resumable.wrap(DataLoader(Samples(2 * batches, base), batch_size=2, shuffle=True), seed=3)
 
 
+class Remembering(Samples):
+    """Map-style, with a state of its own: how many samples were read before."""
+
+    read = 0
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.read += 1
+        return super().__getitem__(index) + 1000 * self.read
+
+    def state_dict(self) -> dict[str, int]:
+        return {"read": self.read}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.read = state["read"]
+
+
+def remembering(batches: int = 5, base: float = 0) -> Loader:
+    return resumable.wrap(DataLoader(Remembering(2 * batches, base), batch_size=2, shuffle=True), seed=3)
+
+
 class Stateful:
     """A reader with a state of its own, which goes on where it stands."""
 
@@ -103,12 +123,13 @@ def sized_replay(batches: int = 5, base: float = 0) -> Loader:
 
 MAKERS: dict[str, Callable[..., Any]] = {
     "indexed": indexed,
+    "remembering": remembering,
     "snapshot": snapshot,
     "sized snapshot": sized_snapshot,
     "replay": replay,
     "sized replay": sized_replay,
 }
-SIZED = ("indexed", "sized snapshot", "sized replay")
+SIZED = ("indexed", "remembering", "sized snapshot", "sized replay")
 
 
 def validation() -> DataLoader[Any]:
