@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.canaries import differs_ahead, gone_elsewhere, read_otherwise, skip_and_compare
 from resumable._fetch.draws import Draws, too_few
-from resumable._fetch.restoring import given_back
+from resumable._fetch.restoring import given_back, without_state
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share, share
 from resumable._order.world import World
-from resumable._state import AtPlace, Canary, LeftEarly, Mark, shorten
+from resumable._state import AtPlace, Canary, LeftEarly, Mark
 from resumable.errors import (
     ConfigurationError,
     StateMismatchError,
@@ -322,11 +322,7 @@ class ElementFetcher:
         """Bring the source back: into an epoch, or between two, where some know how to begin the later one."""
         epoch, backend = mark.cursor.epoch, self.backend
         if not isinstance(backend, SnapshotBackend):
-            raise StateMismatchError(
-                "the state has a snapshot of the source's own, and this source has none to put it into.\n"
-                f"  in the checkpoint: {shorten(state.snapshot)}\n  in this run:       a source that is replayed\n"
-                "Give the source that the run was started with."
-            )
+            raise without_state(self._name())
         snapshot = copy.deepcopy(state.snapshot)
         if not mark.strict and self.can.lenient is not None:
             snapshot = self.can.lenient(snapshot)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from resumable._state import shorten
-from resumable.errors import ResumableError, StateFormatError
+from resumable.errors import ResumableError, StateFormatError, StateMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["given_back"]
+__all__ = ["given_back", "without_state"]
 
 T = TypeVar("T")
 
@@ -32,3 +32,12 @@ def given_back(restore: Callable[[], T], snapshot: Any) -> T:
             "Without it, the source would begin again. Load another checkpoint; or mend the source, if that is its "
             "own state."
         ) from error
+
+
+def without_state(name: str) -> StateMismatchError:
+    """Return what to raise for a snapshot where the source of this run has no state to put it into."""
+    return StateMismatchError(
+        f"the state has a snapshot of the source's own, and {name} has no state to put it into.\n"
+        "  in the checkpoint: a snapshot\n  in this run:       a source that is replayed\n"
+        "It would begin again. Give the source that the run was started with."
+    )

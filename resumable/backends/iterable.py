@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from resumable._checks import length_of
 from resumable._fetch.lost_buffers import replayed
 from resumable._fetch.own_state import state_methods
+from resumable._fetch.restoring import without_state
 from resumable._naming import name_of
 from resumable._registry import refuse_returned
-from resumable.errors import OnePassError, StateMismatchError, UnsupportedError
+from resumable.errors import OnePassError, UnsupportedError
 from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
@@ -55,11 +56,7 @@ def adapt(source: Any, options: Options) -> tuple[FunctionBackend | ObjectBacken
 
 def _needs_state(methods: OwnState | None, name: str) -> OwnState:
     if methods is None:
-        raise StateMismatchError(
-            f"the state has a snapshot of the source's own, and {name} has no state to put it into.\n"
-            "  in the checkpoint: a snapshot\n  in this run:       a source that is replayed\n"
-            "It would begin again. Give the source that the run was started with."
-        )
+        raise without_state(name)
     return methods
 
 

@@ -324,6 +324,18 @@ def quiet() -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("kind", MAKERS)
+def test_the_snapshot_of_another_loader_is_refused_or_harmless(kind: str) -> None:
+    donors = [state for other in MAKERS for state in originals(other)[:6] if state["source_state"] is not None]
+    with quiet():
+        for number in (0, 1, len(originals(kind)) - 1):
+            for donor in donors:
+                source = {**copy.deepcopy(donor["source_state"]), "skip": 0}
+                state = {**originals(kind)[number], "source_state": source, "digest": None}
+                with limited(SECONDS):
+                    outcome(kind, number, state, "auto", strict=True)
+
+
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 26))]
 
 

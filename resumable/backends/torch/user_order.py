@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm import tqdm
 
+from resumable._fetch.restoring import without_state
 from resumable._randomness.keys import SampleKeys, isolated
 from resumable.backends.torch.order import is_plain_batch_sampler
 from resumable.errors import PromiseWarning, UnsupportedError
@@ -119,8 +120,12 @@ class UserOrder:
             state: as in `Drawn.state`.
             step: batches of the epoch that are done.
             samples: samples of the epoch that are done.
+
+        Raises:
+            StateMismatchError: the sampler has no state.
         """
-        assert self._state_owner is not None
+        if self._state_owner is None:
+            raise without_state(f"the sampler {type(self._user).__qualname__}")
         self._state_owner.load_state_dict(copy.deepcopy(state))
         return self._draw(epoch, step, samples)
 
