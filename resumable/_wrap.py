@@ -132,7 +132,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
             costly; what lies between is replayed. By default every state has its own, and with `ack="manual"` so has
             every batch, unless the backend knows that to be costly.
         evaluation: begin each loop at the first batch of epoch 0, in the same order. Such a loader has no place that
-            could be saved.
+            could be saved. On several ranks it is divided as any other, which the log warns of unless `world` is given.
         resume: for sources that could do both: go on by the source's own "state", or "replay" the epoch up to the
             place. By default by the state, unless that is known to lose something. States fit either way.
         canary: compare an element after a resume with the one that the state knows, so that a source that goes on

@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
 from resumable._fetch import Owner, Stream
+from resumable._opening import Opening
 from resumable._order.cursor import Cursor
 from resumable._state import Journal, Mark, Resize, State
 from resumable.errors import ConfigurationError, DataError, UnsupportedError
@@ -45,7 +46,7 @@ class Progress:
         self._resizes: tuple[Resize, ...] = ()
         self._delivered = self._acknowledged = Mark(Cursor())
         self._in_flight: deque[Mark] = deque()
-        self._owner = Owner()
+        self._owner, self._opening = Owner(), Opening(fetcher, options)
         self._stream: Stream | None = None
         self._opened_at: Mark | None = None
         self._turned: Mark | None = None  # the next epoch's beginning, where peek() has opened that already
@@ -165,6 +166,10 @@ class Progress:
         self._touch()
         self._home = self._acknowledged
 
+    def share_evaluation(self) -> None:
+        """Say that whoever drives this loader puts the scores of all ranks together, so that no log has to warn."""
+        self._opening.shares = True
+
     def let_go(self) -> None:
         """Drop the open stream without waiting for it, as the garbage collector would."""
         self._stream = None
@@ -252,6 +257,7 @@ class Progress:
             self._resizes += (Resize(cursor.epoch, cursor.position, state.global_batch, global_batch),)
         self._global_batch = global_batch
         self._move(state.mark._replace(strict=strict))
+        self._opening.moved("after a loaded state")
         change = self._fetcher.can.set_settings
         if change is not None and state.journal.settings is not None:
             change(state.journal.settings)
@@ -259,6 +265,7 @@ class Progress:
     def go_to(self, cursor: Cursor) -> None:
         """Go to any place of a source that needs no state of its own for that."""
         self._move(self._acknowledged.at(cursor, None))
+        self._opening.moved("after seek()")
 
     # ------------------------------------------------------------------ inside
 
@@ -324,6 +331,7 @@ class Progress:
 
     def _opened(self, mark: Mark) -> Stream:
         self._opened_at = mark
+        self._opening.tell(mark, self.global_batch)
         self._owner.opened()
         self._in_force = self._settings() if mark.in_force is None else mark.in_force
         return Stream(self._fetcher.open(mark._replace(in_force=self._in_force), self.global_batch))

@@ -226,6 +226,7 @@ class Capabilities:
         older_tail: the tail that earlier versions made of the same source; a state that has it goes on with it.
         count: returns how many elements of the epoch were given before a snapshot, if that says it; it has to agree
             with the cursor.
+        replayed: returns how many elements a `restore` of a snapshot reads again, for the log; by default none.
         restore_otherwise: as `restore`, but in another order of giving the state back and iterating. It is tried where
             the first element after `restore` is not the one that the state announced.
         without_canaries: elements after a restore or a replay are not compared with those of the run that saved the
@@ -252,6 +253,7 @@ class Capabilities:
     places: Callable[[Any], Any] | None = None
     older_tail: Tail | None = None
     count: Callable[[Any], int] | None = None
+    replayed: Callable[[Any], int] | None = None
     restore_otherwise: Callable[[int, Any], Iterator[Any]] | None = None
     without_canaries: bool = False
     lenient: Callable[[Any], Any] | None = None

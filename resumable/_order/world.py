@@ -6,10 +6,11 @@ import operator
 import os
 import sys
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from resumable.errors import ConfigurationError
 
-__all__ = ["World"]
+__all__ = ["Found", "World", "find"]
 
 # (name of the rank's variable, name of the world size's variable), the first pair that is there counts.
 # SLURM's step size, not its job size: only inside `srun` does it mean processes that run this script.
@@ -53,13 +54,32 @@ class World:
         From `torch.distributed` where a process group is initialised, else from the variables of `torchrun` and of
         SLURM's `srun`, else a single process. Imports nothing.
         """
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            return cls(distributed.get_rank(), distributed.get_world_size())
-        for rank, size in _VARIABLES:
-            if rank in os.environ and size in os.environ:
-                return cls(_integer(rank), _integer(size))
-        return cls()
+        found = find()
+        return cls(found.rank, found.size)
+
+
+class Found(NamedTuple):
+    """Rank and world size as they were found, and what said so.
+
+    `variables` are those of the environment, where they alone said it.
+    """
+
+    rank: int = 0
+    size: int = 1
+    by: str = "no process group, no launcher"
+    variables: str | None = None
+
+
+def find() -> Found:
+    """Find the rank of this process and the number of ranks, as `World.detect` says."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return Found(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+    for rank, size in _VARIABLES:
+        if rank in os.environ and size in os.environ:
+            variables = f"{rank}, {size}"
+            return Found(_integer(rank), _integer(size), f"the environment: {variables}", variables)
+    return Found()
 
 
 def _integer(name: str) -> int:

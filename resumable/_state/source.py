@@ -35,6 +35,10 @@ class AtPlace:
     skip: int = 0
     ended: bool = False
 
+    def replayed(self, within: Callable[[Any], int]) -> int:
+        """Count the elements that are replayed to get here; `within` counts those to get to a snapshot."""
+        return self.skip + within(self.snapshot)
+
     def as_dict(self) -> dict[str, Any]:
         """Return fresh values."""
         return {"snapshot": copy.deepcopy(self.snapshot), "skip": self.skip, "ended": self.ended}
@@ -57,6 +61,10 @@ class LeftEarly:
     position: int
     skip: int = 0
     ended: bool = False
+
+    def replayed(self, within: Callable[[Any], int]) -> int:
+        """Count the elements that are replayed to get here, those of the epoch that was left included."""
+        return self.skip + self.before.replayed(within)
 
     def as_dict(self) -> dict[str, Any]:
         """Return fresh values."""

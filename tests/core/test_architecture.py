@@ -23,7 +23,7 @@ LAYERS = [
     {"_randomness", "_order"},
     {"samplers", "rng"},
     {"_checks"},
-    {"protocols", "_options", "_wrap_types"},
+    {"protocols", "_options", "_wrap_types", "_opening"},
     {"_state"},
     {"_fetch"},
     {"progress", "iteration", "_shown"},

@@ -15,6 +15,7 @@ from pytorch_lightning.utilities import CombinedLoader
 from torch.utils.data import DataLoader
 
 import resumable
+from resumable import _opening
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
 from resumable.integrations.lightning import ResumableCallback
 
@@ -70,6 +71,20 @@ def test_a_pass_is_the_same_after_whole_and_limited_ones(stage: str, make: Any) 
     assert evaluate(stage, loader, times=2) == [first] * 2
     assert evaluate(stage, loader, **limit) == [first[:2]]
     assert [ids(batch) for batch in loader] == first, "the Loader is given back where it was given"
+
+
+def test_ranks_of_the_trainer_divide_an_evaluation_as_lightning_does(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is said is who this rank is, and not that it reads a part: the Trainer puts the parts together."""
+    monkeypatch.setattr(_opening, "_said", set())
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loader = resumable.wrap(DataLoader(Samples(8, 0), batch_size=2), evaluation=True)
+    assert evaluate("validate", loader) == [[ids(batch) for batch in loader]]
+    assert len(list(loader)) == 2
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "resumable"]
+    assert told.startswith("rank 1 of 2 by the environment alone")
 
 
 def test_several_loaders_of_which_some_are_not_wrapped() -> None:

@@ -122,13 +122,14 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
 
 def _tails(order: Order | None, world: World | None, batch_size: int | None, *, drop_last: bool) -> tuple[Tail, Tail]:
     """Return the tail of a `DataLoader`, and the one that earlier versions made of it."""
-    if order is None or order.tails is None or world is None:
+    if order is None or order.tails is None:
         tail: Tail = "drop" if drop_last or batch_size is None else "partial"
         return tail, tail
     tails = order.tails
     if not drop_last:
         return tails.keeping, tails.older if batch_size else "drop"
-    if tails.keeping == "pad_ranks" and batch_size and _fills_up(order.sampler.length, world.size, batch_size):
+    ranks = world and tails.keeping == "pad_ranks" and world.size
+    if ranks and batch_size and _fills_up(order.sampler.length, ranks, batch_size):
         return "pad", "drop"
     return tails.dropping, "drop"
 

@@ -98,7 +98,8 @@ def _weighted(sampler: Any, length: int, seed: int) -> Order | None:  # noqa: AR
 
 def _ours(sampler: Any, length: int, seed: int) -> Order:  # noqa: ARG001  # one signature for all
     tails = Tails("drop", "drop", "drop") if sampler.drop_last else Tails("pad", "drop", "pad")
-    return Order(sampler.order, World(sampler.rank, sampler.num_replicas), tails)
+    given = None if sampler.detected else World(sampler.rank, sampler.num_replicas)
+    return Order(sampler.order, given, tails)
 
 
 _TRANSLATIONS: dict[type, Callable[[Any, int, int], Order | None]] = {

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import DistributedSampler
 
+from resumable._opening import warn_of_environment
 from resumable._options import check_batch_size
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, share
-from resumable._order.world import World
+from resumable._order.world import World, find
 from resumable._state import check_same
 from resumable.backends.torch.sampler_state import FORMAT, SamplerState, facts_of, parse
 from resumable.errors import ConfigurationError, StateMismatchError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["ResumableSampler"]
 
 _BLOCK = 4096  # positions that are mapped at a time
+_WAYS_OUT = "num_replicas=1 and rank=0 to read everything, or both as they are if the variables are right."
 
 
 class ResumableSampler(DistributedSampler[int]):
@@ -73,6 +75,7 @@ class ResumableSampler(DistributedSampler[int]):
     Attributes:
         epoch: that of the current pass, or of the first one after a load: where a resumed loop has to begin.
         order: the sampler of `resumable.samplers` that it asks.
+        detected: rank and number of ranks were found, and not given.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  # those of DistributedSampler, in its order
@@ -89,7 +92,7 @@ class ResumableSampler(DistributedSampler[int]):
     ) -> None:
         dataset = dataset_or_length if hasattr(dataset_or_length, "__len__") else None
         length = check_length(dataset_or_length if dataset is None else len(dataset), "the length of the data")
-        self._world, self._detected = _find_world(num_replicas, rank), num_replicas is None and rank is None
+        self._world, self.detected = _find_world(num_replicas, rank), num_replicas is None and rank is None
         super().__init__(
             range(length) if dataset is None else dataset,  # type: ignore[arg-type]  # only its length is asked for
             self._world.size,
@@ -249,13 +252,15 @@ class ResumableSampler(DistributedSampler[int]):
 
     def _check_world(self) -> None:
         """Refuse a world that was detected before the processes knew each other."""
-        now = World.detect() if self._detected else self._world
+        now = World.detect() if self.detected else self._world
         if now != self._world:
             raise ConfigurationError(
                 "the process group was initialised after the sampler was made: it was made for rank "
                 f"{self._world.rank} of {self._world.size}, and this is rank {now.rank} of {now.size}.\n"
                 "Ranks would read the same samples. Make the sampler after init_process_group()."
             )
+        if self.detected:
+            warn_of_environment(find(), "this sampler", _WAYS_OUT)
 
     def _check_within(self, state: SamplerState) -> None:
         stored, own = (state.batch_size, state.world_size), (self._per_rank, self._world.size)

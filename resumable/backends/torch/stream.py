@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from resumable._naming import name_of
@@ -65,6 +66,7 @@ class TorchStreamBackend:
             needs_shard=True,
             places=_own_places,
             count=_count,
+            replayed=partial(_replayed, every=options.resume == "replay"),
             without_canaries=True,  # the workers compare
             lenient=lenient,
             shows=shown(loader),
@@ -240,6 +242,12 @@ def _own_places(snapshot: Any) -> Any:
 def _own_place(values: dict[str, Any]) -> list[Any]:
     state = WorkerState.from_dict(values)
     return [state.batches, state.ended, *([values["canary"]] if "canary" in values else [])]
+
+
+def _replayed(snapshot: Any, *, every: bool) -> int:
+    """Return how many batches the workers read again to get to a snapshot: those that have no state, or all of them."""
+    states = [WorkerState.from_dict(values) for values in snapshot["workers"]]
+    return sum(state.batches for state in states if every or not state.has_own)
 
 
 def _count(snapshot: Any) -> int:

@@ -48,7 +48,10 @@ class EvaluationStreams:
     def _replace(self, loader: Any, name: str) -> Any:
         if isinstance(loader, _EvaluationStream):
             loader = loader.loader
-        if not isinstance(loader, Loader) or loader.evaluation:  # with evaluation=True, it begins again by itself
+        if not isinstance(loader, Loader):
+            return loader
+        if loader.evaluation:  # it begins again by itself
+            loader.progress.share_evaluation()
             return loader
         if self._is_trained_on(loader):
             raise ConfigurationError(
