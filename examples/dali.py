@@ -40,7 +40,7 @@ def train(root: str, folder: str, crash_at: int = -1) -> torch.Tensor:
         for (batch,) in epoch:
             inputs, targets = batch["data"].flatten(1), torch.eye(10)[batch["label"][:, 0].long()]
             weights = weights + 0.1 * inputs.T @ (targets - (inputs @ weights).softmax(1)) / len(inputs)
-            step = epoch.number * len(loader) + loader.cursor.step
+            step = loader.global_step
             if step == crash_at:
                 raise RuntimeError
             if step % 4 == 0:

@@ -34,7 +34,7 @@ def train(file: Path, crash_at: int | None = None) -> torch.Tensor:
             optimizer.zero_grad()
             fabric.backward(torch.nn.functional.cross_entropy(model(inputs), targets))
             optimizer.step()
-            step = epoch.number * len(epoch) + loader.cursor.step
+            step = loader.global_step
             if step == crash_at:
                 print(f"crashes at {loader.cursor}")
                 raise RuntimeError

@@ -22,29 +22,27 @@ def train(directory: str, crash_at: int = -1) -> torch.Tensor:
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     loader = resumable.wrap(DataLoader(dataset, batch_size=32, shuffle=True), seed=0)
-    store, steps = resumable.CheckpointStore(directory, keep=3), 0
+    store = resumable.CheckpointStore(directory, keep=3)
 
     if (last := store.latest()) is not None:
         model.load_state_dict(last["model"])
         optimizer.load_state_dict(last["optimizer"])
         loader.load_state_dict(last["loader"])
         resumable.rng.load_state_dict(last["generators"])  # for the dropout
-        steps = last["steps"]
-        print(f"  resumed after step {steps}: {loader.cursor}")
+        print(f"  resumed after step {loader.global_step}: {loader.cursor}")
 
     for epoch in loader.epochs(3):
         for inputs, targets in epoch:
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(inputs), targets).backward()  # type: ignore[no-untyped-call]  # torch's
             optimizer.step()
-            steps += 1
-            if steps == crash_at:
+            if loader.global_step == crash_at:
                 raise RuntimeError
-            if steps % 4 == 0:
-                states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "steps": steps}
+            if loader.global_step % 4 == 0:
+                states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
                 states |= {"loader": loader.state_dict(), "generators": resumable.rng.state_dict()}
-                store.save(steps, states)
-        print(f"  epoch {epoch.number} ended after step {steps}")
+                store.save(loader.global_step, states)
+        print(f"  epoch {epoch.number} ended after step {loader.global_step}")
     return torch.nn.utils.parameters_to_vector(model.parameters())
 
 

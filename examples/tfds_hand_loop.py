@@ -20,22 +20,21 @@ def train(folder: str, data: Path, crash_at: int = -1) -> tuple[float, list[str]
     builder = tfds.builder_from_directory(str(data))
     source = resumable.backends.tfds.source(builder, "train[:20%]", decode="pil", add_tfds_id=True)
     loader = resumable.wrap(source, batch_size=64, shuffle=True, seed=0)
-    store, weight, steps = resumable.CheckpointStore(folder, keep=2), 0.0, 0
+    store, weight = resumable.CheckpointStore(folder, keep=2), 0.0
     samples: list[str] = []
 
     if (last := store.latest()) is not None:
-        weight, steps = last["weight"], last["steps"]
+        weight = last["weight"]
         loader.load_state_dict(last["loader"])
-        print(f"  resumed after step {steps}: {loader.cursor}")
+        print(f"  resumed after step {loader.global_step}: {loader.cursor}")
 
     for epoch in loader.epochs(2):
         for batch in epoch:
-            steps += 1
-            if steps == crash_at:
+            if loader.global_step == crash_at:
                 raise RuntimeError
             weight = 0.9 * weight + float(batch["image"].mean() * batch["label"].mean())
             samples += [name.decode() for name in batch["tfds_id"]]
-            store.save(steps, {"weight": weight, "steps": steps, "loader": loader.state_dict()})
+            store.save(loader.global_step, {"weight": weight, "loader": loader.state_dict()})
     return weight, samples
 
 

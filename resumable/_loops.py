@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType, FrameType
 
-__all__ = ["check_count", "refuse_unpacking", "warn_of_nothing_left"]
+__all__ = ["check_count", "refuse_unpacking", "warn_of_no_step_left", "warn_of_nothing_left"]
 
 _UNPACK = opcode.opmap["UNPACK_SEQUENCE"]
 _FRAMES = 4  # a loop in a function that was called in the loop over epochs, and wrappers in between
@@ -89,6 +89,21 @@ def warn_of_nothing_left(total: int) -> None:
         f"epochs({total}) gives no epoch, as all {total} were gone through by an earlier call.\n"
         "The loop's body is not run. The number counts the epochs of the whole run, so that one loop over epochs(n) "
         "trains all of them: leave out the loop around it, or give a larger number to go on.",
+        LoopWarning,
+        stacklevel=3,
+    )
+
+
+def warn_of_no_step_left(total: float, done: int) -> None:
+    """Say that `steps(total)` gives nothing, though batches were delivered in this process and none was asked for.
+
+    Warns:
+        LoopWarning: always.
+    """
+    warnings.warn(
+        f"steps({total}) gives no batch, as {done} were trained on in this process.\n"
+        "The loop's body is not run. The number counts the steps of the whole run, over all epochs: leave out the loop "
+        "around it, or give a larger number to go on.",
         LoopWarning,
         stacklevel=3,
     )

@@ -26,6 +26,8 @@ _NOT_HERE = {
 _NOT_SET = {
     "epoch": "Use seek(epoch=...), or load_state_dict().",
     "cursor": "Use seek(epoch=..., step=...), or load_state_dict().",
+    "global_step": "It counts what is in the weights. Only load_state_dict() sets it.",
+    "samples_seen": "It counts what is in the weights. Only load_state_dict() sets it.",
 }
 _MAKE_ANOTHER = "Make the source as you want it, and wrap that."
 _FIXED = {"dataset", "batch_size", "num_workers", "collate_fn", *_NOT_HERE, *_NOT_SET}

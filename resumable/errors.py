@@ -22,6 +22,7 @@ UserWarning
 ├── StateMismatchWarning                 a mismatch accepted by `load_state_dict(..., strict=False)`
 ├── LoopWarning                          a loop over a Loader that trains other epochs than it seems to
 ├── CorruptCheckpointWarning             `CheckpointStore.latest()` skipped a checkpoint
+├── StepOrderWarning                     a checkpoint is saved that `CheckpointStore.latest()` does not give
 └── ChaosWarning                         the environment names a chaos run that is not there
 """
 
@@ -46,6 +47,7 @@ __all__ = [
     "StateFormatError",
     "StateMismatchError",
     "StateMismatchWarning",
+    "StepOrderWarning",
     "UnevenBatchError",
     "UnsupportedError",
     "WorkerError",
@@ -130,6 +132,10 @@ class LoopWarning(UserWarning):
 
 class CorruptCheckpointWarning(UserWarning):
     """`CheckpointStore.latest()` skipped a torn or corrupt checkpoint."""
+
+
+class StepOrderWarning(UserWarning):
+    """A checkpoint is saved below a later one, which `CheckpointStore.latest()` goes on giving."""
 
 
 class ChaosWarning(UserWarning):

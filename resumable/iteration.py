@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Generic
 
 from resumable._loops import refuse_unpacking
-from resumable.errors import UnsupportedError
+from resumable.errors import DataError, UnsupportedError
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ else:
 
     T_co = TypeVar("T_co", covariant=True)
 
-__all__ = ["BatchIterator", "Epoch", "EvaluationPass", "T_co", "deliver"]
+__all__ = ["BatchIterator", "Epoch", "EvaluationPass", "StepIterator", "T_co", "deliver"]
+
+_EMPTY = 2  # epochs without a batch, one after the other, that no source may have
 
 
 def deliver(loader: Loader[T_co], epoch: int) -> T_co:
@@ -94,6 +96,50 @@ class BatchIterator(Generic[T_co]):
             return next(self)
         self._over = True
         raise StopIteration
+
+
+class StepIterator(Generic[T_co]):
+    """Batches of one epoch after the other, up to a number of them over the whole run.
+
+    It has no place of its own: where the loader's place is set in the middle of a loop, the loop goes on from there.
+
+    Args:
+        loader: delivers the batches.
+        total: stop where so many are in the weights, or wait to be acknowledged.
+    """
+
+    def __init__(self, loader: Loader[T_co], total: float) -> None:
+        self._loader = loader
+        self._total = total
+        self._begun = self._over = False
+
+    def __iter__(self) -> Iterator[T_co]:
+        return self
+
+    def __next__(self) -> T_co:
+        loader, empty = self._loader, 0
+        if not self._begun:
+            loader.progress.begin()
+            self._begun = True
+        while not self._over and loader.global_step + loader.progress.in_flight < self._total:
+            at = loader.cursor
+            try:
+                return deliver(loader, at.epoch)
+            except StopIteration:
+                loader.progress.turn_over(at.epoch)  # also where some of its batches wait to be acknowledged
+                empty += at.step == 0
+            if empty == _EMPTY:
+                raise _no_batches(at.epoch)
+        self._over = True
+        raise StopIteration
+
+
+def _no_batches(epoch: int) -> DataError:
+    return DataError(
+        f"epochs {epoch - 1} and {epoch} gave no batch at all, so that steps() would go on for ever.\n"
+        "Look whether the data is where it should be, and whether an epoch has enough samples for one batch: what "
+        'makes no whole one is left out where tail is "drop".'
+    )
 
 
 class EvaluationPass(Generic[T_co]):

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from resumable._fetch import IndexedFetcher
-from resumable._loops import check_count, warn_of_nothing_left
+from resumable._loops import check_count, warn_of_no_step_left, warn_of_nothing_left
 from resumable._order.cursor import Cursor
 from resumable._order.plan import check_share
 from resumable._order.world import World
@@ -15,7 +15,7 @@ from resumable._shown import ShowsSource
 from resumable._state import agree_on_batch, check_intact, check_same, parse
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.failpoints import notice, point
-from resumable.iteration import BatchIterator, Epoch, EvaluationPass, T_co
+from resumable.iteration import BatchIterator, Epoch, EvaluationPass, StepIterator, T_co
 from resumable.progress import Progress
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Loader(ShowsSource, Generic[T_co]):
         self._shows = {"batch_size": options.batch_size, **fetcher.can.shows}
         self._resumed = False  # and the script has not asked since in which epoch
         self._gone_through = 0  # epochs of the run, by a loop over epochs() in this process
+        self._loaded_step = 0  # the global step of the state that was loaded last
         self.progress = Progress(fetcher, options)
         if not self.evaluation:
             notice("loader.wrapped")
@@ -132,7 +133,45 @@ class Loader(ShowsSource, Generic[T_co]):
                 self.end_epoch()
             self._gone_through = max(self._gone_through, number + 1)
 
+    def steps(self, total: float) -> Iterator[T_co]:
+        """Iterate over batches, through as many epochs as it takes, until `global_step` is `total`.
+
+            for batch in loader.steps(100_000):
+                ...
+
+        Resumed, or called again after `break`, it goes on with the next batch. With `ack="manual"`, batches that wait
+        to be acknowledged count, so that none is delivered beyond the total.
+
+        Args:
+            total: number of global batches of the whole run, those before a resume included; `math.inf` for no end.
+
+        Raises:
+            DataError: an epoch gives no batch at all, and neither does the next one.
+
+        Warns:
+            LoopWarning: there is none left, and they were delivered in this process.
+        """
+        self._refuse_evaluation("steps()")
+        self._resumed = False
+        if self.global_step >= total > self._loaded_step:
+            warn_of_no_step_left(total, self.global_step)
+        return StepIterator(self, total)
+
     # ------------------------------------------------------------------ the place
+
+    @property
+    def global_step(self) -> int:
+        """Global batches in the weights, over all epochs: those that `acknowledged` is after. The checkpoint's number.
+
+        It only grows, whatever the batch size, the ranks or the lengths of the epochs become, and whether epochs are
+        left early or gone to by `seek`. `load_state_dict` sets it to the state's.
+        """
+        return self.progress.counted[0]
+
+    @property
+    def samples_seen(self) -> int:
+        """Samples in the weights, over all epochs and ranks; counted as `global_step` is. Elements, in a stream."""
+        return self.progress.counted[1]
 
     @property
     def cursor(self) -> Cursor:
@@ -307,7 +346,7 @@ class Loader(ShowsSource, Generic[T_co]):
         check_intact(state)
         self._fetcher.adopt(state)
         self.progress.load(state, global_batch, strict=strict)
-        self._resumed, self._gone_through = True, 0
+        self._resumed, self._gone_through, self._loaded_step = True, 0, self.global_step
         point("loader.loaded", self)
 
     def _refuse_evaluation(self, call: str, instead: str = "Loop over it by `for batch in loader`.") -> None:

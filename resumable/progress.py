@@ -73,6 +73,11 @@ class Progress:
         return len(self._in_flight)
 
     @property
+    def counted(self) -> tuple[int, int]:
+        """How many global batches and samples are in the weights, over all epochs."""
+        return self._acknowledged.global_step, self._acknowledged.samples_seen
+
+    @property
     def global_batch(self) -> int:
         """Samples per step over all ranks."""
         return self._global_batch or self._batch_size * self._fetcher.world().size

@@ -42,6 +42,20 @@ class Steps:
         with reporting(f"The steps in {self.root} could not be listed"):
             return [step for step in self.listed() if MARKER in self.files.names(self.directory(step))]
 
+    def newest_above(self, step: int) -> int | None:
+        """Give the newest committed step above a step, or None; one that is known to be corrupt is none."""
+        later = (number for number in reversed(self.listed()) if number > step)
+        return next(filter(self._may_be_whole, later), None)
+
+    def _may_be_whole(self, step: int) -> bool:
+        try:
+            self.read(step, lambda _, __: None)
+        except (CheckpointNotFoundError, CorruptCheckpointError):
+            return False
+        except CheckpointError:
+            return True  # of a newer version, or the storage failed: `latest()` does not skip it
+        return True
+
     def marker(self, step: int) -> Marker:
         """Read the marker of a step; one that has none gives a CheckpointNotFoundError."""
         try:

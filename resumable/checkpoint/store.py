@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from resumable.checkpoint.cleaning import Cleaner, being_written
 from resumable.checkpoint.content import refuse_unloadable, unpickle
+from resumable.checkpoint.course import Course
 from resumable.checkpoint.reports import reporting
 from resumable.checkpoint.steps import Steps
 from resumable.checkpoint.writing import commit
@@ -60,6 +61,7 @@ class CheckpointStore:
         self.verify = verify
         self._steps = Steps(self.root, storage_options or {})
         self._cleaner = Cleaner(self._steps)
+        self._course = Course(self._steps)
 
     def __repr__(self) -> str:
         return f"CheckpointStore({self.root!r}, keep={self.keep})"
@@ -71,22 +73,30 @@ class CheckpointStore:
         loadable. Leftovers are removed from lower steps only, and not where a thread of this process is writing.
         A removal that fails gives a RuntimeWarning, and the next save tries it again.
 
+        A step below the newest one is not what `latest()` gives. So it is refused where this store has saved or loaded
+        a later one, and warned about where it has not, or where it has loaded an earlier one since.
+
         Args:
-            step: 0 or more; an integer of any kind, such as numpy's.
+            step: 0 or more; an integer of any kind, such as numpy's. `loader.global_step` is one that only grows.
             content: dicts and lists of plain values and tensors: what `torch.load(weights_only=True)` accepts.
 
         Raises:
-            ConfigurationError: the step is negative or no integer, or the content is None.
+            ConfigurationError: the step is negative or no integer, the run counts backwards, or the content is None.
             CheckpointError: the content could not be loaded back, or the storage failed (then that error is the cause).
+
+        Warns:
+            StepOrderWarning: a later step is there, which this run does not come from; once.
         """
         number = _step(step)
         if content is None:
             raise ConfigurationError("content is None, which is how `latest()` says no checkpoint. Save a dict.")
+        self._course.admit(number)
         if self.verify:
             refuse_unloadable(number, content)
         point("store.save", self, number, content)
         with being_written(self._steps.directory(number)) as token:
             replaced = commit(self._steps, number, token, content)
+        self._course.saved(number)
         self._cleaner.tidy(number, replaced, self.keep)
         point("store.saved", self, number)
 
@@ -108,6 +118,7 @@ class CheckpointStore:
             content = self._steps.read(number, functools.partial(unpickle, self.root, map_location))
         except CheckpointNotFoundError:
             raise self._steps.not_found(number, "loaded") from None
+        self._course.loaded(number)
         point("store.loaded", self, number, content)
         return content
 
@@ -127,6 +138,7 @@ class CheckpointStore:
         point("store.load", self)
         found = self._steps.newest(lambda step, file: (step, unpickle(self.root, map_location, step, file)))
         step, content = (None, None) if found is None else found
+        self._course.loaded(step)
         point("store.loaded", self, step, content)
         return content
 
