@@ -183,7 +183,7 @@ class EvaluationPass(Generic[T_co]):
         return batch
 
     def __del__(self) -> None:
-        """Let the workers of a pass end that was left by `break`."""
+        """Let the workers of a pass end that was left by `break`: the next one begins again."""
         if self._epoch >= 0 and not self._over and self._moves == self._loader.progress.moves:
             self._loader.progress.let_go()
 

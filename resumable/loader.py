@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from resumable._fetch import IndexedFetcher
+from resumable._lifecycle import Closes
 from resumable._loops import check_count, warn_of_no_step_left, warn_of_nothing_left
 from resumable._order.cursor import Cursor
 from resumable._order.plan import check_share
@@ -27,12 +28,15 @@ if TYPE_CHECKING:
 __all__ = ["Loader"]
 
 
-class Loader(ShowsSource, Generic[T_co]):
+class Loader(Closes, ShowsSource, Generic[T_co]):
     """Iterates over batches, and can be stopped and resumed at any of them. `resumable.wrap` makes one.
 
     Iterating goes on where the loader stands: after `break`, or after a state was loaded, the next `for` goes through
     the rest of the epoch; after an epoch's last batch, through the next epoch. An epoch that gave all its batches is
     over, however the loop was left, and also where the source has elements left that make no whole batch.
+
+    What the source has opened, such as worker processes, stays open between two loops, so that the next one goes on at
+    once. `close()` ends it, and so does the end of `with wrap(...) as loader:`.
 
     Args:
         fetcher: gets the batches from a backend.

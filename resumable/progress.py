@@ -175,6 +175,23 @@ class Progress:
         """Say that whoever drives this loader puts the scores of all ranks together, so that no log has to warn."""
         self._opening.shares = True
 
+    def close(self) -> None:
+        """End the stream, and what of the source lives on between epochs; the place stays.
+
+        Raises:
+            UnsupportedError: a batch is being read.
+        """
+        if self._owner.is_copy:
+            return  # the stream is that of another process
+        with self._owner.closing():
+            if self._stream is not None:
+                self._stream.refuse_inside()
+                if self._auto:
+                    self._stand_at(self._mark_now())
+            self._close()
+            if self._fetcher.can.close is not None:
+                self._fetcher.can.close()
+
     def let_go(self) -> None:
         """Drop the open stream without waiting for it, as the garbage collector would."""
         self._stream = None

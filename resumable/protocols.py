@@ -240,6 +240,8 @@ class Capabilities:
         set_settings: sets what `settings` returned, and everything else as it was when the backend was made.
         own_state: of an indexed backend whose `read` reads nothing ahead: functions that return and take back what the
             source remembers from sample to sample. It goes into the state, which is then that of one rank.
+        close: ends what lives on between two epochs, such as worker processes, when the Loader is closed, and may be
+            called again. What is needed later is started later; what the source remembers, it keeps.
     """
 
     hints: Mapping[str, str] = field(default_factory=dict)
@@ -261,6 +263,7 @@ class Capabilities:
     settings: Callable[[], dict[str, Any]] | None = None
     set_settings: Callable[[Mapping[str, Any]], None] | None = None
     own_state: tuple[Callable[[], Any], Callable[[Any], None]] | None = None
+    close: Callable[[], None] | None = None
 
 
 def capabilities_of(backend: Any) -> Capabilities:

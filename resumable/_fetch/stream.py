@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.closing import close
+from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,19 @@ class Stream:
     def is_ahead(self) -> bool:
         """Whether a batch was looked at that is not delivered yet, so that the source stands after it."""
         return self._ahead is not None
+
+    def refuse_inside(self) -> None:
+        """Refuse what cannot be done while a batch is being read.
+
+        Raises:
+            UnsupportedError: one is.
+        """
+        if self._batches.gi_running:  # type: ignore[attr-defined]  # fetchers are generators
+            raise UnsupportedError(
+                "the loader was closed by what reads a batch of it, or by a signal's handler meanwhile.\n"
+                "A stream cannot end inside of its own next(). Raise an exception there, as sys.exit() does: that ends "
+                "the stream, too."
+            )
 
     def take(self) -> tuple[Any, Cursor]:
         """Return the next batch to deliver.

@@ -141,15 +141,19 @@ class Workers:
                 raise
             raise describe_death(error) from error
 
+    def close(self) -> None:
+        """End the processes that wait for another run; that gets new ones."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            _shut_down(spare._iterator)  # noqa: SLF001  # the only way to end them now
+
     def end(self) -> None:
         """End the processes, for good, though something may still hold them.
 
         As long as one that died is held, torch tells of it whenever any process ends, between any two lines.
         """
         self._ended = True
-        if self._spare is not None:
-            _shut_down(self._spare._iterator)  # noqa: SLF001  # the only way to end them now
-            self._spare = None
+        self.close()
 
     def _run(self, requests: Iterable[Request] | None, seed: int | None, given: Mapping[str, Any]) -> Iterator[Any]:
         loader, self._spare = self._spare, None

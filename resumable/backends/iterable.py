@@ -8,6 +8,7 @@ epochs; it is told the epoch by an argument `epoch` of the function, or by a met
 from __future__ import annotations
 
 import inspect
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from resumable._checks import length_of
@@ -80,8 +81,8 @@ class FunctionBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The number of elements per epoch, and the other order of restoring."""
-        return Capabilities(length=self._length, restore_otherwise=self._restore_early)
+        """The number of elements per epoch, the other order of restoring, and how to end its iterator."""
+        return Capabilities(length=self._length, restore_otherwise=self._restore_early, close=self._close)
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Call the function."""
@@ -106,6 +107,10 @@ class FunctionBackend:
             return self.restore(epoch, snapshot)
         methods[1](snapshot)
         return self._watch(produced)
+
+    def _close(self) -> None:
+        if self._iterator is not None:
+            self._iterator.end(fresh=not isinstance(self._function, _Epochs))
 
     def _call(self, epoch: int) -> Any:
         return _call(self.identity["source"], self._function, {"epoch": epoch} if self._takes_epoch else {})
@@ -139,7 +144,7 @@ class ObjectBackend:
     def capabilities(self) -> Capabilities:
         """The number of elements per epoch, asked for before anything was read; and how to begin a later epoch."""
         otherwise = None if self._methods is None else self._restore_otherwise
-        return Capabilities(length=self._length, reopen=self._reopen, restore_otherwise=otherwise)
+        return Capabilities(length=self._length, reopen=self._reopen, restore_otherwise=otherwise, close=self._close)
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Begin an epoch."""
@@ -203,6 +208,10 @@ class ObjectBackend:
         _needs_state(self._methods, self.identity["source"])[1](snapshot)
         set_epoch(self._source, epoch)
         return self._iterate()
+
+    def _close(self) -> None:
+        if self._iterator is not None:
+            self._iterator.end(fresh=False)
 
     def _iterate(self, once: OnePassError | None = None) -> _Watched:
         self._iterator = _Watched(_iterate(self.identity["source"], self._source), once)
@@ -314,6 +323,12 @@ class _Watched:
             raise
         self._empty = None
         return element
+
+    def end(self, *, fresh: bool) -> None:
+        """Close a generator, or whatever else was made for one pass; an object of the user's may be iterated again."""
+        close = getattr(self.inner, "close", None)
+        if callable(close) and (fresh or isinstance(self.inner, GeneratorType)):
+            close()
 
     def __getattr__(self, name: str) -> Any:
         if name == "skip":  # asked for, where the iterator has one

@@ -190,6 +190,20 @@ class BackendTests:
         assert rest_of_run(self.resumed(loader.state_dict()), self.epochs) == run[1:]
         assert rest_of_run(loader, self.epochs) == run[1:]
 
+    def test_closed_at_every_step_it_goes_on(self) -> None:
+        """`close()` leaves the state as it is, and what is iterated after it is the rest of the run."""
+        run, _ = self.reference()
+        for step in range(0, len(run) + 1, self.stride):
+            loader = type(self).make()
+            assert (self._next_batches(loader, step) if step else []) == run[:step]
+            before = self._encoded(loader.state_dict()) if step % 2 else None
+            loader.close()
+            closed = self._encoded(loader.state_dict())
+            assert before in {None, closed}, f"closed after {step} batches, it has another state"
+            loader.close()
+            assert self._encoded(loader.state_dict()) == closed, "the second close() changed something"
+            assert rest_of_run(loader, self.epochs) == run[step:], f"closed after {step} batches"
+
     def test_an_evaluation_begins_at_the_beginning_each_time(self) -> None:
         """With `evaluation=True`, whatever was read before, each loop gives epoch 0."""
         first = [what for epoch, what in self.reference()[0] if not epoch]

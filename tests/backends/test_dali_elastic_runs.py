@@ -185,6 +185,26 @@ def test_a_worker_that_dies_while_dali_works_is_forgotten_though_the_error_is_ke
     assert error.value.__cause__ is not None, "it is still there, and all that it refers to"
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_below")
+def test_closed_it_has_no_workers_and_no_threads_and_goes_on() -> None:
+    whole = [pixels(batch) for batch in wrap(Bytes(), shuffle=False)]
+    gc.collect()
+    before, threads_before = children(os.getpid()), threads()
+    with wrap(Bytes(), shuffle=False, py_num_workers=1, py_start_method="fork") as loader:
+        got = [pixels(next(iter(loader)))]
+        assert children(os.getpid()) - before
+        assert threads() > threads_before
+        state = loader.state_dict()
+    assert children(os.getpid()) <= before
+    assert settled(lambda: threads() <= threads_before, 60)
+    assert loader.state_dict() == state
+    got += [pixels(batch) for batch in loader]
+    assert got == whole
+    loader.close()
+    assert children(os.getpid()) <= before
+
+
 class Collecting(Bytes):
     """Collects garbage where it reads, as Python may do at any time."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,13 @@ def make_paged_loader(**options: Any) -> Loader:
 
 the_loader = cache(make_loader)
 the_paged_loader = cache(make_paged_loader)
+
+
+def test_closed_it_has_no_thread() -> None:
+    with resumable.wrap(the_loader()) as loader:
+        next(iter(loader))
+        assert "resumable-ffcv" in {thread.name for thread in threading.enumerate()}
+    assert "resumable-ffcv" not in {thread.name for thread in threading.enumerate()}
 
 
 class TestRandomOrder(BackendTests):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import weakref
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,20 @@ def test_what_was_read_of_the_dataset_before_does_not_matter() -> None:
     for _ in range(3):
         next(iter(dataset))
     assert rest_of_run(resumable.wrap(dataset), 3) == rest_of_run(resumable.wrap(typical()), 3)
+
+
+def test_closed_it_keeps_no_iterator_of_tensorflow() -> None:
+    whole = [digest(batch) for batch in resumable.wrap(typical())]
+    loader = resumable.wrap(typical())
+    iterator = iter(loader)
+    got = [digest(next(iterator))]
+    backend: Any = loader._fetcher.backend
+    kept = weakref.ref(backend._stream)
+    state = loader.state_dict()
+    loader.close()
+    assert kept() is None
+    assert loader.state_dict() == state
+    assert got + [digest(batch) for batch in iterator] == whole
 
 
 class TestSymbolic(BackendTests):

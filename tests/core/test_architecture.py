@@ -26,7 +26,7 @@ LAYERS = [
     {"protocols", "_options", "_wrap_types", "_opening"},
     {"_state"},
     {"_fetch"},
-    {"progress", "iteration", "_shown"},
+    {"progress", "iteration", "_shown", "_lifecycle"},
     {"_registry"},
     {"loader"},
     {"_wrap"},

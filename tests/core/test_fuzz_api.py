@@ -61,6 +61,7 @@ class Walk:
                 self.crash,
                 self.peek,
                 self.peek,
+                self.close,
                 self.sizes,
                 self.indices,
                 self.refuse_copies,
@@ -194,6 +195,11 @@ class Walk:
         found = self.both(self.loader.peek, self.model.peek)
         if found is not None:
             assert self.loader.peek() is found
+
+    def close(self) -> None:
+        before = self.loader.state_dict()
+        self.loader.close()
+        assert self.loader.state_dict() == before
 
     def sizes(self) -> None:
         loader, here, known = self.loader, self.model.delivered, self.model.golden

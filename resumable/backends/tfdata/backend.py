@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -61,10 +62,12 @@ class ReplayBackend:
     ) -> None:
         self.kind = f"tf.data/{strategy}"
         self.identity = identity
-        self.capabilities = Capabilities(
-            hints=_HINTS, length=length, needs_shard=True, snapshot_every=self._snapshot_every
-        )
-        self._datasets, self._strategy, self._convert = datasets, strategy, convert
+        self._datasets, self._strategy, self._convert, self._length = datasets, strategy, convert, length
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The number of elements per epoch, and what a snapshot costs."""
+        return Capabilities(hints=_HINTS, length=self._length, needs_shard=True, snapshot_every=self._snapshot_every)
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Begin a pass over the dataset of an epoch."""
@@ -94,6 +97,11 @@ class NativeBackend(ReplayBackend):
         self._sealed_with: Identity = {}
         self._stream: Stream | None = None
         self._warned = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The same, and how to end TensorFlow's threads."""
+        return replace(super().capabilities, close=self._stop)
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Begin a pass over the dataset of an epoch; an endless one goes on where it was left."""

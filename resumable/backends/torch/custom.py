@@ -57,6 +57,7 @@ class CustomOrderBackend:
             count=_count,
             without_canaries=True,  # an element is a batch of samples, and what is restored is its indices
             shows=shown(loader, "dataset"),
+            close=self._engine.close,
         )
         self.identity = {
             **identity_of(reader.source, options.identity),

@@ -41,6 +41,10 @@ class Engine:
         """
         return self._workers.run(requests, seed=int(derive(seed, epoch, words=1, purpose=b"workers")[0]) >> 1)
 
+    def close(self) -> None:
+        """End the workers that live on between runs."""
+        self._workers.close()
+
 
 _KEPT = ("num_workers", "pin_memory", "pin_memory_device", "timeout", "multiprocessing_context", "persistent_workers")
 

@@ -49,7 +49,7 @@ class TorchBackend:
         self.length = length
         self.identity = identity_of(reader.source, options.identity)
         hints = getattr(reader.source, "resumable_hints", {})
-        self.capabilities = replace(capabilities, hints=hints, shows=shown(loader, "dataset"))
+        self.capabilities = replace(capabilities, hints=hints, shows=shown(loader, "dataset"), close=self._engine.close)
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request; without workers, past the `DataLoader` and what it costs."""

@@ -59,24 +59,29 @@ class TorchStreamBackend:
         self._batches: _Batches | None = None
         self._rotated = False
         self._engine: Engine | None = None
-        self.capabilities = Capabilities(
-            hints=_HINTS,
-            length=length_or_none(loader),
-            keyed=True,
-            needs_shard=True,
-            places=_own_places,
-            count=_count,
-            replayed=partial(_replayed, every=options.resume == "replay"),
-            without_canaries=True,  # the workers compare
-            lenient=lenient,
-            shows=shown(loader),
-        )
         self.identity = {
             "source": name_of(loader.dataset, options.identity),
             "batch": loader.batch_size or 0,
             "drop_last": loader.drop_last,
             "workers": self._workers,
         }
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The number of batches per epoch, what a snapshot says, and how to end the workers."""
+        return Capabilities(
+            hints=_HINTS,
+            length=length_or_none(self._loader),
+            keyed=True,
+            needs_shard=True,
+            places=_own_places,
+            count=_count,
+            replayed=partial(_replayed, every=self._options.resume == "replay"),
+            without_canaries=True,  # the workers compare
+            lenient=lenient,
+            shows=shown(self._loader),
+            close=self._close,
+        )
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Begin an epoch."""
@@ -117,6 +122,12 @@ class TorchStreamBackend:
         running = self._engine.run(None, seed=self._options.seed, epoch=plan.epoch)
         self._batches = _Batches(running, plan, looks=self._options.canary)
         return self._batches
+
+    def _close(self) -> None:
+        """End the workers that live on; what they know of their place, the states say."""
+        if self._loader.num_workers and self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
     def _make_engine(self, plan: StreamPlan) -> Engine:
         rank = (self._options.find_world().rank,) if self._options.shard is False else ()

@@ -87,6 +87,13 @@ class DaliBackend:
             if not engine.broken:
                 self._idle.append(engine)
 
+    def close(self) -> None:
+        """End the workers, and drop the pipelines."""
+        self._idle.clear()
+        if self._workers is not None:
+            self._workers.end()
+            self._workers = None
+
     def _take(self, samples: int) -> Engine:
         """Return a pipeline that is not in use, large enough for batches that may have grown with fewer ranks."""
         self._batch_size = max(self._batch_size, samples)
