@@ -14,11 +14,16 @@ from __future__ import annotations
 
 import struct
 import sys
-import zlib
-from typing import NamedTuple
+from time import time_ns
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+if TYPE_CHECKING:
+    from mmap import mmap
 
 __all__ = [
     "END",
+    "FIRST",
     "GLOBAL_BATCH",
     "MAGIC",
     "SAVED",
@@ -28,6 +33,7 @@ __all__ = [
     "pack_header",
     "parse_header",
     "parse_slots",
+    "place_at",
     "word",
     "word_at",
     "write_slot",
@@ -40,7 +46,10 @@ _SLOT, _SLOT_SIZE = 32 * 8, 64
 _HEADER = struct.Struct("=8s12Q")
 _NUMBERS = struct.Struct("=5Q")
 _WHOLE = struct.Struct("=8Q")
-_MASK = (1 << 64) - 1
+_PHASE = 6 * 8  # bytes before it in a slot
+_OTHER = 8  # words from one slot to the other, which are apart in one bit
+FIRST = 32 + 6
+_pack_numbers, _pack_into = _NUMBERS.pack, _WHOLE.pack_into
 
 
 class Header(NamedTuple):
@@ -84,7 +93,7 @@ def word(text: str) -> int:
 def pack_header(header: Header) -> bytes:
     """Return the words of a header."""
     packed = _HEADER.pack(MAGIC, *header)
-    return packed + zlib.crc32(packed).to_bytes(8, sys.byteorder)
+    return packed + crc32(packed).to_bytes(8, sys.byteorder)
 
 
 def parse_header(content: bytes) -> Header:
@@ -93,7 +102,7 @@ def parse_header(content: bytes) -> Header:
     Raises:
         ValueError: it is damaged.
     """
-    check = zlib.crc32(content[: _HEADER.size]).to_bytes(8, sys.byteorder)
+    check = crc32(content[: _HEADER.size]).to_bytes(8, sys.byteorder)
     if len(content) < SIZE or content[_HEADER.size : _HEADER.size + 8] != check:
         raise ValueError("its header does not match its checksum")
     return Header(*_HEADER.unpack_from(content)[1:])
@@ -104,24 +113,35 @@ def word_at(content: bytes, number: int) -> int:
     return int.from_bytes(content[number * 8 : number * 8 + 8], sys.byteorder)
 
 
-def write_slot(memory: object, count: int, place: tuple[int, int, int, int], time: int, phase: int) -> int:
-    """Write a slot whole, and return the number of the word that has its phase.
+def write_slot(  # noqa: PLR0913, PLR0917  # one call per batch: what it costs is what the recorder costs
+    memory: mmap | bytearray, at: int, number: int, epoch: int, step: int, position: int, global_step: int, phase: int
+) -> int:
+    """Write the slot whole that was not written last, and return the number of the word that has its phase.
 
     Args:
         memory: of the file.
-        count: one more than at the write before.
-        place: epoch, step, position and global step.
-        time: in nanoseconds.
+        at: what was returned before; `FIRST` at first.
+        number: one more than at the write before.
+        epoch: of the batch, as the three that follow.
+        step: in the epoch.
+        position: in the epoch.
+        global_step: over all epochs.
         phase: a word.
     """
-    at = _SLOT + (count & 1) * _SLOT_SIZE
-    check = zlib.crc32(_NUMBERS.pack(count, *place))
-    _WHOLE.pack_into(memory, at, count, *place, time, phase, check)  # type: ignore[arg-type]  # a buffer
-    return (at >> 3) + 6
+    at ^= _OTHER
+    check = crc32(_pack_numbers(number, epoch, step, position, global_step))
+    _pack_into(memory, at * 8 - _PHASE, number, epoch, step, position, global_step, time_ns(), phase, check)
+    return at
+
+
+def place_at(memory: mmap | bytearray, at: int) -> tuple[int, int, int, int]:
+    """Return epoch, step, position and global step of the slot whose phase is in a word."""
+    slot = Slot(*_WHOLE.unpack_from(memory, at * 8 - _PHASE))
+    return slot.epoch, slot.step, slot.position, slot.global_step
 
 
 def parse_slots(content: bytes) -> list[Slot]:
     """Return the slots that are whole, the latest one first."""
     slots = [Slot(*_WHOLE.unpack_from(content, _SLOT + number * _SLOT_SIZE)) for number in (0, 1)]
-    whole = [slot for slot in slots if slot.number and slot.check == zlib.crc32(_NUMBERS.pack(*slot[:5]))]
+    whole = [slot for slot in slots if slot.number and slot.check == crc32(_NUMBERS.pack(*slot[:5]))]
     return sorted(whole, reverse=True)

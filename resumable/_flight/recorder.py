@@ -6,10 +6,9 @@ import logging
 import os
 import sys
 import weakref
-from time import time_ns
 from typing import TYPE_CHECKING, Any
 
-from resumable._flight.layout import END, GLOBAL_BATCH, SAVED, SIZE, word, write_slot
+from resumable._flight.layout import END, FIRST, GLOBAL_BATCH, SAVED, SIZE, place_at, word, write_slot
 from resumable._flight.opening import check_folder
 from resumable._flight.start import Start
 
@@ -41,8 +40,7 @@ class Recorder:
         self._folder, self._fetcher = check_folder(folder), fetcher
         workers = fetcher.can.shows.get("num_workers")
         self._phase = word("waiting" if workers else "reading")
-        self._count, self._at = 0, 0  # of the slots that were written; the word of the last one's phase
-        self._place = 0, 0, 0, 0
+        self._count, self._at = 0, FIRST  # of what was written to the slots; the word of the last one's phase
         self._process = 0
         self._start: Start | None = None  # until a state was loaded
         self._write_to(bytearray(SIZE))
@@ -52,8 +50,8 @@ class Recorder:
     def reading(self, cursor: Cursor, steps: int) -> None:
         """Note that the batch after a cursor is read, before which there were `steps` over all epochs."""
         self._count = count = self._count + 1
-        self._place = place = cursor.epoch, cursor.step, cursor.position, steps
-        self._at = write_slot(self._memory, count, place, time_ns(), self._phase)
+        at, phase = self._at, self._phase
+        self._at = write_slot(self._memory, at, count, cursor.epoch, cursor.step, cursor.position, steps, phase)
 
     def delivered(self) -> None:
         """Note that the batch was delivered."""
@@ -73,11 +71,10 @@ class Recorder:
 
     def looking(self, look_at: Callable[[], Any], cursor: Cursor, steps: int) -> Any:
         """Read a batch without moving: note it, and that it is over."""
-        place, phase = self._place, self._words[self._at]
+        place, phase = place_at(self._memory, self._at), self._words[self._at]
         self.reading(cursor, steps)
         batch = look_at()
-        self._count, self._place = self._count + 1, place
-        self._at = write_slot(self._memory, self._count, place, time_ns(), phase)
+        self._write(*place, phase)
         return batch
 
     # ------------------------------------------------------------------ a process
@@ -119,9 +116,12 @@ class Recorder:
         )
 
     def _note(self, mark: Mark, phase: int) -> None:
-        self._count, cursor = self._count + 1, mark.cursor
-        self._place = cursor.epoch, cursor.step, cursor.position, mark.global_step
-        self._at = write_slot(self._memory, self._count, self._place, time_ns(), phase)
+        cursor = mark.cursor
+        self._write(cursor.epoch, cursor.step, cursor.position, mark.global_step, phase)
+
+    def _write(self, *slot: int) -> None:
+        self._count += 1
+        self._at = write_slot(self._memory, self._at, self._count, *slot)
 
     def _write_to(self, memory: Any) -> None:
         self._memory, self._words = memory, memoryview(memory).cast("Q")

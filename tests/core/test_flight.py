@@ -13,7 +13,7 @@ import pytest
 
 import resumable
 from resumable import World, flight
-from resumable._flight.layout import SIZE, word, write_slot
+from resumable._flight.layout import FIRST, SIZE, word, write_slot
 from resumable._flight.process import host_of_this, is_alive, start_of
 from resumable._flight.records import parse_record
 from resumable.cli import main
@@ -243,10 +243,10 @@ def test_the_record_of_another_rank_is_left_alone(tmp_path: Path, caplog: pytest
 
 def test_a_write_that_is_cut_leaves_what_stood_before(tmp_path: Path) -> None:
     content = bytearray(crash(tmp_path))
-    write_slot(content, 10, (3, 1841, 9205, 6000), 10**18, word("reading"))
+    at = write_slot(content, FIRST, 10, 3, 1841, 9205, 6000, word("reading"))
     for count in (11, 12, 13):
         after = bytearray(content)
-        write_slot(after, count, (3, 1840 + count, 9200 + count, 6000 + count), 10**18, word("waiting"))
+        at = write_slot(after, at, count, 3, 1840 + count, 9200 + count, 6000 + count, word("waiting"))
         new, old = parse_steps(after), parse_steps(content)
         for cut in range(SIZE + 1):
             step = parse_steps(after[:cut] + content[cut:])
