@@ -29,6 +29,7 @@ from resumable.protocols import Capabilities, IndexedBackend, ReplayBackend, Req
 
 if TYPE_CHECKING:
     from resumable import chaos as chaos  # known to type checkers, and not in `import *`
+    from resumable import flight as flight  # likewise
     from resumable.backends.torch.sampler import ResumableSampler
     from resumable.checkpoint import CheckpointStore
 
@@ -56,6 +57,7 @@ __all__ = [
 
 _LAZY = {
     "chaos": "resumable.chaos",  # training does without it
+    "flight": "resumable.flight",  # for after a crash
     "CheckpointStore": "resumable.checkpoint",  # its file systems are imported with it
     "ResumableSampler": "resumable.backends.torch.sampler",  # a torch Sampler, so torch comes with it
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import os
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -181,6 +182,16 @@ def _check_sampler(name: str, value: Any) -> Any:
     return value
 
 
+def _check_folder(name: str, value: Any) -> str:
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not path or not isinstance(path, str):
+        raise ConfigurationError(
+            f"{name} must be the path of a folder, but it is {value!r}.\n"
+            'No record of this run could be kept. Use for instance flight_recorder="runs/flight".'
+        )
+    return path
+
+
 def _check_world(name: str, value: Any) -> World:
     if not isinstance(value, World):
         raise ConfigurationError(
@@ -195,6 +206,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "sampler": _check_sampler,
     "identity": _check_identity,
     "world": _check_world,
+    "flight_recorder": _check_folder,
     **dict.fromkeys(_CHOICES, _check_choice),
     **dict.fromkeys(_COUNTS, _check_count),
     **dict.fromkeys(_FLAGS, _check_flag),

@@ -47,6 +47,7 @@ class Options:
     evaluation: bool = False
     resume: Resume | None = None
     canary: bool = True
+    flight_recorder: str | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -57,6 +58,11 @@ class Options:
             raise UnsupportedError(
                 'evaluation=True and ack="manual" were given, but an evaluation has no place that could be saved.\n'
                 "There would be nothing to acknowledge. Leave ack out."
+            )
+        if self.evaluation and self.flight_recorder is not None:
+            raise UnsupportedError(
+                "evaluation=True and flight_recorder were given, but an evaluation has no place to record.\n"
+                "After a crash there would be nothing to tell. Leave flight_recorder out."
             )
 
     def find_world(self) -> World:

@@ -16,6 +16,7 @@ from resumable.samplers.base import check_length
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from os import PathLike
 
     import numpy as np
     import torch
@@ -97,6 +98,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
     evaluation: bool = False,
     resume: Literal["state", "replay"] | None = None,
     canary: bool = True,
+    flight_recorder: str | PathLike[str] | None = None,
     **unknown: Any,
 ) -> Loader:
     """Make a data loader resumable.
@@ -137,6 +139,9 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
             place. By default by the state, unless that is known to lose something. States fit either way.
         canary: compare an element after a resume with the one that the state knows, so that a source that goes on
             elsewhere is refused.
+        flight_recorder: a folder for one small file per rank, which says where each process is and is still there
+            after SIGKILL. The next start logs where the one before crashed, and how many steps are trained again;
+            `resumable.flight.read` reads the files. Without it, none are written.
         **unknown: refused, with the option that was meant.
 
     Returns:
@@ -168,6 +173,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         evaluation=evaluation,
         resume=resume,
         canary=canary,
+        flight_recorder=flight_recorder,  # type: ignore[arg-type]  # any path becomes a string
     )
     backend, options = _adapt(source, options)
     return Loader(_fetcher(backend, options), options, source)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypedDict, TypeV
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from os import PathLike
 
     from resumable._checks import Resume
     from resumable._order.plan import Tail
@@ -53,3 +54,4 @@ class Given(TypedDict, total=False):
     evaluation: bool
     resume: Resume | None
     canary: bool
+    flight_recorder: str | PathLike[str] | None

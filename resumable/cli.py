@@ -8,6 +8,7 @@ from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
 from resumable import __version__
+from resumable._flight.command import add_flight
 from resumable.chaos.command import add_chaos
 from resumable.errors import ResumableError
 
@@ -51,5 +52,7 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
 def _make_parser() -> ArgumentParser:
     parser = ArgumentParser(prog="resumable", description="Make training resume at the exact batch.")
     parser.add_argument("--version", action="version", version=f"resumable {__version__}")
-    add_chaos(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    add_chaos(commands)
+    add_flight(commands)
     return parser

@@ -12,12 +12,12 @@ from resumable._loops import check_count, warn_of_no_step_left, warn_of_nothing_
 from resumable._order.cursor import Cursor
 from resumable._order.plan import check_share
 from resumable._order.world import World
+from resumable._recorded import progress_of
 from resumable._shown import ShowsSource
 from resumable._state import agree_on_batch, check_intact, check_same, parse
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.failpoints import notice, point
 from resumable.iteration import BatchIterator, Epoch, EvaluationPass, StepIterator, T_co
-from resumable.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -53,7 +53,7 @@ class Loader(Closes, ShowsSource, Generic[T_co]):
         self._resumed = False  # and the script has not asked since in which epoch
         self._gone_through = 0  # epochs of the run, by a loop over epochs() in this process
         self._loaded_step = 0  # the global step of the state that was loaded last
-        self.progress = Progress(fetcher, options)
+        self.progress = progress_of(fetcher, options)
         if not self.evaluation:
             notice("loader.wrapped")
 

@@ -26,8 +26,9 @@ LAYERS = [
     {"protocols", "_options", "_wrap_types", "_opening"},
     {"_state"},
     {"_fetch"},
+    {"_flight"},
     {"progress", "iteration", "_shown", "_lifecycle"},
-    {"_registry"},
+    {"_registry", "_recorded", "flight"},
     {"loader"},
     {"_wrap"},
     {"backends", "integrations", "checkpoint"},
@@ -38,7 +39,7 @@ LAYERS = [
 ]
 # What users may import. All else has an underscore somewhere in its path, or is inside of one of the packages below.
 PUBLIC = {
-    *("loader", "progress", "iteration", "protocols", "errors", "failpoints", "rng", "cli"),
+    *("loader", "progress", "iteration", "protocols", "errors", "failpoints", "flight", "rng", "cli"),
     *("samplers", "backends", "integrations", "checkpoint", "chaos", "testing"),
 }
 ROOT = Path(__file__).parents[2]

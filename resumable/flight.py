@@ -1,0 +1,12 @@
+"""What the flight recorder wrote: where each rank is, or was when its process died.
+
+loader = resumable.wrap(dataset, batch_size=64, flight_recorder="runs/flight")
+
+for record in resumable.flight.read("runs/flight"):
+    print(record.rank, record.where, record.status)
+"""
+
+from resumable._flight.folder import odd_ones, read
+from resumable._flight.records import FlightRecord
+
+__all__ = ["FlightRecord", "odd_ones", "read"]
