@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
-from resumable._fetch import Owner, Stream
+from resumable._fetch import Changes, Owner, Stream
 from resumable._opening import Opening
 from resumable._order.cursor import Cursor
-from resumable._state import Journal, Mark, Resize, State
+from resumable._state import Mark, State
 from resumable.errors import ConfigurationError, DataError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from resumable._fetch import Fetcher
     from resumable._options import Options
+    from resumable._state import Journal
 
 __all__ = ["Progress"]
 
@@ -43,10 +44,10 @@ class Progress:
         self._fetcher, self._options = fetcher, options
         self._batch_size = options.batch_size or 1
         self._global_batch: int | None = None  # fixed when the stream is first opened, or by a loaded state
-        self._resizes: tuple[Resize, ...] = ()
         self._delivered = self._acknowledged = Mark(Cursor())
         self._in_flight: deque[Mark] = deque()
         self._owner, self._opening = Owner(), Opening(fetcher, options)
+        self._changes = Changes(fetcher.can)
         self._stream: Stream | None = None
         self._opened_at: Mark | None = None
         self._turned: Mark | None = None  # the next epoch's beginning, where peek() has opened that already
@@ -85,7 +86,7 @@ class Progress:
     @property
     def first_global_batch(self) -> int:
         """Samples per step with which the run began."""
-        return self._resizes[0].was if self._resizes else self.global_batch
+        return self._changes.first_global_batch(self.global_batch)
 
     @property
     def following(self) -> Cursor:
@@ -169,7 +170,8 @@ class Progress:
             self._move(self._home)
             return
         self._touch()
-        self._home = self._acknowledged
+        mark = self._acknowledged
+        self._home = mark._replace(source=self._fetcher.begins_with(mark.source))
 
     def share_evaluation(self) -> None:
         """Say that whoever drives this loader puts the scores of all ranks together, so that no log has to warn."""
@@ -262,27 +264,22 @@ class Progress:
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
         """Return a function that makes the state of the place at which the loader stands now."""
-        mark, acknowledged, then = self._mark_now(), self._acknowledged, self._settings()
-        global_batch, resizes = self.global_batch, self._resizes
+        mark, acknowledged, global_batch = self._mark_now(), self._acknowledged, self.global_batch
+        journal = self._changes.journal_at(mark, stays=lambda: self._acknowledged is acknowledged)
 
         def make() -> dict[str, Any]:
-            # What is set at the end of an epoch, after the last batch was counted, belongs to this place, too.
-            settings = self._settings() if self._acknowledged is acknowledged else then
-            return self._state_of(mark, global_batch, Journal(resizes, mark.in_force, settings))
+            here = self._acknowledged is acknowledged
+            now = mark._replace(source=self._fetcher.source_now(mark.source)) if here else mark
+            return self._state_of(now, global_batch, journal())
 
         return make
 
     def load(self, state: State, global_batch: int, *, strict: bool) -> None:
         """Go to the place of a state, with this many samples per step from now on, and with its settings."""
-        self._resizes, cursor = state.journal.resizes, state.mark.cursor
-        if global_batch != state.global_batch:
-            self._resizes += (Resize(cursor.epoch, cursor.position, state.global_batch, global_batch),)
         self._global_batch = global_batch
         self._move(state.mark._replace(strict=strict))
         self._opening.moved("after a loaded state")
-        change = self._fetcher.can.set_settings
-        if change is not None and state.journal.settings is not None:
-            change(state.journal.settings)
+        self._changes.load(state, global_batch)
 
     def go_to(self, cursor: Cursor) -> None:
         """Go to any place of a source that needs no state of its own for that."""
@@ -296,7 +293,7 @@ class Progress:
         live = self._stream is not None and not self._stream.is_ahead and mark is not self._opened_at
         if self._untouched or (self._auto and live):
             return self._here(mark)
-        source = mark.source if self._stream is not None else self._fetcher.source_now(mark.source)
+        source = self._fetcher.source_now(mark.source)
         return mark if source is mark.source else mark._replace(source=source)
 
     def _here(self, mark: Mark) -> Mark:
@@ -336,10 +333,6 @@ class Progress:
         self._stream, self._turned = stream, turned
         return batch
 
-    def _settings(self) -> Mapping[str, Any] | None:
-        tells = self._fetcher.can.settings
-        return None if tells is None else tells()
-
     def _state_of(self, mark: Mark, global_batch: int, journal: Journal) -> dict[str, Any]:
         fetcher = self._fetcher
         state = State(mark, global_batch, self._batch_size, fetcher.fingerprint(), fetcher.unit, journal)
@@ -355,7 +348,7 @@ class Progress:
         self._opened_at = mark
         self._opening.tell(mark, self.global_batch)
         self._owner.opened()
-        self._in_force = self._settings() if mark.in_force is None else mark.in_force
+        self._in_force = self._changes.in_force(mark)
         return Stream(self._fetcher.open(mark._replace(in_force=self._in_force), self.global_batch))
 
     def _close(self) -> None:

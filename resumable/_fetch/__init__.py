@@ -1,9 +1,10 @@
 """Fetchers: how a Loader gets its batches from a backend of each kind."""
 
+from resumable._fetch.changes import Changes
 from resumable._fetch.elements import ElementFetcher
 from resumable._fetch.fetcher import Fetcher
 from resumable._fetch.indexed import IndexedFetcher
 from resumable._fetch.owner import Owner
 from resumable._fetch.stream import Stream
 
-__all__ = ["ElementFetcher", "Fetcher", "IndexedFetcher", "Owner", "Stream"]
+__all__ = ["Changes", "ElementFetcher", "Fetcher", "IndexedFetcher", "Owner", "Stream"]

@@ -133,6 +133,10 @@ class ElementFetcher:
         """Return it as it is: the place of a stream is what was read of it."""
         return source
 
+    def begins_with(self, source: SourceState | None) -> SourceState | None:
+        """Return all of it: it is the place."""
+        return source
+
     def source_state(self, *, asked: bool = True) -> SourceState | None:
         """Return the source's state after the batch that was yielded last; None where it is replayed.
 

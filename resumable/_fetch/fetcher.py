@@ -82,6 +82,10 @@ class Fetcher(Protocol):
         """Return the source state of a mark again, where a user may have changed it while the source stood there."""
         ...
 
+    def begins_with(self, source: SourceState | None) -> SourceState | None:
+        """Return what of a source state each pass of an evaluation begins with."""
+        ...
+
     def source_state(self, *, asked: bool = True) -> SourceState | None:
         """Return the source's own state after the batch that was yielded last, where it has one.
 

@@ -48,7 +48,8 @@ class IndexedFetcher:
         self._randomness, self._options = randomness, options
         self.can = capabilities_of(backend)
         self._order: Order | None = None
-        self._own = None if self.can.own_state is None else Follower(self.can.own_state)
+        own = None if options.evaluation else self.can.own_state
+        self._own = None if own is None else Follower(own)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return kind, identity, length, randomness, sampler and tail; and the rank, where each remembers its own."""
@@ -122,6 +123,9 @@ class IndexedFetcher:
     def source_now(self, source: SourceState | None) -> SourceState | None:
         """Return what the source remembers now, if it stands there."""
         return source if self._own is None else self._own.now(source)
+
+    def begins_with(self, source: SourceState | None) -> None:  # the protocol has it
+        """Return None: an evaluation leaves alone what its dataset remembers, as that may be the training's, too."""
 
     def source_state(self, *, asked: bool = True) -> SourceState | None:  # noqa: ARG002  # the protocol has it
         """Return what the source remembers after the last batch; None where the position says it all."""

@@ -1,23 +1,28 @@
 """What an indexed source remembers from sample to sample, as a dataset with a `state_dict` read in this process.
 
-The place alone does not bring that back, so it goes with the place into the state: as it was after the last batch, or,
-between two epochs, as it is now. A source that stands at a mark by itself is left alone.
+The place alone does not bring that back, so it goes with the place into the state, as it is when the state is taken. It
+is given back when a state is loaded, when a batch fails, and when batches are read again; never because a stream is
+opened where the source stands by itself. So what a user changes in the source meanwhile stays.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
+import warnings
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from resumable._fetch.restoring import given_back
 from resumable._state import AtPlace
+from resumable.errors import PromiseWarning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from resumable._state import SourceState
 
-__all__ = ["Follower", "OwnState", "state_methods"]
+__all__ = ["Follower", "OwnState", "needs_arguments", "own_state", "state_methods"]
 
 OwnState: TypeAlias = "tuple[Callable[[], Any], Callable[[Any], Any]]"
 
@@ -32,8 +37,82 @@ def state_methods(thing: Any) -> OwnState | None:
     return None
 
 
+def needs_arguments(get: Callable[..., Any]) -> bool:
+    """Return whether only a loader of a source's own knows how to ask for its state."""
+    try:
+        inspect.signature(get).bind()
+    except ValueError:  # some functions made in C do not tell
+        return False
+    except TypeError:
+        return True
+    return False
+
+
+def own_state(source: Any, *, unless: str | None, advice: str = "", stacklevel: int) -> OwnState | None:
+    """Return how to get and set what a source remembers, or the ones that torch's own datasets are made of.
+
+    Args:
+        source: has `source[index]`.
+        unless: why it cannot be saved here, whatever it is.
+        advice: what else can be done then.
+        stacklevel: of a warning.
+
+    Warns:
+        PromiseWarning: it remembers something, and that cannot be saved.
+    """
+    holders = list({id(one): one for one in _holders(source)}.values())
+    reasons = {id(one): unless or _cannot(one) for one in holders}
+    for one in holders:
+        if reasons[id(one)]:
+            warnings.warn(
+                f"the dataset {type(one).__qualname__} has a {_getter(one)}() of its own, which is not saved: "
+                f"{reasons[id(one)]}.\nAfter a resume, samples that depend on that state would be other ones. Let "
+                f"__getitem__ depend on the index alone; or save that state yourself{advice}.",
+                PromiseWarning,
+                stacklevel=stacklevel,
+            )
+    pairs = [methods for one in holders if not reasons[id(one)] and (methods := state_methods(one))]
+    return pairs[0] if [source] == holders and pairs else _together(pairs) if pairs else None
+
+
+def _holders(source: Any) -> Iterator[Any]:
+    """Yield the objects with a state that a source is made of."""
+    if _getter(source) is not None:
+        yield source
+    elif type(source).__module__ == "torch.utils.data.dataset":  # Subset, ConcatDataset and the like
+        inner = getattr(source, "datasets", None) or [getattr(source, "dataset", None)]
+        for one in inner.values() if isinstance(inner, dict) else inner:
+            yield from _holders(one)
+
+
+def _getter(source: Any) -> str | None:
+    return next((get for get, _ in _METHODS if callable(getattr(source, get, None))), None)
+
+
+def _cannot(source: Any) -> str | None:
+    methods = state_methods(source)
+    if methods is None:
+        return f"it has no {dict(_METHODS)[_getter(source) or '']}() to give it back"
+    return "it needs arguments" if needs_arguments(methods[0]) else None
+
+
+def _together(pairs: list[OwnState]) -> OwnState:
+    def put(states: Any) -> None:
+        for (_, one), state in zip(pairs, states, strict=True):
+            one(state)
+
+    return lambda: [get() for get, _ in pairs], put
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered(AtPlace):
+    """What a source remembers at a place; another place after each batch that is read."""
+
+    place: object = field(default=None, compare=False, repr=False)
+
+
 class Follower:
-    """Knows what a source remembers at the place where it stands, and what it remembered after the last batch.
+    """Knows what a source remembers, and to which place that belongs.
 
     Args:
         own: get and set it.
@@ -41,45 +120,55 @@ class Follower:
 
     def __init__(self, own: OwnState) -> None:
         self._get, self._set = own
-        self._last: AtPlace | None = None
-        self._stands = True  # nothing was read since
+        self._place = object()
+        self._loaded: SourceState | None = None  # the state that was given back, if nothing was read since
+        self._before: AtPlace | None = None  # the batch that is being read
 
     def state(self) -> AtPlace:
-        """Return what the source remembers now; where a batch has failed since the last one, what it did after that."""
-        if self._stands or self._last is None:
-            self._last = self._taken()
-        return self._last
+        """Return what the source remembers now; while a batch is read, what it did before."""
+        return self._before or _Remembered(copy.deepcopy(self._get()), place=self._place)
 
     def now(self, source: SourceState | None) -> SourceState | None:
-        """Return a state again, as a user may have changed what the source remembers while it stood there."""
-        return self._taken() if self._stands and source is self._last else source
+        """Return a state again, if the source stands there: its user may have changed what it remembers."""
+        return self.state() if self._stands_at(source) else source
 
     def go_to(self, source: SourceState | None) -> None:
-        """Make the source remember what a state says; without one, go on with what it remembers now.
+        """Make the source remember what a state says, unless it stands there.
 
         Raises:
             StateFormatError: it cannot take that back.
         """
-        if not isinstance(source, AtPlace):
-            self._last = self._taken()
-        elif source is not self._last or not self._stands:
-            snapshot, before = copy.deepcopy(source.snapshot), self._taken()
-            try:
-                given_back(lambda: self._set(snapshot), source.snapshot)
-            except Exception:
-                self._set(before.snapshot)  # what was half taken is undone
-                raise
-            self._last = source
-        self._stands = True
+        if isinstance(source, AtPlace) and not self._stands_at(source):
+            self._give_back(source)
+            self._loaded, self._place = source, object()
 
     def follow(self, batches: Iterator[Any]) -> Generator[Any]:
-        """Yield the batches, and keep what the source remembers after each."""
-        self._stands = False
-        for batch in batches:
-            self._last, self._stands = self._taken(), True
-            yield batch
-            self._stands = False
-        self._stands = True  # it ended without another sample
+        """Yield the batches; where one fails, the source remembers what it did before."""
+        try:
+            while True:
+                self._before = self.state()
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+                except BaseException:
+                    self._give_back(self._before)
+                    raise
+                finally:
+                    self._before = None
+                self._loaded, self._place = None, object()
+                yield batch
+        finally:
+            if hasattr(batches, "close"):
+                batches.close()
 
-    def _taken(self) -> AtPlace:
-        return AtPlace(copy.deepcopy(self._get()))
+    def _stands_at(self, source: SourceState | None) -> bool:
+        return source is not None and (source is self._loaded or getattr(source, "place", None) is self._place)
+
+    def _give_back(self, source: AtPlace) -> None:
+        snapshot, before = copy.deepcopy(source.snapshot), copy.deepcopy(self._get())
+        try:
+            given_back(lambda: self._set(snapshot), source.snapshot)
+        except Exception:
+            self._set(before)  # what was half taken is undone
+            raise

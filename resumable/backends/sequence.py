@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from resumable._checks import length_of
-from resumable._fetch.own_state import state_methods
+from resumable._fetch.own_state import own_state
 from resumable._fetch.reader import Reader
 from resumable._naming import name_of
 from resumable.protocols import Capabilities
@@ -18,6 +18,7 @@ from resumable.protocols import Capabilities
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from resumable._fetch.own_state import OwnState
     from resumable._options import Options
     from resumable.protocols import Request
 
@@ -30,7 +31,7 @@ def adapt(source: Any, options: Options) -> tuple[SequenceBackend, Options]:
     """Adapt a sequence."""
     options.refuse("a sequence", shard="The ranks get disjoint samples by their index, whatever the source is.")
     options = options.decided()
-    return SequenceBackend(source, options), options
+    return SequenceBackend(source, options, own_state(source, unless=None, stacklevel=5)), options
 
 
 class SequenceBackend:
@@ -39,15 +40,16 @@ class SequenceBackend:
     Args:
         source: has `source[index]` and `len(source)`.
         options: batch size, transform, collate, randomness and identity.
+        remembers: gets and sets what it remembers from sample to sample.
     """
 
     kind = "sequence"
 
-    def __init__(self, source: Any, options: Options) -> None:
+    def __init__(self, source: Any, options: Options, remembers: OwnState | None = None) -> None:
         self._source = source
         self.length = length_of(source, name_of(source, options.identity))
         self.identity = {"source": options.identity or _describe(source)}
-        self.capabilities = Capabilities(shows={"dataset": source}, own_state=state_methods(source))
+        self.capabilities = Capabilities(shows={"dataset": source}, own_state=remembers)
         plain = options.transform is None and options.collate is None and options.batch_size is not None
         self._gather = plain and _is_array(source)
         samples = source if options.transform is None else _Transformed(source, options.transform)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Sampler, StackDataset, Subset, random_split
 
 import resumable
 from resumable import World
@@ -184,10 +184,105 @@ def test_an_epoch_that_was_left_and_passes_of_an_evaluation(way: Callable[..., A
     resumed.load_state_dict(state)
     assert list(resumed) == following
 
-    evaluation = way(Counting(), evaluation=True)
-    first = list(evaluation)
-    assert next(iter(evaluation)) == first[0]
-    assert list(evaluation) == first
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_evaluation_leaves_alone_what_its_dataset_remembers(way: Callable[..., Any]) -> None:
+    data = Counting()
+    training, evaluation = way(data), way(data, evaluation=True)
+    orders, stages = [], []
+    for epoch in training.epochs(3):
+        stages += [sample[2] for batch in epoch for sample in batch]
+        orders += [[[index for index, *_ in batch] for batch in evaluation]]
+        data.stage += 1
+        orders += [[[index for index, *_ in batch] for batch in evaluation]]
+    assert stages == [0] * 7 + [1] * 7 + [2] * 7
+    assert orders == orders[:1] * 6
+    assert (data.seen, data.stage) == (3 * 3 * 7, 3)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("before", [True, False])
+def test_what_the_loop_changes_counts_with_its_acknowledgement(way: Callable[..., Any], *, before: bool) -> None:
+    def run(loader: Loader[Any], data: Counting) -> tuple[list[Any], list[dict[str, Any]]]:
+        batches, states = [], []
+        for epoch in loader.epochs(_EPOCHS):
+            for batch in epoch:
+                batches.append(batch)
+                data.stage += before
+                loader.ack()
+                data.stage += not before
+                states.append(loader.state_dict())
+        return batches, states
+
+    data = Counting()
+    whole, states = run(way(data, ack="manual"), data)
+    assert whole[-1][-1][2] == 4 * _EPOCHS - 1
+    for number, state in enumerate(states, 1):
+        again = Counting()
+        resumed = way(again, ack="manual")
+        resumed.load_state_dict(state)
+        assert run(resumed, again)[0] == whole[number:]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("ack", ["auto", "manual"])
+def test_what_is_changed_after_a_load_or_a_failure_stays(way: Callable[..., Any], ack: str) -> None:
+    data = Counting()
+    loader = way(data, ack=ack)
+    reading = iter(loader)
+    next(reading)
+    loader.ack() if ack == "manual" else None
+    again = Counting()
+    resumed = way(again, ack=ack)
+    resumed.load_state_dict(loader.state_dict())
+    resumed.progress.set_ack("manual")  # as the Lightning callback does
+    again.stage = 5
+    assert [sample[1:] for sample in next(iter(resumed))] == [(3, 5), (4, 5)]
+
+    data.broken = 4
+    with pytest.raises(SampleError):
+        next(reading)
+    data.broken, data.stage = -1, 7
+    assert [sample[1:] for sample in next(iter(loader))] == [(3, 7), (4, 7)]
+
+
+@pytest.mark.parametrize("wrapper", ["subset", "split", "concat", "stack", "nested"])
+@pytest.mark.parametrize("plain", [False, True])
+def test_datasets_inside_of_those_of_torch_are_found(wrapper: str, *, plain: bool) -> None:
+    def make() -> Any:
+        first, second = Counting(), Counting(5)
+        made: dict[str, Callable[[], Any]] = {
+            "subset": lambda: Subset(first, range(6)),
+            "split": lambda: random_split(first, [5, 2], torch.Generator().manual_seed(0))[0],
+            "concat": lambda: ConcatDataset([first, second, first]),
+            "stack": lambda: StackDataset(one=first, two=[*range(7)]),  # type: ignore[arg-type]  # map-style
+            "nested": lambda: Subset(ConcatDataset([Subset(first, range(3)), second]), range(6)),
+        }
+        data = made[wrapper]()
+        if plain:
+            return resumable.wrap(data, batch_size=2, shuffle=True)
+        return resumable.wrap(DataLoader(data, batch_size=2, shuffle=True, collate_fn=list), randomness="sample")
+
+    loader, whole, states = make(), [], []
+    for epoch in loader.epochs(2):
+        for batch in epoch:
+            whole.append(batch)
+            states.append(loader.state_dict())
+    for number, state in enumerate(states, 1):
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert [batch for epoch in resumed.epochs(2) for batch in epoch] == whole[number:]
+
+
+def test_half_of_a_state_is_named() -> None:
+    class Half(Counting):
+        load_state_dict = None  # type: ignore[assignment]
+
+    with pytest.warns(PromiseWarning, match=r"not saved: it has no load_state_dict\(\) to give it back"):
+        as_loader(Half())
+    with pytest.warns(PromiseWarning, match=r"not saved: it has no load_state_dict\(\) to give it back") as told:
+        resumable.wrap(Half(), batch_size=2)
+    assert told[0].filename == __file__
 
 
 def _in_a_fresh_process(state: dict[str, Any]) -> list[Any]:

@@ -10,15 +10,15 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, It
 
 from resumable._checks import length_of
 from resumable._fetch.lost_buffers import replayed
+from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import Reader
 from resumable._naming import name_of
 from resumable._registry import find_dataset
 from resumable.backends.torch.custom import CustomOrderBackend
 from resumable.backends.torch.indexed import TorchBackend
-from resumable.backends.torch.misuse import own_state, refuse_misuse
+from resumable.backends.torch.misuse import refuse_misuse, remembered
 from resumable.backends.torch.order import Order, find_order, is_plain_batch_sampler, is_torchs_own
 from resumable.backends.torch.stream import TorchStreamBackend
-from resumable.backends.torch.worker_stream import has_state
 from resumable.errors import PromiseWarning, UnsupportedError
 from resumable.protocols import Capabilities
 from resumable.samplers.base import check_length
@@ -42,7 +42,7 @@ def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] 
         options.refuse(
             "a DataLoader over an IterableDataset", sampler=_OWN_ORDER, tail="Give drop_last to the DataLoader."
         )
-        if has_state(loader.dataset):
+        if state_methods(loader.dataset) is not None:
             options = replayed(loader.dataset, type(loader.dataset).__qualname__, options)
         options = options.decided()
         return TorchStreamBackend(loader, options), replace(
@@ -97,7 +97,7 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
         )
     order = None if sampler is None else find_order(sampler, length, options.seed)
     kept = order is None and options.sampler is None
-    remembers = own_state(loader, kept=kept)
+    remembers = remembered(loader, kept=kept)
     if not kept:
         options.refuse("a DataLoader whose samples have an order by index", shard=_DIVIDED)
     reader, options = _reader(loader, options)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
-from resumable._fetch.own_state import state_methods
-from resumable.backends.torch.worker_stream import needs_arguments
-from resumable.errors import PromiseWarning, UnsupportedError
+from resumable._fetch.own_state import own_state
+from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from resumable._fetch.own_state import OwnState
 
-__all__ = ["length_or_none", "own_state", "refuse_misuse"]
+__all__ = ["length_or_none", "refuse_misuse", "remembered"]
 
 
 def refuse_misuse(loader: DataLoader[Any]) -> None:
@@ -36,7 +34,7 @@ def refuse_misuse(loader: DataLoader[Any]) -> None:
         )
 
 
-def own_state(loader: DataLoader[Any], *, kept: bool) -> OwnState | None:
+def remembered(loader: DataLoader[Any], *, kept: bool) -> OwnState | None:
     """Return how to get and set what a map-style dataset remembers, where it has a state that can be saved.
 
     Args:
@@ -46,30 +44,14 @@ def own_state(loader: DataLoader[Any], *, kept: bool) -> OwnState | None:
     Warns:
         PromiseWarning: it has one, and that cannot be saved.
     """
-    dataset = loader.dataset
-    methods = state_methods(dataset)
-    if methods is None:
-        return None
-    reason = (
-        "samples are read by workers, each of which has a copy of it"
-        if loader.num_workers
-        else "it needs arguments"
-        if needs_arguments(methods[0])
-        else "the DataLoader keeps the order of a sampler of your own"
-        if kept
-        else None
+    if loader.num_workers:
+        reason = "samples are read by workers, each of which has a copy of it"
+        return own_state(
+            loader.dataset, unless=reason, advice=", or read without workers (num_workers=0)", stacklevel=7
+        )
+    return own_state(
+        loader.dataset, unless="the DataLoader keeps the order of a sampler of your own" if kept else None, stacklevel=7
     )
-    if reason is None:
-        return methods
-    warnings.warn(
-        f"the dataset {type(dataset).__qualname__} has a {methods[0].__name__}() of its own, which is not saved: "
-        f"{reason}.\nAfter a resume, samples that depend on that state would be other ones. Let __getitem__ depend on "
-        "the index alone; or save that state yourself"
-        f"{', or read without workers (num_workers=0)' if loader.num_workers else ''}.",
-        PromiseWarning,
-        stacklevel=6,
-    )
-    return None
 
 
 def length_or_none(loader: DataLoader[Any]) -> int | None:

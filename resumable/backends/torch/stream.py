@@ -9,18 +9,18 @@ with its canary: the one that its state announced, or the last one that is dropp
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from resumable._fetch.own_state import needs_arguments, state_methods
 from resumable._naming import name_of
 from resumable.backends.torch.engine import Engine, WorkerSetup
 from resumable.backends.torch.indexed import shown
 from resumable.backends.torch.misuse import length_or_none
 from resumable.backends.torch.worker_states import StreamPlan, WorkerState, lenient
-from resumable.backends.torch.worker_stream import WorkerStream, has_state, needs_arguments
+from resumable.backends.torch.worker_stream import WorkerStream, state_of
 from resumable.errors import StateMismatchWarning, UnsupportedError
 from resumable.protocols import Capabilities
 
@@ -53,8 +53,9 @@ class TorchStreamBackend:
         self._loader, self._options = loader, options
         self._workers = max(loader.num_workers, 1)
         self._keeps = loader.num_workers == 0 or loader.persistent_workers  # the dataset lives on between epochs
-        self._stateful = has_state(loader.dataset) and options.resume != "replay"
-        if self._stateful and needs_arguments(loader.dataset.state_dict):  # type: ignore[attr-defined]  # it has a state
+        methods = state_methods(loader.dataset)
+        self._stateful = methods is not None and options.resume != "replay"
+        if self._stateful and methods is not None and needs_arguments(methods[0]):
             raise _no_loader_of_its_own(type(loader.dataset).__qualname__)
         self._batches: _Batches | None = None
         self._rotated = False
@@ -228,7 +229,7 @@ def _between(state: dict[str, Any]) -> dict[str, Any]:
 def _of_fresh(dataset: Any) -> Any:
     """Return the snapshot of a dataset in this process before its first epoch."""
     try:
-        state = copy.deepcopy(dataset.state_dict())
+        state = state_of(dataset)
     except Exception:  # noqa: BLE001  # of whatever type: some have no state before their first iter()
         return None
     return {"next": 0, "workers": [WorkerState(state=state).as_dict()]}

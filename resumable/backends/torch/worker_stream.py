@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,8 +10,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from resumable._fetch.canaries import differs_ahead, gone_elsewhere, read_otherwise, skip_and_compare
 from resumable._fetch.keyed_draws import KeyedDraws
+from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import no_end
-from resumable._fetch.restoring import given_back
+from resumable._fetch.restoring import given_back, without_state
 from resumable._randomness.keys import SampleKeys, isolated, reseed
 from resumable._state import Canary
 from resumable.backends.torch.epochs import EpochTeller, keep_own_epochs
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from resumable._options import Options
     from resumable.backends.torch.worker_states import StreamPlan
 
-__all__ = ["Item", "WorkerStream", "has_state", "needs_arguments"]
+__all__ = ["Item", "WorkerStream", "state_of"]
 
 _STREAM = 2
 
@@ -206,7 +206,7 @@ class _WorkerEpoch:
     def _load_iterator(self) -> None:
         if self._state.iterator is None:
             return
-        if not has_state(self._iterator):
+        if state_methods(self._iterator) is None:
             raise StateMismatchError(
                 f"the state has one of the iterator of {self._name()}, and that has none to put it into.\n"
                 "  in the checkpoint: a state of the iterator\n"
@@ -228,9 +228,8 @@ class _WorkerEpoch:
         """Return the state of the dataset, and of its iterator where that is another object with a state."""
         if self._stream.replays:
             return None, None
-        state = copy.deepcopy(self._dataset.state_dict()) if has_state(self._dataset) else None
-        apart = self._iterator is not self._dataset and has_state(self._iterator)
-        return state, copy.deepcopy(self._iterator.state_dict()) if apart else None
+        apart = self._iterator is not self._dataset
+        return state_of(self._dataset), state_of(self._iterator) if apart else None
 
     def _tell_epoch(self) -> None:
         self._stream.tell_epoch(self._epoch)
@@ -283,20 +282,13 @@ class _WorkerEpoch:
 
 
 def _give_back(thing: Any, state: Any) -> None:
-    given_back(lambda: thing.load_state_dict(copy.deepcopy(state)), state)
+    methods = state_methods(thing)
+    if methods is None:
+        raise without_state(f"the dataset {type(thing).__qualname__}")
+    given_back(lambda: methods[1](copy.deepcopy(state)), state)
 
 
-def has_state(thing: Any) -> bool:
-    """Return whether a dataset or an iterator has a state of its own."""
-    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
-
-
-def needs_arguments(get: Callable[..., Any]) -> bool:
-    """Return whether only a loader of a dataset's own knows how to ask for its state."""
-    try:
-        inspect.signature(get).bind()
-    except ValueError:  # some functions made in C do not tell
-        return False
-    except TypeError:
-        return True
-    return False
+def state_of(thing: Any) -> Any:
+    """Return a copy of the state of a dataset or an iterator, or None where it has none."""
+    methods = state_methods(thing)
+    return None if methods is None else copy.deepcopy(methods[0]())
