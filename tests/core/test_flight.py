@@ -84,6 +84,7 @@ def test_every_moment_has_its_phase(ack: str, tmp_path: Path) -> None:
                 loader.ack()
             assert loader.state_dict()["global_step"] == record_of(tmp_path).saved
             assert place(tmp_path) == ("state", epoch, step, 4 * epoch + step)
+            assert record_of(tmp_path).delivered == 4 * epoch + step + 1
         assert place(tmp_path) == ("between", epoch, 4, 4 * epoch + 4)
         loader.state_dict()
         assert place(tmp_path)[0] == "between"
