@@ -29,7 +29,13 @@ from resumable._fetch.keyed_draws import OPENING
 from resumable._randomness.keys import SampleKeys
 from resumable.checkpoint import CheckpointStore
 from resumable.checkpoint.marker import MARKER
-from resumable.errors import ConfigurationError, CorruptCheckpointError, CorruptCheckpointWarning, ResumableError
+from resumable.errors import (
+    ConfigurationError,
+    CorruptCheckpointError,
+    CorruptCheckpointWarning,
+    ResumableError,
+    StepOrderWarning,
+)
 from resumable.samplers import Shuffle
 
 if TYPE_CHECKING:
@@ -856,7 +862,9 @@ class Storage:
         step, content, saved = len(job.weights), job.content(), job.model.saved()
         failpoints.watch(fault)
         try:
-            self.store.save(step, content)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", StepOrderWarning)  # jobs are rolled back on purpose
+                self.store.save(step, content)
         except BaseException:
             if fault is None or not fault.fired:
                 raise

@@ -71,6 +71,9 @@ for epoch in loader.epochs(3):
     assert_type(epoch, Epoch[str])
     for batch in epoch:
         assert_type(batch, str)
+for batch in loader.steps(3):
+    assert_type(batch, str)
+assert_type(loader.global_step, int)
 
 undecided: Loader = loader  # as code has it that was written before a Loader had a parameter
 assert_type(loader.state_dict(), dict[str, Any])
