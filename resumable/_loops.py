@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import inspect
 import opcode
+import operator
 import re
 import warnings
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from resumable.errors import LoopWarning, UnsupportedError
+from resumable.errors import ConfigurationError, LoopWarning, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,6 +78,21 @@ def refuse_unpacking(frame: FrameType | None, number: int) -> None:
             "Its first batches would be taken for inputs and targets. loader.epochs(n) gives epochs: loop by "
             "`for epoch in loader.epochs(n):` and, inside of it, `for x, y in epoch:`."
         )
+
+
+def check_acknowledged(batches: object) -> int:
+    """Return how many batches `ack` was given.
+
+    Raises:
+        ConfigurationError: it was given something else, such as the batch.
+    """
+    try:
+        return operator.index(batches)  # type: ignore[arg-type]  # that is the question
+    except TypeError:
+        raise ConfigurationError(
+            f"ack() was given a {type(batches).__name__}, but it takes how many batches were trained on.\n"
+            "None was acknowledged. Call ack() after each optimizer step, or ack(2) for two."
+        ) from None
 
 
 def warn_of_nothing_left(total: int) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from resumable._fetch import Fetcher
     from resumable._options import Options
-    from resumable._state import State
+    from resumable._state import Mark, State
 
 __all__ = ["progress_of"]
 
@@ -42,8 +42,8 @@ class _Recorded(Progress):
         self._recorder.state_taken(self._acknowledged.global_step)
         return make
 
-    def load(self, state: State, global_batch: int, *, strict: bool) -> None:
-        super().load(state, global_batch, strict=strict)
+    def load(self, state: State, mark: Mark, global_batch: int) -> None:
+        super().load(state, mark, global_batch)
         self._recorder.begin(self._delivered, global_batch, loaded=True)
 
     def _next(self, epoch: int) -> Any:

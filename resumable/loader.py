@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from resumable._fetch import IndexedFetcher
 from resumable._lifecycle import Closes
-from resumable._loops import check_count, warn_of_no_step_left, warn_of_nothing_left
+from resumable._loops import check_acknowledged, check_count, warn_of_no_step_left, warn_of_nothing_left
 from resumable._order.cursor import Cursor
 from resumable._order.plan import check_share
 from resumable._order.world import World
@@ -246,7 +246,7 @@ class Loader(Closes, ShowsSource, Generic[T_co]):
         Raises:
             ConfigurationError: the loader acknowledges by itself, or fewer batches are waiting.
         """
-        self.progress.acknowledge(batches)
+        self.progress.acknowledge(check_acknowledged(batches))
         point("loader.acked", self)
 
     def seek(self, *, epoch: int, step: int = 0) -> None:
@@ -348,8 +348,8 @@ class Loader(Closes, ShowsSource, Generic[T_co]):
         if strict:
             self._fetcher.check(state, global_batch)
         check_intact(state)
-        self._fetcher.adopt(state)
-        self.progress.load(state, global_batch, strict=strict)
+        mark = self._fetcher.adopt(state, global_batch)
+        self.progress.load(state, mark._replace(strict=strict), global_batch)
         self._resumed, self._gone_through, self._loaded_step = True, 0, self.global_step
         point("loader.loaded", self)
 

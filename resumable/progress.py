@@ -274,10 +274,10 @@ class Progress:
 
         return make
 
-    def load(self, state: State, global_batch: int, *, strict: bool) -> None:
-        """Go to the place of a state, with this many samples per step from now on, and with its settings."""
+    def load(self, state: State, mark: Mark, global_batch: int) -> None:
+        """Go to the place of a state in this run, with so many samples per step from now on, and with its settings."""
         self._global_batch = global_batch
-        self._move(state.mark._replace(strict=strict))
+        self._move(mark)
         self._opening.moved("after a loaded state")
         self._changes.load(state, global_batch)
 

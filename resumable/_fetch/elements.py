@@ -108,8 +108,9 @@ class ElementFetcher:
     def check(self, state: State, global_batch: int) -> None:
         """Refuse nothing: what the source gives at the place is compared when it is there."""
 
-    def adopt(self, state: State) -> None:
+    def adopt(self, state: State, global_batch: int) -> Mark:  # noqa: ARG002  # the protocol has it
         """Take over nothing: the source goes to the place when it is opened."""
+        return state.mark
 
     def plan(self, global_batch: int) -> Plan | None:
         """Return the plan of the epochs where the source knows its length; what ends an epoch is the source."""

@@ -50,8 +50,8 @@ class Fetcher(Protocol):
         """
         ...
 
-    def adopt(self, state: State) -> None:
-        """Take over what of a state is not its place, before the stream is opened there."""
+    def adopt(self, state: State, global_batch: int) -> Mark:
+        """Take over what of a state is not its place, and return its place in this run."""
         ...
 
     def plan(self, global_batch: int) -> Plan | None:

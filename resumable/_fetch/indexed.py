@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.order import Order
 from resumable._fetch.own_state import Follower
+from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share
 from resumable._order.world import World
 from resumable._state import check_position, check_remembered
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resumable._options import Options
-    from resumable._order.cursor import Cursor
     from resumable._order.plan import Plan, Tail
     from resumable._randomness.keys import Randomness
     from resumable._state import Mark, SourceState, State
@@ -90,19 +90,29 @@ class IndexedFetcher:
         check_position(state, self.plan(global_batch))
         check_remembered(state.mark.source, takes=self._own is not None)
 
-    def adopt(self, state: State) -> None:
-        """Go on with the tail of an earlier version, and with what the source remembered."""
+    def adopt(self, state: State, global_batch: int) -> Mark:
+        """Go on with the tail of an earlier version, and with what the source remembered.
+
+        An epoch that was over stays so, also where it has more samples for this number of ranks.
+        """
         if self._own is not None:
             self._own.go_to(state.mark.source)
         tail = state.fingerprint["tail"]
         if self._keeps_tail(tail):
             self._tail = tail
             del self._fingerprint
+        cursor, plan = state.mark.cursor, self._schedule(global_batch, self.world().size)
+        if self._schedule(state.global_batch, state.world_size).finished(cursor) and not plan.finished(cursor):
+            return state.mark._replace(cursor=Cursor(cursor.epoch, plan.end, cursor.step))
+        return state.mark
 
     def plan(self, global_batch: int) -> Plan:
         """Return how the epochs are cut into batches."""
-        ranks = self.world().size if self._tail in {"pad_ranks", "drop_ranks"} else 1
-        return Schedule(self._sampler.length, global_batch, self._tail, ranks)
+        return self._schedule(global_batch, self.world().size)
+
+    def _schedule(self, global_batch: int, ranks: int) -> Schedule:
+        by_ranks = self._tail in {"pad_ranks", "drop_ranks"}
+        return Schedule(self._sampler.length, global_batch, self._tail, ranks if by_ranks else 1)
 
     def finished(self, cursor: Cursor, global_batch: int) -> bool:
         """Return whether no batch of the cursor's epoch is left."""

@@ -98,6 +98,7 @@ class State:
         unit: what a position counts.
         journal: what was changed in the middle of the run.
         intact: nothing was changed since it was saved, as far as its digest tells.
+        world_size: number of ranks when it was taken.
     """
 
     mark: Mark
@@ -107,6 +108,7 @@ class State:
     unit: str = "sample"
     journal: Journal = field(default_factory=Journal)
     intact: bool = True
+    world_size: int = 1
 
     def as_dict(self, world_size: int, can: Capabilities) -> dict[str, Any]:
         """Return the state as fresh plain values.
@@ -201,7 +203,8 @@ def _read(values: Mapping[str, Any], can: Capabilities) -> State:
     journal = Journal.parse(values["journal"], cursor)
     canary, in_force = _canary(values["canary"]), journal.in_force
     mark = Mark(cursor, state, numbers["global_step"], numbers["samples_seen"], canary, in_force=in_force)
-    return State(mark, numbers["global_batch"], numbers["batch_size"], fingerprint, values["unit"], journal, intact)
+    batches = numbers["global_batch"], numbers["batch_size"]
+    return State(mark, *batches, fingerprint, values["unit"], journal, intact, numbers["world_size"])
 
 
 def _count(name: str, number: Any, least: int) -> int:

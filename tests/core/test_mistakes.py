@@ -6,6 +6,7 @@ import copy
 import pickle
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
@@ -13,6 +14,7 @@ from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset,
 import resumable
 from resumable.errors import (
     CheckpointError,
+    ConfigurationError,
     DataError,
     PromiseWarning,
     StateFormatError,
@@ -346,3 +348,13 @@ def test_a_step_that_a_source_without_a_length_does_not_have(epoch: int) -> None
         next(iter(loader))
     loader.seek(epoch=epoch, step=4)
     assert next(iter(loader)) == 4
+
+
+def test_a_batch_is_no_number_of_batches() -> None:
+    loader = resumable.wrap(DataLoader(DATASET, batch_size=2), ack="manual")
+    batch: Any = next(iter(loader))
+    with pytest.raises(ConfigurationError, match=r"ack\(\) was given a Tensor.*\n.*Call ack\(\) after each"):
+        loader.ack(batch)
+    one: Any = np.int64(1)
+    loader.ack(one)
+    assert loader.acknowledged.step == 1
