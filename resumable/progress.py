@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from resumable._fetch import Owner, Stream
 from resumable._order.cursor import Cursor
 from resumable._state import Journal, Mark, Resize, State
+from resumable._stats import Stopwatch
 from resumable.errors import ConfigurationError, DataError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Progress:
         self._untouched = True  # nothing was opened or loaded yet
         self._auto = options.ack == "auto"
         self.moves = 0
+        self.stopwatch = Stopwatch()
 
     @property
     def delivered(self) -> Cursor:
@@ -93,6 +95,7 @@ class Progress:
 
     def begin(self) -> int:
         """Go back to after the last acknowledged batch, and return the number of the epoch."""
+        self.stopwatch.begin_loop()
         if self._in_flight:
             self._rewind()
         return self._acknowledged.cursor.epoch
@@ -105,8 +108,16 @@ class Progress:
             UnsupportedError: another thread is at it, or the stream was opened in another process.
         """
         self._owner.enter()
+        before, watch = self._delivered.cursor, self.stopwatch
+        watch.start()
         try:
-            return self._next(epoch)
+            batch = self._next(epoch)
+        except BaseException:
+            watch.stopped(before)
+            raise
+        else:
+            watch.delivered(before, self._delivered.cursor)
+            return batch
         finally:
             self._owner.leave()
 
@@ -139,8 +150,16 @@ class Progress:
             DataError: there is no batch.
         """
         self._owner.enter()
+        watch = self.stopwatch
+        watch.start()
         try:
-            return self._peek()
+            batch = self._peek()
+        except BaseException:
+            watch.stopped(self._delivered.cursor)
+            raise
+        else:
+            watch.looked((self._turned or self._delivered).cursor)
+            return batch
         finally:
             self._owner.leave()
 
@@ -323,6 +342,7 @@ class Progress:
         self._stream = self._opened(self._delivered)
 
     def _opened(self, mark: Mark) -> Stream:
+        self.stopwatch.opens()
         self._opened_at = mark
         self._owner.opened()
         self._in_force = self._settings() if mark.in_force is None else mark.in_force
