@@ -47,6 +47,7 @@ class Options:
     evaluation: bool = False
     resume: Resume | None = None
     canary: bool = True
+    stall_after: float | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):

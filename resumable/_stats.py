@@ -101,10 +101,11 @@ class Stopwatch:
         """End a wait with a batch that was looked at: the loop will get it at once."""
         self._end(at, found=True)
 
-    def stopped(self, at: Cursor) -> None:
-        """End a wait without a batch: at the end of the epoch, or with an error."""
-        self._end(at, found=False)
-        self._last = None
+    def stop(self, at: Cursor) -> None:
+        """End a wait that brought no batch, if there is one still: at the end of the epoch, or with an error."""
+        if self.since is not None:
+            self._end(at, found=False)
+            self._last = None
 
     def stats(self, epoch: int | None = None) -> LoaderStats:
         """Return the sums of one epoch, or of all."""

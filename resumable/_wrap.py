@@ -97,6 +97,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
     evaluation: bool = False,
     resume: Literal["state", "replay"] | None = None,
     canary: bool = True,
+    stall_after: float | None = None,
     **unknown: Any,
 ) -> Loader:
     """Make a data loader resumable.
@@ -137,6 +138,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
             place. By default by the state, unless that is known to lose something. States fit either way.
         canary: compare an element after a resume with the one that the state knows, so that a source that goes on
             elsewhere is refused.
+        stall_after: log where `next()` waits for longer than so many seconds, with the batch, the worker and its stack.
         **unknown: refused, with the option that was meant.
 
     Returns:
@@ -168,6 +170,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         evaluation=evaluation,
         resume=resume,
         canary=canary,
+        stall_after=stall_after,
     )
     backend, options = _adapt(source, options)
     return Loader(_fetcher(backend, options), options, source)

@@ -53,3 +53,4 @@ class Given(TypedDict, total=False):
     evaluation: bool
     resume: Resume | None
     canary: bool
+    stall_after: float | None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
-from resumable._fetch import Owner, Stream
+from resumable._fetch import Owner, Stream, stalls
 from resumable._order.cursor import Cursor
 from resumable._state import Journal, Mark, Resize, State
 from resumable._stats import Stopwatch
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from resumable._fetch import Fetcher
+    from resumable._fetch.stalls import Awaited
     from resumable._options import Options
 
 __all__ = ["Progress"]
@@ -112,13 +113,10 @@ class Progress:
         watch.start()
         try:
             batch = self._next(epoch)
-        except BaseException:
-            watch.stopped(before)
-            raise
-        else:
             watch.delivered(before, self._delivered.cursor)
             return batch
         finally:
+            watch.stop(before)
             self._owner.leave()
 
     def _next(self, epoch: int) -> Any:
@@ -150,17 +148,13 @@ class Progress:
             DataError: there is no batch.
         """
         self._owner.enter()
-        watch = self.stopwatch
-        watch.start()
+        self.stopwatch.start()
         try:
             batch = self._peek()
-        except BaseException:
-            watch.stopped(self._delivered.cursor)
-            raise
-        else:
-            watch.looked((self._turned or self._delivered).cursor)
+            self.stopwatch.looked((self._turned or self._delivered).cursor)
             return batch
         finally:
+            self.stopwatch.stop(self._delivered.cursor)
             self._owner.leave()
 
     def _peek(self) -> Any:
@@ -346,7 +340,13 @@ class Progress:
         self._opened_at = mark
         self._owner.opened()
         self._in_force = self._settings() if mark.in_force is None else mark.in_force
-        return Stream(self._fetcher.open(mark._replace(in_force=self._in_force), self.global_batch))
+        stream = Stream(self._fetcher.open(mark._replace(in_force=self._in_force), self.global_batch))
+        if self._options.stall_after is not None:
+            stalls.follow(stream, self.stopwatch, self._options.stall_after, self._awaited)
+        return stream
+
+    def _awaited(self) -> Awaited:
+        return stalls.awaited(self._fetcher, self._delivered.cursor, self.global_batch, self._owner.reader)
 
     def _close(self) -> None:
         self._turned = None

@@ -35,6 +35,11 @@ class Owner:
         self._process = 0
         self._reader = 0
 
+    @property
+    def reader(self) -> int:
+        """The thread that reads now, or did so last."""
+        return self._reader
+
     def opened(self) -> None:
         """Note in which process a stream is opened."""
         self._process = _process[0]
