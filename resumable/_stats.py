@@ -63,7 +63,7 @@ class _Tally:
 
 
 class Stopwatch:
-    """Measures waits. It reads the clock twice per batch, and costs about half a microsecond.
+    """Measures waits. It reads the clock twice per batch, and costs below a microsecond.
 
     Attributes:
         since: when the wait began that is under way, by `time.perf_counter`; None while the loop is busy.
