@@ -20,6 +20,7 @@ from resumable._options import Options
 from resumable._order.cursor import Cursor
 from resumable._order.world import World
 from resumable._registry import register
+from resumable._stats import LoaderStats
 from resumable._version import __version__
 from resumable._wrap import wrap
 from resumable.errors import ResumableError
@@ -40,6 +41,7 @@ __all__ = [
     "Epoch",
     "IndexedBackend",
     "Loader",
+    "LoaderStats",
     "Options",
     "ReplayBackend",
     "Request",

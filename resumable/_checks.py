@@ -124,6 +124,8 @@ _FLAGS = {
     "canary": "True compares an element after a resume with the one that the state knows, False does not.",
 }
 
+_LONGEST = 1e6  # seconds; what waits for a lock takes no more than some centuries
+
 _FUNCTIONS = {"transform": "a function of a sample", "collate": "a function of a list of samples"}
 
 
@@ -170,6 +172,16 @@ def _check_identity(name: str, value: Any) -> str:
     return str(value)
 
 
+def _check_seconds(name: str, value: Any) -> float:
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not number or not 0 < value < _LONGEST:
+        raise ConfigurationError(
+            f"{name} must be a number of seconds above 0, but it is {value!r}.\n"
+            "It is the time after which a wait for a batch is logged. Use for instance 60, or None for never."
+        )
+    return float(value)
+
+
 def _check_sampler(name: str, value: Any) -> Any:
     if isinstance(value, type) or not isinstance(value, Sampler):
         raise ConfigurationError(
@@ -205,6 +217,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "seed": lambda _, value: check_seed(value),
     "sampler": _check_sampler,
     "identity": _check_identity,
+    "stall_after": _check_seconds,
     "world": _check_world,
     "flight_recorder": _check_folder,
     **dict.fromkeys(_CHOICES, _check_choice),

@@ -48,6 +48,7 @@ class Options:
     resume: Resume | None = None
     canary: bool = True
     flight_recorder: str | None = None
+    stall_after: float | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):

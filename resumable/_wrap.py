@@ -99,6 +99,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
     resume: Literal["state", "replay"] | None = None,
     canary: bool = True,
     flight_recorder: str | PathLike[str] | None = None,
+    stall_after: float | None = None,
     **unknown: Any,
 ) -> Loader:
     """Make a data loader resumable.
@@ -142,6 +143,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         flight_recorder: a folder for one small file per rank, which says where each process is and is still there
             after SIGKILL. The next start logs where the one before crashed, and how many steps are trained again;
             `resumable.flight.read` reads the files. Without it, none are written.
+        stall_after: log where `next()` waits for longer than so many seconds, with the batch, the worker and its stack.
         **unknown: refused, with the option that was meant.
 
     Returns:
@@ -174,6 +176,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         resume=resume,
         canary=canary,
         flight_recorder=flight_recorder,  # type: ignore[arg-type]  # any path becomes a string
+        stall_after=stall_after,
     )
     backend, options = _adapt(source, options)
     return Loader(_fetcher(backend, options), options, source)

@@ -55,3 +55,4 @@ class Given(TypedDict, total=False):
     resume: Resume | None
     canary: bool
     flight_recorder: str | PathLike[str] | None
+    stall_after: float | None

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from resumable._fetch import Fetcher
     from resumable._options import Options
+    from resumable._stats import LoaderStats
 
 __all__ = ["Loader"]
 
@@ -308,6 +309,17 @@ class Loader(Closes, ShowsSource, Generic[T_co]):
             )
         world = World() if rank is None else World(rank, self._fetcher.world().size)
         return self._fetcher.sample_indices(cursor, plan, world)
+
+    def stats(self, epoch: int | None = None) -> LoaderStats:
+        """Return how long loops over this loader waited for their batches, and how long they were busy with them.
+
+        They count the time of this process: a state does not have them, and `load_state_dict` and `seek` leave them as
+        they are, so that a batch that is delivered twice counts twice.
+
+        Args:
+            epoch: of this epoch only; None for all.
+        """
+        return self.progress.stopwatch.stats(epoch)
 
     # ------------------------------------------------------------------ the state
 

@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
-from resumable._fetch import Changes, Owner, Stream
+from resumable._fetch import Changes, Owner, Stream, stalls
 from resumable._opening import Opening
 from resumable._order.cursor import Cursor
+from resumable._peeking import Peeks
 from resumable._state import Mark, State
-from resumable.errors import ConfigurationError, DataError, UnsupportedError
+from resumable._stats import Stopwatch
+from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from resumable._fetch import Fetcher
+    from resumable._fetch.stalls import Awaited
     from resumable._options import Options
     from resumable._state import Journal
 
@@ -28,7 +31,7 @@ __all__ = ["Progress"]
 _copies: list[Stream] = []  # that a fork has made of open streams, kept so that nothing in them ends
 
 
-class Progress:
+class Progress(Peeks):
     """The place of a loader, which all of its iterators share, and the stream that is open there.
 
     Args:
@@ -57,6 +60,7 @@ class Progress:
         self._untouched = True  # nothing was opened or loaded yet
         self._auto = options.ack == "auto"
         self.moves = 0
+        self.stopwatch = Stopwatch()
 
     @property
     def delivered(self) -> Cursor:
@@ -100,6 +104,7 @@ class Progress:
 
     def begin(self) -> int:
         """Go back to after the last acknowledged batch, and return the number of the epoch."""
+        self.stopwatch.begin_loop()
         if self._in_flight:
             self._rewind()
         return self._acknowledged.cursor.epoch
@@ -112,9 +117,14 @@ class Progress:
             UnsupportedError: another thread is at it, or the stream was opened in another process.
         """
         self._owner.enter()
+        before, watch = self._delivered.cursor, self.stopwatch
+        watch.start()
         try:
-            return self._next(epoch)
+            batch = self._next(epoch)
+            watch.delivered(before, self._delivered.cursor)
+            return batch
         finally:
+            watch.stop(before)
             self._owner.leave()
 
     def _next(self, epoch: int) -> Any:
@@ -137,32 +147,6 @@ class Progress:
             self._close()
             raise
         return batch
-
-    def peek(self) -> Any:
-        """Return the batch that is delivered next, and move nothing; after an epoch's last one, the next epoch's first.
-
-        Raises:
-            UnsupportedError: the epoch is over, and some of its batches are not acknowledged; or as in `next_batch`.
-            DataError: there is no batch.
-        """
-        self._owner.enter()
-        try:
-            return self._peek()
-        finally:
-            self._owner.leave()
-
-    def _peek(self) -> Any:
-        if self._stream is None or not self._stream.is_ahead:
-            if self._auto and self._stream is not None:
-                self._stand_at(self._mark_now())  # the source is about to be ahead of it
-            try:
-                return self._look()
-            except StopIteration:
-                return self._look_past_end()
-            except BaseException:
-                self._close()
-                raise
-        return self._stream.peek()
 
     def begin_again(self) -> None:
         """Go to where the first call of this was: to the beginning of each pass of an evaluation."""
@@ -306,33 +290,6 @@ class Progress:
             self._untouched = False
             self._stand_at(self._here(self._acknowledged))
 
-    def _look(self) -> Any:
-        if self._stream is None:
-            self._open()
-        assert self._stream is not None
-        return self._stream.peek()
-
-    def _look_past_end(self) -> Any:
-        """Open the next epoch, and stay where the loader stands."""
-        if self._in_flight:
-            raise UnsupportedError(
-                f"peek() was called after the last batch of epoch {self.delivered.epoch}, of which {self.in_flight} "
-                "batches are not acknowledged.\nA new loop would be given those again, so which one is next cannot be "
-                "said. Call ack() first."
-            )
-        self._close()
-        turned = self._after_epoch()
-        stream = self._opened(turned)
-        try:
-            batch = stream.peek()
-        except StopIteration:
-            raise DataError(
-                "peek() was called, but there is no batch to look at: the source gave none.\n"
-                "A loop over it would be empty. Look whether the data is where it should be."
-            ) from None
-        self._stream, self._turned = stream, turned
-        return batch
-
     def _state_of(self, mark: Mark, global_batch: int, journal: Journal) -> dict[str, Any]:
         fetcher = self._fetcher
         state = State(mark, global_batch, self._batch_size, fetcher.fingerprint(), fetcher.unit, journal)
@@ -345,11 +302,18 @@ class Progress:
         self._stream = self._opened(self._delivered)
 
     def _opened(self, mark: Mark) -> Stream:
+        self.stopwatch.opens()
         self._opened_at = mark
         self._opening.tell(mark, self.global_batch)
         self._owner.opened()
         self._in_force = self._changes.in_force(mark)
-        return Stream(self._fetcher.open(mark._replace(in_force=self._in_force), self.global_batch))
+        stream = Stream(self._fetcher.open(mark._replace(in_force=self._in_force), self.global_batch))
+        if self._options.stall_after is not None:
+            stalls.follow(stream, self.stopwatch, self._options.stall_after, self._awaited)
+        return stream
+
+    def _awaited(self) -> Awaited:
+        return stalls.awaited(self._fetcher, self._delivered.cursor, self.global_batch, self._owner.reader)
 
     def _close(self) -> None:
         self._turned = None

@@ -53,6 +53,11 @@ class Owner:
         self._process = self._opener = 0
         self._reader = 0
 
+    @property
+    def reader(self) -> int:
+        """The thread that reads now, or did so last."""
+        return self._reader
+
     def opened(self) -> None:
         """Note in which process a stream is opened."""
         self._process = self._opener = _process[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.closing import close
+from resumable._fetch.stalls import leave
 from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -67,4 +68,5 @@ class Stream:
 
     def close(self) -> None:
         """Close the source, which may wait for its threads and workers."""
+        leave(self)
         close(self._batches)  # type: ignore[arg-type]  # fetchers are generators

@@ -10,10 +10,12 @@ import os
 import pickle
 from contextlib import suppress
 from itertools import chain
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 from resumable._fetch.order import Order
+from resumable._fetch.stalls import answers_awaited
 from resumable.errors import BackendError, WorkerError
 from resumable.protocols import Request
 
@@ -175,11 +177,15 @@ class Workers:
             answers = self._start(loader, requests, seed)
             while True:
                 healthy = False
+                thread = get_ident()
+                answers_awaited[thread] = answers
                 try:
                     answer = next(answers)
                 except StopIteration:
                     healthy = True
                     return
+                finally:
+                    answers_awaited.pop(thread, None)
                 healthy = True
                 yield answer
         finally:

@@ -353,7 +353,7 @@ def test_a_step_that_a_source_without_a_length_does_not_have(epoch: int) -> None
 def test_a_batch_is_no_number_of_batches() -> None:
     loader = resumable.wrap(DataLoader(DATASET, batch_size=2), ack="manual")
     batch: Any = next(iter(loader))
-    with pytest.raises(ConfigurationError, match=r"ack\(\) was given a Tensor.*\n.*Call ack\(\) after each"):
+    with pytest.raises(ConfigurationError, match=r"ack\(\) was given a list.*\n.*Call ack\(\) after each"):
         loader.ack(batch)
     one: Any = np.int64(1)
     loader.ack(one)

@@ -44,7 +44,7 @@ class CustomOrderBackend:
     kind = "torch-map-own-order"
 
     def __init__(self, loader: DataLoader[Any], reader: Reader, options: Options) -> None:
-        self._engine = make_engine(loader, reader)
+        self._engine = make_engine(loader, reader, options)
         self._order = UserOrder(loader, options)
         self._options = options
         self._batches: _Batches | None = None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import get_worker_info
 
+from resumable._fetch.stalls import answer
 from resumable._fetch.workers import Workers
 from resumable._randomness.keyed import derive
 from resumable.failpoints import point
@@ -60,15 +61,18 @@ class WorkerSetup:
     Args:
         function: the user's `worker_init_fn`, or None.
         rotation: number that the first worker goes by; the others follow in turn.
+        stacks: let the workers write their stacks when they are asked for (`stall_after`).
     """
 
-    def __init__(self, function: Callable[[int], None] | None, rotation: int = 0) -> None:
+    def __init__(self, function: Callable[[int], None] | None, rotation: int = 0, *, stacks: bool = False) -> None:
         self._function = function
-        self._rotation = rotation
+        self._rotation, self._stacks = rotation, stacks
 
     def __call__(self, worker: int) -> None:
         """Run in a worker."""
         point("worker.start")
+        if self._stacks:
+            answer()
         info = get_worker_info()
         assert info is not None
         number = (worker + self._rotation) % info.num_workers

@@ -43,7 +43,7 @@ class TorchBackend:
     def __init__(
         self, loader: DataLoader[Any], reader: Reader, options: Options, length: int, capabilities: Capabilities
     ) -> None:
-        self._engine = make_engine(loader, reader)
+        self._engine = make_engine(loader, reader, options)
         self._reader, self._seed = reader, options.seed
         self._here = loader.num_workers == 0 and not loader.pin_memory
         self.length = length
@@ -62,7 +62,7 @@ class TorchBackend:
             yield from self._engine.run(chain([first], source), seed=self._seed, epoch=first.epoch)
 
 
-def make_engine(loader: DataLoader[Any], reader: Reader) -> Engine:
+def make_engine(loader: DataLoader[Any], reader: Reader, options: Options) -> Engine:
     """Return what reads requests with the workers of a `DataLoader`, or in this process where it has none."""
     dataset = RequestDataset(reader, in_worker=loader.num_workers > 0)
-    return Engine(loader, dataset, WorkerSetup(loader.worker_init_fn))
+    return Engine(loader, dataset, WorkerSetup(loader.worker_init_fn, stacks=options.stall_after is not None))

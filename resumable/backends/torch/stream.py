@@ -133,7 +133,8 @@ class TorchStreamBackend:
     def _make_engine(self, plan: StreamPlan) -> Engine:
         rank = (self._options.find_world().rank,) if self._options.shard is False else ()
         stream = WorkerStream(self._loader, plan, self._options, rank)
-        return Engine(self._loader, stream, WorkerSetup(self._loader.worker_init_fn, plan.turn))
+        stacks = self._options.stall_after is not None
+        return Engine(self._loader, stream, WorkerSetup(self._loader.worker_init_fn, plan.turn, stacks=stacks))
 
 
 class _Batches:

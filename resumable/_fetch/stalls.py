@@ -1,0 +1,214 @@
+"""Stalls: where `next()` waits far too long, a line in the log says for which batch, which worker, and in which code.
+
+One thread per process looks after the streams that are open and asked for it (`stall_after`). It sleeps as long as no
+wait can be over its limit, so that it wakes up about once per limit. What is held by the garbage collector at any
+moment may be its lock: so nothing that may run there takes one.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakMethod, ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from resumable._fetch.fetcher import Fetcher
+    from resumable._order.cursor import Cursor
+    from resumable._order.world import World
+    from resumable._stats import Stopwatch
+
+__all__ = ["Awaited", "answer", "answers_awaited", "awaited", "follow", "leave"]
+
+# A real-time signal: schedulers and trainers use SIGUSR1 and SIGUSR2, which reach the workers of a job, too.
+_SIGNAL = signal.SIGRTMIN + 9 if hasattr(signal, "SIGRTMIN") else None
+_STDERR = 2
+_SHOWN = 32  # indices of a batch in a message
+
+answers_awaited: dict[int, Any] = {}  # thread, and the iterator of a `DataLoader` with workers that it waits for
+
+
+class Awaited(NamedTuple):
+    """What a thread waits for.
+
+    Args:
+        place: of the batch; None after the last batch of an epoch.
+        epoch: in which it is.
+        world: the rank that waits.
+        indices: of the batch's samples on this rank; None where the source has none.
+        thread: which one waits.
+    """
+
+    place: Cursor | None
+    epoch: int
+    world: World
+    indices: list[int] | None
+    thread: int
+
+
+def answer() -> None:
+    """Let a worker process write its stack to stderr when the training process asks for it."""
+    if _SIGNAL is not None:
+        faulthandler.register(_SIGNAL, file=_STDERR, all_threads=True)
+
+
+def awaited(fetcher: Fetcher, cursor: Cursor, global_batch: int, thread: int) -> Awaited:
+    """Describe the batch for which a thread waits at a place."""
+    world, indices = fetcher.world(), None
+    over = fetcher.finished(cursor, global_batch)
+    tell = getattr(fetcher, "sample_indices", None)
+    if tell is not None and not over:
+        with suppress(Exception):  # a user's sampler, which may not know what to do in another thread
+            indices = tell(cursor, fetcher.plan(global_batch), world)
+    return Awaited(None if over else cursor, cursor.epoch, world, indices, thread)
+
+
+def follow(stream: object, stopwatch: Stopwatch, limit: float, tell: Callable[[], Awaited]) -> None:
+    """Report waits above a limit from now on, until `leave`, or until the stream is gone.
+
+    Args:
+        stream: what is read.
+        stopwatch: knows since when there is a wait.
+        limit: seconds.
+        tell: a method that says what is waited for; it is called by another thread.
+    """
+    _watchdog.follow(id(stream), _Followed(stream, stopwatch, limit, tell))
+
+
+def leave(stream: object) -> None:
+    """End what `follow` began, if it did."""
+    _watchdog.leave(id(stream))
+
+
+class _Followed:
+    """One stream, and which of its waits was reported."""
+
+    def __init__(self, stream: object, stopwatch: Stopwatch, limit: float, tell: Callable[[], Awaited]) -> None:
+        key = id(stream)
+        self._stream = ref(stream, lambda _: _watchdog.leave(key))
+        self._stopwatch, self._limit = stopwatch, limit
+        self._tell = WeakMethod(tell)
+        self._since: float | None = None
+        self._due = limit
+
+    def look(self) -> float:
+        """Report a wait that is due, and return in how many seconds to look again."""
+        since = self._stopwatch.since
+        if since is None:
+            return self._limit
+        if since != self._since:
+            self._since, self._due = since, self._limit
+        waited = perf_counter() - since
+        if waited >= self._due:
+            while self._due <= waited:
+                self._due *= 2
+            self._report(since, waited)
+        return max(since + self._due - perf_counter(), 0)
+
+    def _report(self, since: float, waited: float) -> None:
+        tell = self._tell()
+        if tell is None:
+            return
+        about = tell()
+        source, pid = _waited_for(about.thread)
+        if self._stopwatch.since != since:
+            return  # the batch came meanwhile
+        import logging  # noqa: PLC0415  # where there is something to say
+
+        logging.getLogger("resumable").warning("%s", _message(about, waited, self._limit, source))
+        if pid is not None and _SIGNAL is not None:
+            with suppress(OSError):
+                os.kill(pid, _SIGNAL)
+
+
+class _Watchdog:
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin with nothing: in a forked process, the thread and what it followed are the parent's."""
+        self._lock = threading.Lock()
+        self._followed: dict[int, _Followed] = {}
+        self._wake: SimpleQueue[None] = SimpleQueue()  # its put() may interrupt itself, unlike an Event's set()
+        self._thread: threading.Thread | None = None
+
+    def follow(self, key: int, followed: _Followed) -> None:
+        with self._lock:
+            self._followed[key] = followed
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._watch, name="resumable stalls", daemon=True)
+                self._thread.start()
+        self._wake.put(None)
+
+    def leave(self, key: int) -> None:
+        if self._followed.pop(key, None) is not None:
+            self._wake.put(None)
+
+    def _watch(self) -> None:
+        while True:
+            with self._lock:
+                if not self._followed:
+                    self._thread = None
+                    return
+            pause = min((followed.look() for followed in list(self._followed.values())), default=0.0)
+            with suppress(Empty):
+                self._wake.get(timeout=pause)
+
+
+_watchdog = _Watchdog()
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_watchdog.forget)
+
+
+def _waited_for(thread: int) -> tuple[str, int | None]:
+    """Describe what a thread waits for, and return the process that can be asked for its stack, if there is one."""
+    answers = answers_awaited.get(thread)
+    if answers is not None:
+        with suppress(Exception):  # torch's own, and it may change under our eyes
+            number = answers._task_info[answers._rcvd_idx][0]  # noqa: SLF001  # torch tells it by nothing else
+            pid: int = answers._workers[number].pid  # noqa: SLF001  # likewise
+            name = f"worker {number}, process {pid}"
+            if _answers(pid):
+                return f"{name}, which writes its stack to stderr", pid
+            return f"{name}; its stack is shown by `py-spy dump --pid {pid}`", None
+    frame = sys._current_frames().get(thread)  # noqa: SLF001  # what Python has for it
+    stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+    return f"this process:\n{stack.rstrip()}", None
+
+
+def _answers(pid: int) -> bool:
+    """Return whether a process has said how it answers the signal, which would end it otherwise."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+        caught = next(line for line in lines if line.startswith("SigCgt:"))
+        return _SIGNAL is not None and bool(int(caught.split()[1], 16) >> (_SIGNAL - 1) & 1)
+    return False
+
+
+def _message(about: Awaited, waited: float, limit: float, source: str) -> str:
+    where = "the end of the epoch" if about.place is None else f"step {about.place.step}"
+    samples = "" if about.indices is None else f"  samples:     {_shortened(about.indices)}\n"
+    return (
+        f"next() has waited {waited:.3g} s for a batch (stall_after={limit:g}).\n"
+        f"  batch:       epoch {about.epoch}, {where}\n{samples}"
+        f"  rank:        {about.world.rank} of {about.world.size}\n"
+        f"  waiting for: {source}\n"
+        "The loop goes on once the batch is there. Look whether the storage answers, and what the code there waits "
+        "for. With timeout= of the DataLoader, such a wait ends in a WorkerError."
+    )
+
+
+def _shortened(indices: list[int]) -> str:
+    more = len(indices) - _SHOWN
+    return f"{indices[:_SHOWN]} and {more} more" if more > 0 else f"{indices}"

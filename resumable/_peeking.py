@@ -1,0 +1,94 @@
+"""A look at the next batch, which moves nothing: the part of Progress that reads ahead of the place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from resumable.errors import DataError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections import deque
+
+    from resumable._fetch import Owner, Stream
+    from resumable._state import Mark
+    from resumable._stats import Stopwatch
+
+__all__ = ["Peeks"]
+
+
+class Peeks:
+    """Gives the batch that is delivered next; the open stream is ahead of the place then."""
+
+    stopwatch: Stopwatch
+    _owner: Owner
+    _auto: bool
+    _stream: Stream | None
+    _turned: Mark | None
+    _delivered: Mark
+    _in_flight: deque[Mark]
+
+    if TYPE_CHECKING:  # what Progress has
+
+        def _open(self) -> None: ...
+        def _opened(self, mark: Mark) -> Stream: ...
+        def _close(self) -> None: ...
+        def _mark_now(self) -> Mark: ...
+        def _stand_at(self, mark: Mark) -> None: ...
+        def _after_epoch(self) -> Mark: ...
+
+    def peek(self) -> Any:
+        """Return the batch that is delivered next, and move nothing; after an epoch's last one, the next epoch's first.
+
+        Raises:
+            UnsupportedError: the epoch is over, and some of its batches are not acknowledged; or as in `next_batch`.
+            DataError: there is no batch.
+        """
+        self._owner.enter()
+        self.stopwatch.start()
+        try:
+            batch = self._peek()
+            self.stopwatch.looked((self._turned or self._delivered).cursor)
+            return batch
+        finally:
+            self.stopwatch.stop(self._delivered.cursor)
+            self._owner.leave()
+
+    def _peek(self) -> Any:
+        if self._stream is None or not self._stream.is_ahead:
+            if self._auto and self._stream is not None:
+                self._stand_at(self._mark_now())  # the source is about to be ahead of it
+            try:
+                return self._look()
+            except StopIteration:
+                return self._look_past_end()
+            except BaseException:
+                self._close()
+                raise
+        return self._stream.peek()
+
+    def _look(self) -> Any:
+        if self._stream is None:
+            self._open()
+        assert self._stream is not None
+        return self._stream.peek()
+
+    def _look_past_end(self) -> Any:
+        """Open the next epoch, and stay where the loader stands."""
+        if self._in_flight:
+            raise UnsupportedError(
+                f"peek() was called after the last batch of epoch {self._delivered.cursor.epoch}, of which "
+                f"{len(self._in_flight)} batches are not acknowledged.\nA new loop would be given those again, so which one is next cannot be "
+                "said. Call ack() first."
+            )
+        self._close()
+        turned = self._after_epoch()
+        stream = self._opened(turned)
+        try:
+            batch = stream.peek()
+        except StopIteration:
+            raise DataError(
+                "peek() was called, but there is no batch to look at: the source gave none.\n"
+                "A loop over it would be empty. Look whether the data is where it should be."
+            ) from None
+        self._stream, self._turned = stream, turned
+        return batch
