@@ -77,8 +77,8 @@ class Peeks:
         if self._in_flight:
             raise UnsupportedError(
                 f"peek() was called after the last batch of epoch {self._delivered.cursor.epoch}, of which "
-                f"{len(self._in_flight)} batches are not acknowledged.\nA new loop would be given those again, so which "
-                "one is next cannot be said. Call ack() first."
+                f"{len(self._in_flight)} batches are not acknowledged.\nA new loop would be given those again, so "
+                "which one is next cannot be said. Call ack() first."
             )
         self._close()
         turned = self._after_epoch()
