@@ -1,6 +1,6 @@
 """Is the loader the bottleneck? The same training with slow and with fast samples, and what the loop waited for.
 
-python examples/bottleneck.py
+python examples/loader_stats.py
 """
 
 from __future__ import annotations
