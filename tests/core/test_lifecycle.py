@@ -67,9 +67,19 @@ WORKERS: dict[str, Callable[[], Any]] = {
 SOME = ["map, persistent", "state, persistent"]
 
 
+_of_others: set[multiprocessing.process.BaseProcess] = set()
+
+
+@pytest.fixture(autouse=True)
+def _own_children() -> None:
+    """Other tests of this process may have left some, in loaders that something still holds."""
+    _of_others.clear()
+    _of_others.update(multiprocessing.active_children())
+
+
 def children() -> int:
-    """Count the living child processes."""
-    return len(multiprocessing.active_children())
+    """Count the living child processes of this test."""
+    return len(set(multiprocessing.active_children()) - _of_others)
 
 
 def plain(batches: Any) -> list[Any]:
