@@ -24,16 +24,25 @@ class Course:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._at: int | None = None  # None before the first save or load
+        self._loads = False  # a step was loaded since the last save
         self._looked = False  # for later steps, since the last load
 
     def saved(self, step: int) -> None:
         """Note that a step is saved; threads may save at once, in any order."""
-        self._at = step if self._at is None else max(self._at, step)
+        self._at, self._loads = step if self._at is None else max(self._at, step), False
 
-    def loaded(self, step: int | None) -> None:
-        """Note that the run goes on from a step; None where there was none."""
-        if step not in {None, self._at}:
-            self._at, self._looked = step, False
+    def resumed(self, step: int | None) -> None:
+        """Note that the run goes on from the latest step; None where there was none."""
+        if step is not None:
+            self._go_to(step)
+
+    def loaded(self, step: int) -> None:
+        """Note that the run may go on from a step: of several, from the earliest, as others may only be looked at."""
+        self._go_to(min(step, self._at) if self._loads and self._at is not None else step)
+
+    def _go_to(self, step: int) -> None:
+        self._looked = self._looked and step == self._at
+        self._at, self._loads = step, True
 
     def admit(self, step: int) -> None:
         """Look whether a step that is about to be saved would be the one that `latest()` gives.

@@ -138,7 +138,7 @@ class CheckpointStore:
         point("store.load", self)
         found = self._steps.newest(lambda step, file: (step, unpickle(self.root, map_location, step, file)))
         step, content = (None, None) if found is None else found
-        self._course.loaded(step)
+        self._course.resumed(step)
         point("store.loaded", self, step, content)
         return content
 

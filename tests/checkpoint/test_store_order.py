@@ -183,3 +183,16 @@ def test_an_empty_store_is_the_beginning_of_a_run(tmp_path: Path) -> None:
     for step in range(3):
         with pytest.raises(ConfigurationError):
             store.save(step, {})
+
+
+def test_a_step_that_is_only_looked_at_does_not_hold_the_run_that_went_back(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    for step in (0, 1, 2):
+        store.save(step, {"step": step})
+    store.load(1)
+    store.load(2)  # to compare, or to evaluate
+    with pytest.warns(StepOrderWarning):
+        store.save(1, {"step": 1})
+    store.load(2)
+    with pytest.raises(ConfigurationError, match="has already saved or loaded a later one"):
+        store.save(1, {"step": 1})
