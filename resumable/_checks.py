@@ -172,6 +172,15 @@ def _check_identity(name: str, value: Any) -> str:
     return str(value)
 
 
+def _check_name(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ConfigurationError(
+            f"{name} must be a string, but it is {value!r}.\n"
+            'It sets the order and the randomness of this stream apart from others. Use for instance name="unlabelled".'
+        )
+    return str(value)
+
+
 def _check_seconds(name: str, value: Any) -> float:
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not number or not 0 < value < _LONGEST:
@@ -215,6 +224,7 @@ def _check_world(name: str, value: Any) -> World:
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "seed": lambda _, value: check_seed(value),
+    "name": _check_name,
     "sampler": _check_sampler,
     "identity": _check_identity,
     "stall_after": _check_seconds,

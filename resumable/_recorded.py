@@ -32,6 +32,10 @@ class _Recorded(Progress):
         super().__init__(fetcher, options)
         self._recorder = recorder
 
+    def read_from(self, fetcher: Fetcher, options: Options) -> None:
+        super().read_from(fetcher, options)
+        self._recorder.read_from(fetcher)
+
     def end_epoch(self) -> None:
         mark = self._delivered
         super().end_epoch()

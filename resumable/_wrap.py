@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from resumable._checks import check_plain
 from resumable._fetch import ElementFetcher, Fetcher, IndexedFetcher
 from resumable._options import Options, refuse_unknown
 from resumable._registry import entries_of, load, refuse_hidden, refuse_list
-from resumable.errors import ConfigurationError, UnsupportedError
+from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
 from resumable.loader import Loader
 from resumable.protocols import IndexedBackend, ReplayBackend
 from resumable.samplers import Sequential, Shuffle
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from resumable.protocols import Backend
     from resumable.samplers import Sampler
 
-__all__ = ["wrap"]
+__all__ = ["make_loader", "wrap"]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -79,7 +80,8 @@ def wrap(
 def wrap(  # noqa: PLR0913  # the one front door; every option has a default
     source: Any,
     *,
-    seed: int = 0,
+    seed: int | None = None,
+    name: str | None = None,
     batch_size: int | None = None,
     shuffle: bool | None = None,
     sampler: Sampler | None = None,
@@ -108,7 +110,11 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         source: a PyTorch `DataLoader`; a list, tuple, range, array, tensor or any object with `__getitem__` and
             `__len__`; a generator function or any iterable; an object with `state_dict`/`load_state_dict` or
             `get_state`/`set_state`; or a backend of your own. It is not changed.
-        seed: selects the order and the augmentations, together with the epoch.
+        seed: selects the order and the augmentations, together with the epoch. By default that of the `DataLoader`'s
+            `DistributedSampler` or generator; else that of `torch.manual_seed`, below 2**32 and of rank 0; else 0. A
+            loaded state brings its own.
+        name: sets this stream apart from others of the same seed: order and augmentations are independent of theirs.
+            Loaders whose batches meet in a step need names of their own.
         batch_size: samples per rank and step. Without it, the elements of a sequence or iterable are the batches. A
             `DataLoader` brings its own.
         shuffle: another order in every epoch, for sequences. A `DataLoader` brings its own.
@@ -157,6 +163,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
     refuse_unknown(unknown)
     options = Options(
         seed=seed,
+        name=name,
         batch_size=batch_size,
         shuffle=shuffle,
         sampler=sampler,
@@ -178,8 +185,25 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         flight_recorder=flight_recorder,  # type: ignore[arg-type]  # any path becomes a string
         stall_after=stall_after,
     )
-    backend, options = _adapt(source, options)
-    return Loader(_fetcher(backend, options), options, source)
+    options = options.settled(source)
+    return _loader(source, options, *_adapt(source, options))
+
+
+def make_loader(source: Any, options: Options, *, suggested: str) -> Loader:
+    """Return a Loader of a source, under a name unless its options have one; for integrations."""
+    options = options.settled(source, suggested=suggested)
+    return _loader(source, options, *_adapt(source, options))
+
+
+def _loader(source: Any, given: Options, backend: Backend, options: Options) -> Loader:
+    def again(seed: int, name: str) -> tuple[Fetcher, Options]:
+        """Return what the source would have been wrapped to with the seed and the name of a state."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PromiseWarning)  # they were given
+            backend, options = _adapt(source, given.of_state(seed, name))
+        return _fetcher(backend, options), options
+
+    return Loader(_fetcher(backend, options), options, source, again)
 
 
 def _adapt(source: Any, options: Options) -> tuple[Backend, Options]:
@@ -224,7 +248,7 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
             f"sampler={options.sampler!r} and shuffle={options.shuffle} were given, but only one of them can say the "
             "order.\nLeave shuffle out."
         )
-    order = Shuffle(length, seed=options.seed) if options.shuffle else Sequential(length)
+    order = Shuffle(length, seed=options.stream_seed) if options.shuffle else Sequential(length)
     sampler = options.sampler or order
     check_plain("the spec() of the sampler", sampler.spec(), required={"name"})
     return IndexedFetcher(backend, sampler, options.tail, options.randomness, options)

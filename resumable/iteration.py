@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Generic
 
 from resumable._loops import refuse_unpacking
+from resumable._twins import is_over, tell_twins
 from resumable.errors import DataError, UnsupportedError
 from resumable.failpoints import point
 
@@ -84,6 +85,7 @@ class BatchIterator(Generic[T_co]):
 
     def _begin(self) -> None:
         self._epoch = self._loader.progress.begin()
+        tell_twins(self, self._loader)
         self._moves = self._loader.progress.moves
         self._start = self._loader.cursor.position
         if self._only is not None and self._epoch != self._only:
@@ -95,6 +97,7 @@ class BatchIterator(Generic[T_co]):
             self._moves = -1
             return next(self)
         self._over = True
+        is_over(self)
         raise StopIteration
 
 
@@ -120,6 +123,7 @@ class StepIterator(Generic[T_co]):
         loader, empty = self._loader, 0
         if not self._begun:
             loader.progress.begin()
+            tell_twins(self, loader)
             self._begun = True
         while not self._over and loader.global_step + loader.progress.in_flight < self._total:
             at = loader.cursor
@@ -131,6 +135,7 @@ class StepIterator(Generic[T_co]):
             if empty == _EMPTY:
                 raise _no_batches(at.epoch)
         self._over = True
+        is_over(self)
         raise StopIteration
 
 

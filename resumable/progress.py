@@ -262,13 +262,21 @@ class Progress(Peeks):
         """Go to the place of a state in this run, with so many samples per step from now on, and with its settings."""
         self._global_batch = global_batch
         self._move(mark)
-        self._opening.moved("after a loaded state")
+        self._opening.loaded()
         self._changes.load(state, global_batch)
 
     def go_to(self, cursor: Cursor) -> None:
         """Go to any place of a source that needs no state of its own for that."""
         self._move(self._acknowledged.at(cursor, None))
         self._opening.moved("after seek()")
+
+    def read_from(self, fetcher: Fetcher, options: Options) -> None:
+        """Go on with another fetcher of the same source: that of a state's seed and name."""
+        self._close()
+        if self._fetcher.can.close is not None:
+            self._fetcher.can.close()
+        self._fetcher, self._options, self._opening = fetcher, options, self._opening.of(fetcher, options)
+        self._changes = Changes(fetcher.can)
 
     # ------------------------------------------------------------------ inside
 

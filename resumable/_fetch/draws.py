@@ -33,7 +33,7 @@ class Draws(KeyedDraws):
 
     def __init__(self, options: Options, epoch: int, stream: tuple[int, ...], *, seeds: bool) -> None:
         super().__init__(
-            SampleKeys(options.seed, epoch, *stream),
+            SampleKeys(options.stream_seed, epoch, *stream),
             "sample" if seeds else "off",
             guard=isolated if seeds else nullcontext,
         )

@@ -92,7 +92,8 @@ class ElementFetcher:
             "backend.kind": self.backend.kind,
             **{f"backend.{name}": value for name, value in self.backend.identity.items()},
             "randomness.mode": self._randomness,
-            "randomness.seed": self._options.seed,
+            "randomness.seed": self._options.seed or 0,
+            **({"name": self._options.name} if self._options.name else {}),
             "sampler.name": "source-order-v1",
             "tail": self._tail,
         }

@@ -72,7 +72,8 @@ class IndexedFetcher:
             **{f"backend.{name}": value for name, value in self.backend.identity.items()},
             "backend.length": self.backend.length,
             "randomness.mode": self._randomness,
-            "randomness.seed": self._options.seed,
+            "randomness.seed": self._options.seed or 0,
+            **({"name": self._options.name} if self._options.name else {}),
             **{f"sampler.{name}": value for name, value in self._sampler.spec().items()},
             "tail": self._tail,
         }
@@ -190,7 +191,7 @@ class IndexedFetcher:
         """Return the order under a plan: the one that workers know already, unless the plan changed."""
         if self._order is None:
             keyed = self._randomness == "sample"
-            self._order = Order(self._sampler, plan, self._options.seed, keyed=keyed)
+            self._order = Order(self._sampler, plan, self._options.stream_seed, keyed=keyed)
         elif plan != self._order.plan:
             self._order = self._order.changed(plan)
         return self._order

@@ -190,6 +190,8 @@ def _read(values: Mapping[str, Any], can: Capabilities) -> State:
     groups = {name: values[name] for name in ("backend", "sampler", "randomness")}
     fingerprint = {f"{group}.{key}": value for group, fields in groups.items() for key, value in dict(fields).items()}
     fingerprint["tail"] = values["tail"]
+    if name := _name(values["name"]):
+        fingerprint["name"] = name
     if values["rank"] is not None:
         fingerprint |= {"rank": values["rank"], "world_size": values["world_size"]}
     for name in ("backend.kind", "sampler.name", "randomness.mode", "randomness.seed"):
@@ -213,6 +215,12 @@ def _count(name: str, number: Any, least: int) -> int:
     if number > _LARGEST.get(name, number):
         raise ValueError(f"{name} must be an integer of {_LARGEST[name]} or less, but it is {number!r}")
     return number
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise ValueError(f"name must be a string, but it is {name!r}")  # noqa: TRY004  # as for other fields
+    return name
 
 
 def _canary(digest: Any) -> Canary | None:

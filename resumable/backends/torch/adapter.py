@@ -95,7 +95,7 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
             "a DataLoader with a batch sampler of its own",
             sampler="The batch sampler says what is in a batch; give batch_size to the DataLoader instead of it.",
         )
-    order = None if sampler is None else find_order(sampler, length, options.seed)
+    order = None if sampler is None else find_order(sampler, length, options.stream_seed)
     kept = order is None and options.sampler is None
     remembers = remembered(loader, kept=kept)
     if not kept:

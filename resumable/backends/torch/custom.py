@@ -84,7 +84,7 @@ class CustomOrderBackend:
 
     def _begin(self, epoch: int, drawn: Iterator[Drawn], snapshot: Any = None) -> Iterator[Any]:
         rank, ahead = self._options.find_world().rank, deque[Drawn]()
-        reading = self._engine.run(_requests(drawn, ahead, epoch, rank), seed=self._options.seed, epoch=epoch)
+        reading = self._engine.run(_requests(drawn, ahead, epoch, rank), seed=self._options.stream_seed, epoch=epoch)
         self._batches = _Batches(drawn, ahead, reading, snapshot)
         return self._batches
 

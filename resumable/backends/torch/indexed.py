@@ -44,7 +44,7 @@ class TorchBackend:
         self, loader: DataLoader[Any], reader: Reader, options: Options, length: int, capabilities: Capabilities
     ) -> None:
         self._engine = make_engine(loader, reader, options)
-        self._reader, self._seed = reader, options.seed
+        self._reader, self._seed = reader, options.stream_seed
         self._here = loader.num_workers == 0 and not loader.pin_memory
         self.length = length
         self.identity = identity_of(reader.source, options.identity)

@@ -120,7 +120,7 @@ class TorchStreamBackend:
         if not reuse or self._engine is None:
             self._engine = self._make_engine(plan)
         self._rotated = plan.turn != 0
-        running = self._engine.run(None, seed=self._options.seed, epoch=plan.epoch)
+        running = self._engine.run(None, seed=self._options.stream_seed, epoch=plan.epoch)
         self._batches = _Batches(running, plan, looks=self._options.canary)
         return self._batches
 

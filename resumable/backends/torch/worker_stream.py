@@ -65,7 +65,7 @@ class WorkerStream(IterableDataset[Any]):
     def __init__(self, loader: DataLoader[Any], plan: StreamPlan, options: Options, stream: tuple[int, ...]) -> None:
         self.user_dataset: Any = loader.dataset
         self._batch_size, self._drop_last, self._collate = loader.batch_size, loader.drop_last, loader.collate_fn
-        self._plan, self._seed, self._stream = plan, options.seed, stream
+        self._plan, self._seed, self._stream = plan, options.stream_seed, stream
         self.randomness = options.randomness or "sample"
         self.replays, self.compares = options.resume == "replay", options.canary
         self._teller = EpochTeller(loader)
