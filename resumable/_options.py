@@ -101,7 +101,7 @@ class Options:
         Raises:
             ConfigurationError: a seed was given, and the source has another one.
         """
-        name, name_by = (suggested, "suggested" if suggested else "nobody") if self.name is None else (self.name, GIVEN)
+        name, name_by = (suggested, "suggested" if suggested else "") if self.name is None else (self.name, GIVEN)
         seed, seed_by = find_seed(source, self.seed, name, self.world)
         return replace(self, seed=seed, name=name, origin=Origin(seed_by, name_by))
 
