@@ -6,6 +6,7 @@ global generator, if somebody set it; else 0. It is in the state, and a loader t
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from datetime import timedelta
@@ -28,6 +29,7 @@ _RANK_0 = "torch.manual_seed of rank 0"
 _SAMPLER, _GENERATOR = "the sampler", "the generator"
 _LARGEST = 1 << 32  # of seeds that somebody set: an unseeded process has 64 random bits
 _NEW_GENERATOR = 67280421310721  # the seed of a torch.Generator that was given none
+_LIGHTNING = {"pytorch_lightning", "lightning", "lightning_fabric"}
 _PATIENCE = timedelta(seconds=10)
 
 _log = getLogger("resumable")
@@ -69,7 +71,7 @@ def find_seed(source: Any, given: int | None, name: str, world: World | None) ->
         return given, GIVEN
     if own is not None:
         return own, by
-    seed = _of_torch()
+    seed = _of_process()
     if seed is None:
         return 0, "the default"
     return _agree(seed, name, world)
@@ -104,7 +106,10 @@ def _seeds_of(source: Any) -> Iterator[tuple[int, str]]:
             yield generator.initial_seed(), _GENERATOR
 
 
-def _of_torch() -> int | None:
+def _of_process() -> int | None:
+    """Return what Lightning's `seed_everything` left for its own samplers, else what torch was seeded with."""
+    if sys.modules.keys() & _LIGHTNING and os.environ.get("PL_GLOBAL_SEED", "").isdecimal():
+        return int(os.environ["PL_GLOBAL_SEED"])
     torch = sys.modules.get("torch")
     seed = None if torch is None else int(torch.initial_seed())
     return seed if seed is not None and seed < _LARGEST else None
