@@ -49,6 +49,7 @@ class Options:
     canary: bool = True
     flight_recorder: str | None = None
     stall_after: float | None = None
+    on_worker_death: Literal["error", "restart"] = "error"
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -91,13 +92,17 @@ class Options:
         Raises:
             UnsupportedError: one of the options was given.
         """
-        given = {field.name for field in fields(self) if getattr(self, field.name) is not None}
+        given = {field.name for field in fields(self) if _is_given(getattr(self, field.name), field.default)}
         for name, instead in reasons.items():
             if name in given:
                 raise UnsupportedError(
                     f"the option {name} does not fit {what}: it was given as {getattr(self, name)!r}.\n"
                     f"It would be ignored, and the stream would be another one than you asked for. {instead}"
                 )
+
+
+def _is_given(value: object, default: object) -> bool:
+    return value is not None if default is None else value != default
 
 
 def refuse_unknown(options: Mapping[str, Any]) -> None:
