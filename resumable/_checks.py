@@ -102,6 +102,7 @@ _CHOICES = {
     "tail": (get_args(Tail), "It says what happens with the last samples of an epoch."),
     "randomness": (get_args(Randomness), "It says how often the global generators are seeded."),
     "ack": (("auto", "manual"), "It says when a batch counts as trained on."),
+    "on_worker_death": (("error", "restart"), "It says what to do where a worker process dies or hangs."),
     "on_batch_change": (("error", "continue"), "It says what to do with a state of another batch size."),
     "on_world_change": (("keep_global", "keep_local"), "It says what stays where the number of ranks has changed."),
     "resume": (

@@ -56,6 +56,7 @@ class Options:
     canary: bool = True
     flight_recorder: str | None = None
     stall_after: float | None = None
+    on_worker_death: Literal["error", "restart"] = "error"
     origin: Origin = _BY_WRAP
 
     def __post_init__(self) -> None:
@@ -134,13 +135,17 @@ class Options:
         Raises:
             UnsupportedError: one of the options was given.
         """
-        given = {name for name in _NAMES if getattr(self, name) is not None}
+        given = {field.name for field in fields(self) if _is_given(getattr(self, field.name), field.default)}
         for name, instead in reasons.items():
             if name in given:
                 raise UnsupportedError(
                     f"the option {name} does not fit {what}: it was given as {getattr(self, name)!r}.\n"
                     f"It would be ignored, and the stream would be another one than you asked for. {instead}"
                 )
+
+
+def _is_given(value: object, default: object) -> bool:
+    return value is not None if default is None else value != default
 
 
 _NAMES = tuple(field.name for field in fields(Options) if field.name != "origin")

@@ -11,7 +11,7 @@ from resumable._options import Options, refuse_unknown
 from resumable._registry import entries_of, load, refuse_hidden, refuse_list
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
 from resumable.loader import Loader
-from resumable.protocols import IndexedBackend, ReplayBackend
+from resumable.protocols import IndexedBackend, ReplayBackend, capabilities_of
 from resumable.samplers import Sequential, Shuffle
 from resumable.samplers.base import check_length
 
@@ -102,6 +102,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
     canary: bool = True,
     flight_recorder: str | PathLike[str] | None = None,
     stall_after: float | None = None,
+    on_worker_death: Literal["error", "restart"] = "error",
     **unknown: Any,
 ) -> Loader:
     """Make a data loader resumable.
@@ -150,6 +151,9 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
             after SIGKILL. The next start logs where the one before crashed, and how many steps are trained again;
             `resumable.flight.read` reads the files. Without it, none are written.
         stall_after: log where `next()` waits for longer than so many seconds, with the batch, the worker and its stack.
+        on_worker_death: "restart" starts the workers of a `DataLoader` again where one dies, and reads again what was
+            not delivered; likewise where one gives no answer for longer than the `timeout` of the `DataLoader`. The
+            stream stays the same. By default that is an error.
         **unknown: refused, with the option that was meant.
 
     Returns:
@@ -184,6 +188,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         canary=canary,
         flight_recorder=flight_recorder,  # type: ignore[arg-type]  # any path becomes a string
         stall_after=stall_after,
+        on_worker_death=on_worker_death,
     )
     options = options.settled(source)
     return _loader(source, options, *_adapt(source, options))
@@ -231,6 +236,8 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
     options = options.decided()
     assert options.tail is not None
     assert options.randomness is not None
+    if not capabilities_of(backend).heals:
+        options.refuse("a source that is read without the workers of a DataLoader", on_worker_death=_NO_WORKERS)
     check_plain("the identity of the backend", backend.identity)
     if not isinstance(backend, IndexedBackend):
         options.refuse("a source without sample indices", sampler=_OWN_ORDER, shuffle=_OWN_ORDER)
@@ -254,5 +261,9 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
     return IndexedFetcher(backend, sampler, options.tail, options.randomness, options)
 
 
+_NO_WORKERS = (
+    "Only the worker processes of a PyTorch DataLoader can be started again. Start the script again after a crash, and "
+    "go on from its checkpoint."
+)
 _BACKENDS_OWN = "The backend itself says what its batches and its identity are."
 _OWN_ORDER = "It gives its elements in an order of its own; shuffle inside of it, or give a sequence."

@@ -57,3 +57,4 @@ class Given(TypedDict, total=False):
     canary: bool
     flight_recorder: str | PathLike[str] | None
     stall_after: float | None
+    on_worker_death: Literal["error", "restart"]

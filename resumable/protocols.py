@@ -242,6 +242,7 @@ class Capabilities:
             source remembers from sample to sample. It goes into the state, which is then that of one rank.
         close: ends what lives on between two epochs, such as worker processes, when the Loader is closed, and may be
             called again. What is needed later is started later; what the source remembers, it keeps.
+        heals: starts worker processes that died again by itself, where `wrap(..., on_worker_death="restart")` says so.
     """
 
     hints: Mapping[str, str] = field(default_factory=dict)
@@ -264,6 +265,7 @@ class Capabilities:
     set_settings: Callable[[Mapping[str, Any]], None] | None = None
     own_state: tuple[Callable[[], Any], Callable[[Any], None]] | None = None
     close: Callable[[], None] | None = None
+    heals: bool = False
 
 
 def capabilities_of(backend: Any) -> Capabilities:

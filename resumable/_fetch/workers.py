@@ -157,7 +157,7 @@ class Workers:
         self._ended = True
         self.close()
 
-    def _run(self, requests: Iterable[Request] | None, seed: int | None, given: Mapping[str, Any]) -> Iterator[Any]:
+    def _run(self, requests: Iterable[Request] | None, seed: int | None, given: Mapping[str, Any]) -> Generator[Any]:
         loader, self._spare = self._spare, None
         if loader is not None and is_copy(loader._iterator):  # noqa: SLF001  # what has the processes
             loader = None
@@ -197,13 +197,17 @@ class Workers:
 
     def _build(self, given: Mapping[str, Any], *, asked: bool) -> DataLoader[Any]:
         import torch  # noqa: PLC0415  # where processes are needed
-        from torch.utils.data import DataLoader  # noqa: PLC0415  # likewise
 
         messages: Any = _Messages(given["num_workers"], self._dataset.order) if asked else None
         own = torch.Generator()
-        return DataLoader(
+        return self._loader_type()(
             self._dataset, batch_size=None, sampler=messages, collate_fn=_unchanged, generator=own, **given
         )
+
+    def _loader_type(self) -> type[DataLoader[Any]]:
+        from torch.utils.data import DataLoader  # noqa: PLC0415  # where processes are needed
+
+        return DataLoader
 
     def _start(self, loader: DataLoader[Any], requests: Iterable[Request] | None, seed: int | None) -> Iterator[Any]:
         if requests is not None:

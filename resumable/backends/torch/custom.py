@@ -58,6 +58,7 @@ class CustomOrderBackend:
             without_canaries=True,  # an element is a batch of samples, and what is restored is its indices
             shows=shown(loader, "dataset"),
             close=self._engine.close,
+            heals=True,
         )
         self.identity = {
             **identity_of(reader.source, options.identity),

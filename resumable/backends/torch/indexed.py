@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.workers import RequestDataset
 from resumable._naming import identity_of
-from resumable.backends.torch.engine import Engine, WorkerSetup
+from resumable.backends.torch.engine import Engine, WorkerSetup, wants_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -49,7 +49,9 @@ class TorchBackend:
         self.length = length
         self.identity = identity_of(reader.source, options.identity)
         hints = getattr(reader.source, "resumable_hints", {})
-        self.capabilities = replace(capabilities, hints=hints, shows=shown(loader, "dataset"), close=self._engine.close)
+        self.capabilities = replace(
+            capabilities, hints=hints, shows=shown(loader, "dataset"), close=self._engine.close, heals=True
+        )
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request; without workers, past the `DataLoader` and what it costs."""
@@ -65,4 +67,5 @@ class TorchBackend:
 def make_engine(loader: DataLoader[Any], reader: Reader, options: Options) -> Engine:
     """Return what reads requests with the workers of a `DataLoader`, or in this process where it has none."""
     dataset = RequestDataset(reader, in_worker=loader.num_workers > 0)
-    return Engine(loader, dataset, WorkerSetup(loader.worker_init_fn, stacks=options.stall_after is not None))
+    setup = WorkerSetup(loader.worker_init_fn, stacks=wants_stacks(loader, options))
+    return Engine(loader, dataset, setup, heals=options.on_worker_death == "restart")

@@ -14,9 +14,11 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from resumable._fetch.deaths import Healing
 from resumable._fetch.own_state import needs_arguments, state_methods
 from resumable._naming import name_of
-from resumable.backends.torch.engine import Engine, WorkerSetup
+from resumable.backends.torch.engine import Engine, WorkerSetup, wants_stacks
+from resumable.backends.torch.healing_stream import healed
 from resumable.backends.torch.indexed import shown
 from resumable.backends.torch.misuse import length_or_none
 from resumable.backends.torch.worker_states import StreamPlan, WorkerState, lenient
@@ -25,7 +27,7 @@ from resumable.errors import StateMismatchWarning, UnsupportedError
 from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from torch.utils.data import DataLoader
 
@@ -60,6 +62,8 @@ class TorchStreamBackend:
         self._batches: _Batches | None = None
         self._rotated = False
         self._engine: Engine | None = None
+        heals = options.on_worker_death == "restart" and loader.num_workers > 0
+        self._healing = Healing(self._workers, fixed=True) if heals else None
         self.identity = {
             "source": name_of(loader.dataset, options.identity),
             "batch": loader.batch_size or 0,
@@ -82,6 +86,7 @@ class TorchStreamBackend:
             lenient=lenient,
             shows=shown(self._loader),
             close=self._close,
+            heals=True,
         )
 
     def open(self, epoch: int) -> Iterator[Any]:
@@ -117,12 +122,16 @@ class TorchStreamBackend:
         return self._begin(StreamPlan(epoch, snapshot["next"], states), reuse=False)
 
     def _begin(self, plan: StreamPlan, *, reuse: bool) -> Iterator[Any]:
+        healing = self._healing
+        running = self._run(plan, reuse) if healing is None else healed(plan, self._run, healing, reuse=reuse)
+        self._batches = _Batches(running, plan, looks=self._options.canary)
+        return self._batches
+
+    def _run(self, plan: StreamPlan, reuse: bool) -> Generator[Item]:  # whether workers that live on do
         if not reuse or self._engine is None:
             self._engine = self._make_engine(plan)
         self._rotated = plan.turn != 0
-        running = self._engine.run(None, seed=self._options.stream_seed, epoch=plan.epoch)
-        self._batches = _Batches(running, plan, looks=self._options.canary)
-        return self._batches
+        return self._engine.run(None, seed=self._options.stream_seed, epoch=plan.epoch)
 
     def _close(self) -> None:
         """End the workers that live on; what they know of their place, the states say."""
@@ -133,8 +142,9 @@ class TorchStreamBackend:
     def _make_engine(self, plan: StreamPlan) -> Engine:
         rank = (self._options.find_world().rank,) if self._options.shard is False else ()
         stream = WorkerStream(self._loader, plan, self._options, rank)
-        stacks = self._options.stall_after is not None
-        return Engine(self._loader, stream, WorkerSetup(self._loader.worker_init_fn, plan.turn, stacks=stacks))
+        stacks = wants_stacks(self._loader, self._options)
+        setup = WorkerSetup(self._loader.worker_init_fn, plan.turn, stacks=stacks)
+        return Engine(self._loader, stream, setup, heals=self._healing is not None)
 
 
 class _Batches:
