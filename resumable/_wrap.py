@@ -100,6 +100,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
     canary: bool = True,
     flight_recorder: str | PathLike[str] | None = None,
     stall_after: float | None = None,
+    streams: int | None = None,
     **unknown: Any,
 ) -> Loader:
     """Make a data loader resumable.
@@ -144,6 +145,9 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
             after SIGKILL. The next start logs where the one before crashed, and how many steps are trained again;
             `resumable.flight.read` reads the files. Without it, none are written.
         stall_after: log where `next()` waits for longer than so many seconds, with the batch, the worker and its stack.
+        streams: for a `DataLoader` over an `IterableDataset`: read the dataset as so many logical streams, whatever the
+            number of workers and ranks. The dataset sees them as workers (`get_worker_info()`), each epoch begins with
+            fresh copies of it, and a state fits any number of workers. The ranks get the streams in turn.
         **unknown: refused, with the option that was meant.
 
     Returns:
@@ -177,6 +181,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         canary=canary,
         flight_recorder=flight_recorder,  # type: ignore[arg-type]  # any path becomes a string
         stall_after=stall_after,
+        streams=streams,
     )
     backend, options = _adapt(source, options)
     return Loader(_fetcher(backend, options), options, source)
@@ -208,6 +213,7 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
     assert options.tail is not None
     assert options.randomness is not None
     check_plain("the identity of the backend", backend.identity)
+    options.refuse(f"a source of the kind {backend.kind}", streams=_STREAMS)
     if not isinstance(backend, IndexedBackend):
         options.refuse("a source without sample indices", sampler=_OWN_ORDER, shuffle=_OWN_ORDER)
         if options.tail not in {"drop", "partial"}:
@@ -231,4 +237,5 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
 
 
 _BACKENDS_OWN = "The backend itself says what its batches and its identity are."
+_STREAMS = "It is for a DataLoader over an IterableDataset, which divides itself over its workers."
 _OWN_ORDER = "It gives its elements in an order of its own; shuffle inside of it, or give a sequence."
