@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from resumable.backends.torch.worker_states import WorkerState
 from resumable.errors import DataError, StateMismatchError
 from resumable.protocols import ELSEWHERE
 
@@ -17,11 +18,8 @@ if TYPE_CHECKING:
 
     from resumable._order.world import World
     from resumable.backends.torch.stream import Batches
-    from resumable.backends.torch.worker_states import WorkerState
 
 __all__ = ["DealtBatches", "check_even", "check_here"]
-
-_ELSEWHERE = "elsewhere"
 
 
 class DealtBatches:
@@ -32,12 +30,10 @@ class DealtBatches:
         world: which rank it is.
         streams: number of streams of all ranks, `S`.
         number: of the first batch to give.
-        stateful: the streams of other ranks have states that are not known here.
     """
 
-    def __init__(self, batches: Batches, world: World, streams: int, number: int, *, stateful: bool) -> None:
-        self._batches, self._world, self._streams = batches, world, streams
-        self._number, self._stateful = number, stateful
+    def __init__(self, batches: Batches, world: World, streams: int, number: int) -> None:
+        self._batches, self._world, self._streams, self._number = batches, world, streams, number
         self._round = number // streams - (number % streams <= world.rank)  # the last one in which this rank gave some
 
     def __iter__(self) -> Iterator[Any]:
@@ -87,7 +83,7 @@ class DealtBatches:
 
     def _of_other(self, stream: int) -> dict[str, Any]:
         given = _given(stream, self._number, self._streams)
-        return {"batches": given, "ended": False, **({_ELSEWHERE: True} if self._stateful and given else {})}
+        return WorkerState(given, elsewhere=given > 0).as_dict()
 
     def close(self) -> None:
         """Stop the workers."""
@@ -112,17 +108,17 @@ def check_even(states: Sequence[WorkerState], number: int) -> None:
         )
 
 
-def check_here(states: Sequence[dict[str, Any]], own: Sequence[int]) -> None:
+def check_here(states: Sequence[WorkerState], own: Sequence[int]) -> None:
     """Refuse a state in which another rank's streams are left out that this rank is to read.
 
     Raises:
         StateMismatchError: it is one.
     """
-    missing = [stream for stream in own if states[stream].get(_ELSEWHERE)]
+    missing = [stream for stream in own if states[stream].elsewhere]
     if missing:
         raise StateMismatchError(
             "the state lacks the dataset's own state for some streams that this rank reads: another rank saved those.\n"
-            f"  in the checkpoint: {[stream for stream, state in enumerate(states) if not state.get(_ELSEWHERE)]}\n"
+            f"  in the checkpoint: {[stream for stream, state in enumerate(states) if not state.elsewhere]}\n"
             f"  in this run:       {list(own)}\n"
             "The missing ones would begin again. Give each rank the state that it saved itself, on as many ranks; or "
             'wrap(..., resume="replay") to read the streams again up to the place.'

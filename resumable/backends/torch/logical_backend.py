@@ -79,7 +79,7 @@ class LogicalStreamBackend(TorchStreamBackend):
         if world.size > 1:
             check_even(states, number)
         if self._stateful:
-            check_here(snapshot["workers"], self._own(world))
+            check_here(states, self._own(world))
         return self._go(StreamPlan(epoch, snapshot["next"], states), number, reuse=False)
 
     def _go(self, plan: StreamPlan, number: int, *, reuse: bool) -> Iterator[Any]:
@@ -91,7 +91,7 @@ class LogicalStreamBackend(TorchStreamBackend):
         if world.size == 1:
             self._running = batches
         else:
-            self._running = DealtBatches(batches, world, self._streams, number, stateful=self._stateful)
+            self._running = DealtBatches(batches, world, self._streams, number)
         return self._running
 
     def _make_engine(self, plan: StreamPlan) -> Engine:

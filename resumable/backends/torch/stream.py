@@ -276,7 +276,8 @@ def _own_places(snapshot: Any) -> Any:
 
 def _own_place(values: dict[str, Any]) -> list[Any]:
     state = WorkerState.from_dict(values)
-    return [state.batches, state.ended, *([values["canary"]] if "canary" in values else [])]
+    elsewhere = ["elsewhere"] if state.elsewhere else []
+    return [state.batches, state.ended, *([values["canary"]] if "canary" in values else []), *elsewhere]
 
 
 def _replayed(snapshot: Any, *, every: bool) -> int:

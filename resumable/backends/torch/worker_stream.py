@@ -165,7 +165,7 @@ class WorkerEpoch:
     def _replay(self) -> None:
         canary = None if self._state.has_own else self._canary
         found, differs = skip_and_compare(self._draws, 0, self._position, canary)
-        if found < self._position:
+        if found < self._position and not self._may_have_ended(found):
             raise self._too_few(found)
         if differs is not None and canary is not None:
             self._tell(read_otherwise(self._name(), differs, canary, self._position - 1))
@@ -173,6 +173,10 @@ class WorkerEpoch:
             differs = differs_ahead(self._draws, self._position, self._canary)
             if differs is not None:
                 self._tell(read_otherwise(self._name(), differs, self._canary, self._position))
+
+    def _may_have_ended(self, found: int) -> bool:
+        """Return whether the last batch of a stream of another rank may have been a smaller one."""
+        return self._state.elsewhere and self._position - found < self._stream.size()
 
     def _restore(self) -> None:
         """Give the dataset its state back before it is iterated, or after, whichever goes on where it was."""
