@@ -113,6 +113,8 @@ _CHOICES = {
 
 _COUNTS = {
     "batch_size": "A step would have no samples. It counts samples per rank and step.",
+    "streams": "The dataset would be read as no stream at all. It counts the logical streams over all ranks; use one "
+    "that the number of ranks divides, such as 16.",
     "snapshot_every": "It counts the steps from one snapshot of the source to the next. Use 1 where snapshots are "
     "cheap; with more, fewer are taken and what lies between is replayed.",
 }

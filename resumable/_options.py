@@ -57,6 +57,7 @@ class Options:
     flight_recorder: str | None = None
     stall_after: float | None = None
     on_worker_death: Literal["error", "restart"] = "error"
+    streams: int | None = None
     origin: Origin = _BY_WRAP
 
     def __post_init__(self) -> None:

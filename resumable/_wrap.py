@@ -103,6 +103,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
     flight_recorder: str | PathLike[str] | None = None,
     stall_after: float | None = None,
     on_worker_death: Literal["error", "restart"] = "error",
+    streams: int | None = None,
     **unknown: Any,
 ) -> Loader:
     """Make a data loader resumable.
@@ -154,6 +155,9 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         on_worker_death: "restart" starts the workers of a `DataLoader` again where one dies, and reads again what was
             not delivered; likewise where one gives no answer for longer than the `timeout` of the `DataLoader`. The
             stream stays the same. By default that is an error.
+        streams: for a `DataLoader` over an `IterableDataset`: read the dataset as so many logical streams, whatever the
+            number of workers and ranks. The dataset sees them as workers (`get_worker_info()`), each epoch begins with
+            fresh copies of it, and a state fits any number of workers. The ranks get the streams in turn.
         **unknown: refused, with the option that was meant.
 
     Returns:
@@ -189,6 +193,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         flight_recorder=flight_recorder,  # type: ignore[arg-type]  # any path becomes a string
         stall_after=stall_after,
         on_worker_death=on_worker_death,
+        streams=streams,
     )
     options = options.settled(source)
     return _loader(source, options, *_adapt(source, options))
@@ -239,6 +244,7 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
     if not capabilities_of(backend).heals:
         options.refuse("a source that is read without the workers of a DataLoader", on_worker_death=_NO_WORKERS)
     check_plain("the identity of the backend", backend.identity)
+    options.refuse(f"a source of the kind {backend.kind}", streams=_STREAMS)
     if not isinstance(backend, IndexedBackend):
         options.refuse("a source without sample indices", sampler=_OWN_ORDER, shuffle=_OWN_ORDER)
         if options.tail not in {"drop", "partial"}:
@@ -266,4 +272,5 @@ _NO_WORKERS = (
     "go on from its checkpoint."
 )
 _BACKENDS_OWN = "The backend itself says what its batches and its identity are."
+_STREAMS = "It is for a DataLoader over an IterableDataset, which divides itself over its workers."
 _OWN_ORDER = "It gives its elements in an order of its own; shuffle inside of it, or give a sequence."

@@ -58,3 +58,4 @@ class Given(TypedDict, total=False):
     flight_recorder: str | PathLike[str] | None
     stall_after: float | None
     on_worker_death: Literal["error", "restart"]
+    streams: int | None

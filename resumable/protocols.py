@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from resumable._randomness.keyed import IntArray, Words
 
 __all__ = [
+    "ELSEWHERE",
     "Backend",
     "Capabilities",
     "IndexedBackend",
@@ -34,6 +35,16 @@ __all__ = [
     "SnapshotBackend",
     "capabilities_of",
 ]
+
+
+class _Elsewhere:
+    """Stands for an element that another rank reads."""
+
+    def __repr__(self) -> str:
+        return "ELSEWHERE"
+
+
+ELSEWHERE = _Elsewhere()
 
 
 class Request(NamedTuple):
@@ -240,6 +251,10 @@ class Capabilities:
         set_settings: sets what `settings` returned, and everything else as it was when the backend was made.
         own_state: of an indexed backend whose `read` reads nothing ahead: functions that return and take back what the
             source remembers from sample to sample. It goes into the state, which is then that of one rank.
+        dealt: the elements are dealt to the ranks in turn, and each rank reads its own only: for those of others the
+            iterator gives `resumable.protocols.ELSEWHERE`, one of each rank in every step.
+        anew: every epoch begins in one way, whatever was read before it, so that nothing is kept of one that is left.
+        also: another identity by which states of the same stream may know it.
         close: ends what lives on between two epochs, such as worker processes, when the Loader is closed, and may be
             called again. What is needed later is started later; what the source remembers, it keeps.
         heals: starts worker processes that died again by itself, where `wrap(..., on_worker_death="restart")` says so.
@@ -264,6 +279,9 @@ class Capabilities:
     settings: Callable[[], dict[str, Any]] | None = None
     set_settings: Callable[[Mapping[str, Any]], None] | None = None
     own_state: tuple[Callable[[], Any], Callable[[Any], None]] | None = None
+    dealt: bool = False
+    anew: bool = False
+    also: Mapping[str, Any] | None = None
     close: Callable[[], None] | None = None
     heals: bool = False
 

@@ -24,7 +24,7 @@ from resumable.errors import (
     StateMismatchError,
     StateMismatchWarning,
 )
-from resumable.protocols import SnapshotBackend, capabilities_of
+from resumable.protocols import ELSEWHERE, SnapshotBackend, capabilities_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,9 +102,16 @@ class ElementFetcher:
             fingerprint |= {"rank": world.rank, "world_size": world.size}
         return fingerprint
 
-    def fingerprint_for(self, state: State) -> dict[str, Any]:  # noqa: ARG002  # the protocol has it
-        """Return the fingerprint: earlier versions had the same."""
-        return self.fingerprint()
+    def fingerprint_for(self, state: State) -> dict[str, Any]:
+        """Return the fingerprint, under the identity by which the state knows the stream."""
+        own, also = self.fingerprint(), self.can.also
+        known = {} if also is None else {f"backend.{name}": value for name, value in also.items()}
+        if not known or any(state.fingerprint.get(name) != value for name, value in known.items()):
+            return own
+        return {name: value for name, value in own.items() if name.partition(".")[0] != "backend"} | {
+            "backend.kind": self.backend.kind,
+            **known,
+        }
 
     def check(self, state: State, global_batch: int) -> None:
         """Refuse nothing: what the source gives at the place is compared when it is there."""
@@ -183,6 +190,8 @@ class ElementFetcher:
         goes on where it stands would give nothing but them in its next pass.
         """
         cursor, state = mark.cursor, mark.source
+        if self.can.anew:
+            return None
         if self._live is not None:
             state = self._look(self._live, global_batch)
         elif state is not None and not state.ended and cursor.position:
@@ -238,12 +247,19 @@ class ElementFetcher:
             if not drawn or (len(drawn) < size and self._tail == "drop"):
                 return
             last = self._canary_of(drawn, cursor)
-            start, stop = share(0, len(drawn), world)
+            start, stop = self._share(drawn, world)
             batch = draws.assemble(drawn[start:stop], cursor.position + start)
             cursor = Cursor(cursor.epoch, cursor.position + len(drawn), cursor.step + 1)
             place.position, place.ended, place.last = cursor.position, len(drawn) < size, last
             place.reached = True
             yield batch, cursor
+
+    def _share(self, drawn: list[Any], world: World) -> tuple[int, int]:
+        """Return which of the elements of a step are this rank's."""
+        if not self.can.dealt:
+            return share(0, len(drawn), world)
+        own = next(place for place, element in enumerate(drawn) if element is not ELSEWHERE)
+        return own, own + 1
 
     def _canary_of(self, drawn: list[Any], cursor: Cursor) -> tuple[int, Canary] | None:
         """Return the canary of the last element that was drawn, with the position after it, where it may be needed."""

@@ -16,6 +16,7 @@ from resumable._naming import name_of
 from resumable._registry import find_dataset
 from resumable.backends.torch.custom import CustomOrderBackend
 from resumable.backends.torch.indexed import TorchBackend
+from resumable.backends.torch.logical_backend import LogicalStreamBackend
 from resumable.backends.torch.misuse import refuse_misuse, remembered
 from resumable.backends.torch.order import Order, find_order, is_plain_batch_sampler, is_torchs_own
 from resumable.backends.torch.stream import TorchStreamBackend
@@ -45,9 +46,9 @@ def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] 
         if state_methods(loader.dataset) is not None:
             options = replayed(loader.dataset, type(loader.dataset).__qualname__, options)
         options = options.decided()
-        return TorchStreamBackend(loader, options), replace(
-            options, resume=None
-        )  # it replays by itself, in the workers
+        backend = TorchStreamBackend if options.streams is None else LogicalStreamBackend
+        # The workers replay, and know the streams.
+        return backend(loader, options), replace(options, resume=None, streams=None)
     return _adapt_map_style(loader, options)
 
 
@@ -84,7 +85,9 @@ def _check(loader: DataLoader[Any], options: Options) -> None:
 
 def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options]:
     options.refuse(
-        "a DataLoader over a map-style dataset", resume="It goes to any place without reading what is before."
+        "a DataLoader over a map-style dataset",
+        resume="It goes to any place without reading what is before.",
+        streams="Its order does not depend on the number of workers or ranks anyway.",
     )
     length = check_length(
         length_of(loader.dataset, f"the dataset {name_of(loader.dataset, None)}"), "the length of the data"

@@ -34,11 +34,18 @@ if TYPE_CHECKING:
     from resumable._options import Options
     from resumable.backends.torch.worker_stream import Item
 
-__all__ = ["TorchStreamBackend"]
+__all__ = ["Batches", "TorchStreamBackend"]
 
-_HINTS = dict.fromkeys(
-    ("batch", "drop_last", "workers"), "Make the DataLoader with the options that the run was started with."
-)
+_SAME = "Make the DataLoader with the options that the run was started with."
+_HINTS = {
+    "batch": _SAME,
+    "drop_last": _SAME,
+    "workers": f"{_SAME} To change the number of workers, read a fixed number of streams: wrap(..., streams=N). If the "
+    "dataset has no state_dict(), the number of workers in the checkpoint is such an N, otherwise begin a new run with "
+    "one. If the checkpoint says None, it was saved with streams=.",
+    "streams": "Give wrap(..., streams=N) the number that the run was started with; without a state_dict() of the "
+    "dataset, that of its workers will do.",
+}
 
 
 class TorchStreamBackend:
@@ -59,7 +66,7 @@ class TorchStreamBackend:
         self._stateful = methods is not None and options.resume != "replay"
         if self._stateful and methods is not None and needs_arguments(methods[0]):
             raise _no_loader_of_its_own(type(loader.dataset).__qualname__)
-        self._batches: _Batches | None = None
+        self._batches: Batches | None = None
         self._rotated = False
         self._engine: Engine | None = None
         heals = options.on_worker_death == "restart" and loader.num_workers > 0
@@ -124,7 +131,7 @@ class TorchStreamBackend:
     def _begin(self, plan: StreamPlan, *, reuse: bool) -> Iterator[Any]:
         healing = self._healing
         running = self._run(plan, reuse) if healing is None else healed(plan, self._run, healing, reuse=reuse)
-        self._batches = _Batches(running, plan, looks=self._options.canary)
+        self._batches = Batches(running, plan, looks=self._workers if self._options.canary else 0)
         return self._batches
 
     def _run(self, plan: StreamPlan, reuse: bool) -> Generator[Item]:  # whether workers that live on do
@@ -147,21 +154,23 @@ class TorchStreamBackend:
         return Engine(self._loader, stream, setup, heals=self._healing is not None)
 
 
-class _Batches:
+class Batches:
     """Batches of an epoch; keeps the books on which worker made which.
 
     Args:
         running: gives the workers' items in their order.
         plan: where the epoch was begun.
-        looks: a snapshot has the canary of the sample that each worker gives next; their items are read ahead for it.
+        looks: how many workers there are, where a snapshot has the canary of the sample that each of them gives next;
+            their items are read ahead for it.
     """
 
-    def __init__(self, running: Iterator[Item], plan: StreamPlan, *, looks: bool) -> None:
+    def __init__(self, running: Iterator[Item], plan: StreamPlan, *, looks: int) -> None:
         self._running, self._looks = running, looks
         self._ahead: deque[Item | Exception] = deque()
         self._states = list(plan.states)
         self._turn = plan.turn
         self._epoch = plan.epoch
+        self.last = -1  # whose batch was given last
         self.ended = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -179,6 +188,7 @@ class _Batches:
             if item.told is not None:
                 warnings.warn(item.told, StateMismatchWarning, stacklevel=2)
             if item.batch:
+                self.last = item.worker
                 return item.batch[0]
 
     def _next(self) -> Item:
@@ -187,16 +197,28 @@ class _Batches:
             raise item
         return item
 
+    def has_more(self) -> bool:
+        """Return whether there is another batch, by reading it ahead; an error comes up where it belongs."""
+        while not any(isinstance(item, Exception) or item.batch for item in self._ahead):
+            if not self._read_ahead():
+                break
+        return any(isinstance(item, Exception) or item.batch for item in self._ahead)
+
     def _look(self) -> None:
-        """Read an item of each worker ahead; an error belongs where it comes up."""
-        while len(self._ahead) < len(self._states):
-            try:
-                self._ahead.append(next(self._running))
-            except StopIteration:
-                return
-            except Exception as error:  # noqa: BLE001  # of whatever type
-                self._ahead.append(error)
-                return
+        """Read an item of each worker ahead."""
+        while len(self._ahead) < self._looks and self._read_ahead():
+            pass
+
+    def _read_ahead(self) -> bool:
+        """Read an item ahead; an error belongs where it comes up. Return whether more may follow."""
+        try:
+            self._ahead.append(next(self._running))
+        except StopIteration:
+            return False
+        except Exception as error:  # noqa: BLE001  # of whatever type
+            self._ahead.append(error)
+            return False
+        return True
 
     def ended_before(self, epoch: int) -> bool:
         """Return whether these were all the batches of the epoch just before."""
@@ -264,7 +286,8 @@ def _own_places(snapshot: Any) -> Any:
 
 def _own_place(values: dict[str, Any]) -> list[Any]:
     state = WorkerState.from_dict(values)
-    return [state.batches, state.ended, *([values["canary"]] if "canary" in values else [])]
+    elsewhere = ["elsewhere"] if state.elsewhere else []
+    return [state.batches, state.ended, *([values["canary"]] if "canary" in values else []), *elsewhere]
 
 
 def _replayed(snapshot: Any, *, every: bool) -> int:
