@@ -360,6 +360,7 @@ class Loader(Closes, ShowsSource, Generic[T_co]):
         if strict:
             self._fetcher.check(state, global_batch)
         check_intact(state)
+        self.progress.noted.check(state.data, strict=strict)
         mark = self._fetcher.adopt(state, global_batch)
         self.progress.load(state, mark._replace(strict=strict), global_batch)
         self._resumed, self._gone_through, self._loaded_step = True, 0, self.global_step

@@ -18,7 +18,7 @@ import numpy as np
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resumable._fetch.order import Order
     from resumable._order.plan import Tail
@@ -240,6 +240,10 @@ class Capabilities:
         set_settings: sets what `settings` returned, and everything else as it was when the backend was made.
         own_state: of an indexed backend whose `read` reads nothing ahead: functions that return and take back what the
             source remembers from sample to sample. It goes into the state, which is then that of one rank.
+        stored: of a source whose samples have an index: returns what is stored of the samples with some indices, before
+            any transform and without randomness, as lists by name such as `{"files": [...]}`; the list that tells
+            samples apart best comes first. It is asked in this process for at most 16 samples, when the source is
+            wrapped, when a stream opens and when a state is loaded, so that other data behind a restart are refused.
         close: ends what lives on between two epochs, such as worker processes, when the Loader is closed, and may be
             called again. What is needed later is started later; what the source remembers, it keeps.
     """
@@ -263,6 +267,7 @@ class Capabilities:
     settings: Callable[[], dict[str, Any]] | None = None
     set_settings: Callable[[Mapping[str, Any]], None] | None = None
     own_state: tuple[Callable[[], Any], Callable[[Any], None]] | None = None
+    stored: Callable[[Sequence[int]], Mapping[str, Sequence[Any]]] | None = None
     close: Callable[[], None] | None = None
 
 
