@@ -52,9 +52,8 @@ class Columns:
     def again(self, name: str, indices: Sequence[int]) -> list[Any] | None:
         """Return one of the columns, as far as it is there now."""
         try:
-            return next(
-                (found for one, found in _columns(self._source, self._length, list(indices), 0) if one == name), None
-            )
+            columns = _columns(self._source, self._length, list(indices), 0)
+            return next((values for one, values in columns if one == name), None)
         except Exception:  # noqa: BLE001  # likewise
             return None
 
@@ -90,7 +89,7 @@ def _rows(source: Any, length: int, indices: list[int]) -> list[Any] | None:
         if kind not in _EXACTLY and not source.shape:
             return None
         return [source[index] for index in indices] if len(source) == length else None
-    if kind.__module__.startswith("pandas.") and hasattr(source, "iloc"):
+    if kind.__module__.partition(".")[0] == "pandas" and hasattr(source, "iloc"):
         return _frame(source.iloc[indices]) if len(source) == length else None
     if kind.__module__ == "datasets.arrow_dataset" and kind.__qualname__ == "Dataset":
         rows: list[Any] = source.with_format("arrow")[indices].to_pylist()

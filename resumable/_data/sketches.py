@@ -110,9 +110,8 @@ def _exact(leaf: Any, numbers: list[float]) -> Iterator[bytes]:
         yield f"{leaf.dtype} {tuple(leaf.shape)}".encode()
         if leaf.device.type == "cpu" and leaf.layout is torch.strided and not leaf.is_quantized:
             plain = leaf.detach()
-            plain = (
-                plain.reshape(-1)[spread(plain.numel(), _VALUES)].float() if plain.dtype in _unknown(torch) else plain
-            )
+            if plain.dtype in _unknown(torch):
+                plain = plain.reshape(-1)[spread(plain.numel(), _VALUES)].float()
             yield from _array(plain.numpy(), numbers)
     else:
         yield type(leaf).__qualname__.encode()
