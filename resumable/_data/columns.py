@@ -20,10 +20,11 @@ from resumable._data.sketches import tells_apart
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Columns"]
+__all__ = ["SAID", "Columns"]
 
 Column = tuple[str, list[Any]]
 
+SAID = "fingerprint()"  # what a source itself says, which may take it long
 _DEEPEST = 4  # datasets inside of datasets
 _ATTRIBUTES = 64
 _MOST = 4  # columns
@@ -45,7 +46,8 @@ class Columns:
         """Return the columns by name, with values in the order of the indices; the one that tells most comes first."""
         try:
             found = list(_columns(self._source, self._length, list(indices), 0))
-            return dict(sorted(found, key=lambda column: _rank(column[1]))[:_MOST])
+            best = sorted(found, key=lambda column: _rank(column[1]))[:_MOST]
+            return {name: values[:1] if name == SAID else values for name, values in best}
         except Exception:  # noqa: BLE001  # what is stored are a user's objects, and they may raise whatever they like
             return {}
 
@@ -61,8 +63,13 @@ class Columns:
 def _columns(source: Any, length: int, indices: list[int], deep: int) -> Iterator[Column]:
     said = _fingerprint(source)
     if said is not None:
-        yield "fingerprint()", [said]
-    elif (rows := _rows(source, length, indices)) is not None:
+        yield SAID, [said] * len(indices)
+    else:
+        yield from _entries(source, length, indices, deep)
+
+
+def _entries(source: Any, length: int, indices: list[int], deep: int) -> Iterator[Column]:
+    if (rows := _rows(source, length, indices)) is not None:
         yield "elements", rows
     elif deep < _DEEPEST:
         inside = _of_torch(source, indices, deep)
@@ -110,8 +117,10 @@ def _of_torch(source: Any, indices: list[int], deep: int) -> list[Column] | None
         return [("tensors", [tuple(one[index] for one in source.tensors) for index in indices])]
     if isinstance(source, own.data.Subset):
         inner = [int(source.indices[index]) for index in indices]
-        # Where nothing of the dataset inside is found, the choice of samples is compared all the same.
-        return [*_columns(source.dataset, len(source.dataset), inner, deep + 1), ("indices", list(inner))]
+        columns = list(_columns(source.dataset, len(source.dataset), inner, deep + 1))
+        if any(name.endswith(SAID) for name, _ in columns):  # it says nothing of which samples these are
+            return [(f"indices {name}", list(zip(inner, values, strict=True))) for name, values in columns]
+        return [*columns, ("indices", list(inner))]
     if isinstance(source, own.data.ConcatDataset):
         return _concatenated(source, indices, deep)
     return None
@@ -119,7 +128,7 @@ def _of_torch(source: Any, indices: list[int], deep: int) -> list[Column] | None
 
 def _concatenated(source: Any, indices: list[int], deep: int) -> list[Column]:
     ends, parts = source.cumulative_sizes, [bisect_right(source.cumulative_sizes, index) for index in indices]
-    values: dict[int, Any] = {}
+    values, names = dict[int, Any](), list[str]()
     for number, dataset in enumerate(source.datasets):
         begin = ends[number - 1] if number else 0
         some = [index for index, part in zip(indices, parts, strict=True) if part == number]
@@ -128,10 +137,11 @@ def _concatenated(source: Any, indices: list[int], deep: int) -> list[Column]:
         inner = list(_columns(dataset, ends[number] - begin, [index - begin for index in some], deep + 1))
         if not inner:
             return []
-        column = min(inner, key=lambda one: _rank(one[1]))[1]
-        found = leaves_of(column) if len(column) == len(some) else [column] * len(some)
-        values |= {index: (number, value) for index, value in zip(some, found, strict=True)}
-    return [("parts", [values[index] for index in indices])]
+        name, column = min(inner, key=lambda one: _rank(one[1]))
+        names.append(name)
+        values |= {index: (number, leaves) for index, leaves in zip(some, leaves_of(column), strict=True)}
+    said = any(name.endswith(SAID) for name in names)
+    return [(f"parts {SAID}" if said else "parts", [values[index] for index in indices])]
 
 
 def _of_attributes(source: Any, length: int, indices: list[int], deep: int) -> Iterator[Column]:
@@ -145,7 +155,7 @@ def _of_attributes(source: Any, length: int, indices: list[int], deep: int) -> I
             if _tells(rows, indices):
                 yield name, rows
         elif type(value) is dict or _is_indexed(value):
-            for inner, values in _columns(value, length, indices, deep + 1):
+            for inner, values in _entries(value, length, indices, deep + 1):
                 yield f"{name}.{inner}", values
 
 

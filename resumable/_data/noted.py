@@ -12,6 +12,7 @@ import warnings
 from pathlib import PosixPath, WindowsPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from resumable._data.columns import SAID
 from resumable._data.leaves import spread
 from resumable._data.sketches import Sketch, is_sketch, sketches_of
 from resumable._randomness.keyed import derive, scale
@@ -25,7 +26,6 @@ __all__ = ["Noted"]
 
 _SAMPLES = 16
 _FIXED = {bool, int, float, str, bytes, type(None), PosixPath, WindowsPath}
-_SAID = "fingerprint()"  # what the source itself says, which may take it long
 
 
 class _Moment(NamedTuple):
@@ -53,7 +53,7 @@ class Noted:
 
     def opened(self) -> None:
         """Note what the data are like now, where a stream is opened."""
-        if self._name is None or self._name == _SAID:
+        if self._name is None or self._name.endswith(SAID):
             return
         values = self._again(self._name)
         if self._fixed and values == self._wrapped.values[self._name]:
@@ -82,7 +82,7 @@ class Noted:
         moments = _parsed(stored, len(self._indices))
         if not moments or self._fits(self._wrapped, stored["of"], moments):
             return
-        now = self._wrapped if stored["of"] == _SAID else self._look()
+        now = self._wrapped if stored["of"].endswith(SAID) else self._look()
         if self._fits(now, stored["of"], moments):
             return
         message = self._describe(now, stored["of"], moments[0])
@@ -113,13 +113,11 @@ class Noted:
         now, values = moment.sketches[name], moment.values[name]
         differing = _differing(now, before)
         number = differing[0]
-        if name == _SAID:
-            which, what = "the data", "another fingerprint()"
-        else:
-            which = f"sample {self._indices[number]}"
-            what = f"another sample {self._indices[number]} ({name})"
+        which = "the data" if name == SAID else f"sample {self._indices[number]}"
+        what = SAID if name == SAID else f"{which} ({name})"
+        many = "." if name == SAID else f"; {len(differing)} of {len(now)} that were compared differ."
         return (
-            f"the data have {what} than the checkpoint's; {len(differing)} of {len(now)} that were compared differ.\n"
+            f"the data have another {what} than the checkpoint's{many}\n"
             f"  in the checkpoint: {which} with the digest {before[number]}\n"
             f"  in this run:       {which} with the digest {now[number].text}: {shorten(values[number])}\n"
             "Some samples would be read twice, and others never. Give the data that the run was started with, in the "
