@@ -7,13 +7,14 @@ import io
 import json
 import random
 import re
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, RandomSampler, Sampler, Subset, TensorDataset
@@ -21,6 +22,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, RandomSampler, 
 import resumable
 from resumable import Capabilities, World
 from resumable.errors import StateMismatchError, StateMismatchWarning
+from resumable.testing import BackendTests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -100,6 +102,10 @@ def loaded(dataset: Any, **options: Any) -> Loader:
     return resumable.wrap(DataLoader(dataset, batch_size=3, **options))
 
 
+def pandas() -> Any:
+    return pytest.importorskip("pandas")
+
+
 def numbers(files: Sequence[str]) -> list[int]:
     return [FILES.index(file) for file in files]
 
@@ -132,8 +138,8 @@ SOURCES: dict[str, Callable[[Sequence[str]], Loader]] = {
     "concatenated": lambda files: loaded(ConcatDataset([Images(files[:5]), Images(files[5:])])),
     "texts": lambda files: loaded(Held(texts=[f"sentence {number}" for number in numbers(files)])),
     "columns": lambda files: loaded(Held(length=list(files), columns={"x": np.array(numbers(files))})),
-    "frame": lambda files: loaded(Held(frame=pd.DataFrame({"file": list(files), "label": 1.0}))),
-    "series": lambda files: loaded(Held(series=pd.Series(list(files)))),
+    "frame": lambda files: loaded(Held(frame=pandas().DataFrame({"file": list(files), "label": 1.0}))),
+    "series": lambda files: loaded(Held(series=pandas().Series(list(files)))),
 }
 
 
@@ -376,13 +382,14 @@ def test_what_a_dataset_computes_is_not_compared_and_its_code_not_called(workers
 
 
 def test_a_curriculum_goes_on_whether_it_is_brought_back_before_or_behind_the_load() -> None:
-    dataset, states = Held(samples=list(FILES)), []
+    dataset: Any = Held(samples=list(FILES))
+    states: list[tuple[int, dict[str, Any]]] = []
     loader = loaded(dataset)
     for epoch in loader.epochs(3):
         dataset.samples = [f"/data/{int(epoch)}/{number}.jpg" for number in np.roll(range(12), int(epoch))]
         states += [(int(epoch), loader.state_dict()) for _ in epoch]
     for number, state in states:
-        fresh = Held(samples=list(FILES))
+        fresh: Any = Held(samples=list(FILES))
         accepted(loaded(fresh), state)  # it is told the epoch behind the load
         again = loaded(fresh)
         fresh.samples = [f"/data/{number}/{one}.jpg" for one in np.roll(range(12), number)]
@@ -552,3 +559,61 @@ def test_a_backend_of_ones_own_may_say_what_it_stores() -> None:
         again = make(FILES)
         again.load_state_dict(state)
         assert run(again) == whole[step:]
+
+
+@pytest.mark.parametrize("stored", [lambda _: {"x": [random.random()]}, lambda _: {"x": [1, 2, 3]}])  # no secret
+def test_the_conformance_suite_finds_a_backend_that_stores_something_else_each_time_or_too_little(stored: Any) -> None:
+    class Checked(BackendTests):
+        __test__ = False
+        records = Records(FILES)
+
+        @classmethod
+        def make(cls, **options: Any) -> Loader:
+            return resumable.wrap(cls.records, **{"batch_size": 3} | options)
+
+    Checked().test_what_it_declares_is_true()
+    Checked.records.capabilities = Capabilities(stored=stored)
+    with pytest.raises(AssertionError, match=r"stored\(\) (has an entry|returns the same)"):
+        Checked().test_what_it_declares_is_true()
+
+
+# ---------------------------------------------------------------------- real processes
+
+SCRIPT = """
+import json, os, signal, sys
+from pathlib import Path
+import resumable
+
+kill_at, backwards, files = int(sys.argv[1]), sys.argv[2] == "backwards", sorted(map(str, Path("files").iterdir()))
+loader = resumable.wrap(files[::-1] if backwards else files, batch_size=5, shuffle=True, seed=1)
+if Path("state.json").exists():
+    loader.load_state_dict(json.loads(Path("state.json").read_text()))
+for batch in loader.steps(8):
+    with open("log", "a") as log:
+        print(*batch, file=log)
+    Path("new.json").write_text(json.dumps(loader.state_dict()))
+    os.replace("new.json", "state.json")
+    if loader.global_step == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_run_goes_on_with_its_files_and_not_with_them_backwards(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+
+    def start(folder: str, kill_at: int, way: str = "") -> subprocess.CompletedProcess[str]:
+        if not (tmp_path / folder).exists():
+            (tmp_path / folder / "files").mkdir(parents=True)
+            for number in range(17):
+                (tmp_path / folder / "files" / f"{number}.txt").write_text("x")
+        command = [sys.executable, str(script), str(kill_at), way]
+        return subprocess.run(command, cwd=tmp_path / folder, capture_output=True, text=True, check=False)
+
+    assert start("whole", -1).returncode == 0
+    assert start("killed", 3).returncode == -9
+    other = start("killed", -1, "backwards")
+    assert other.returncode == 1
+    assert "StateMismatchError: the data have another sample 0 (elements)" in other.stderr
+    assert start("killed", -1).returncode == 0
+    assert (tmp_path / "killed/log").read_text() == (tmp_path / "whole/log").read_text()
