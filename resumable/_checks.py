@@ -124,7 +124,7 @@ _FLAGS = {
     "shard": "True lets the ranks divide one stream among them, False leaves it to the source.",
     "evaluation": "True begins each loop at the beginning of epoch 0.",
     "uneven": "True lets the shares of the ranks differ by one sample.",
-    "canary": "True compares an element after a resume with the one that the state knows, False does not.",
+    "canary": "True compares samples after a resume with those that the state knows, False does not.",
 }
 
 _LONGEST = 1e6  # seconds; what waits for a lock takes no more than some centuries

@@ -146,8 +146,8 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
             could be saved. On several ranks it is divided as any other, which the log warns of unless `world` is given.
         resume: for sources that could do both: go on by the source's own "state", or "replay" the epoch up to the
             place. By default by the state, unless that is known to lose something. States fit either way.
-        canary: compare an element after a resume with the one that the state knows, so that a source that goes on
-            elsewhere is refused.
+        canary: compare some samples, or the element after a resume, with those that the state knows, so that other data
+            and a source that goes on elsewhere are refused.
         flight_recorder: a folder for one small file per rank, which says where each process is and is still there
             after SIGKILL. The next start logs where the one before crashed, and how many steps are trained again;
             `resumable.flight.read` reads the files. Without it, none are written.

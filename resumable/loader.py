@@ -322,6 +322,7 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
         if strict:
             fetcher.check(state, global_batch)
         check_intact(state)
+        self.progress.noted.check(state.data, strict=strict)
         if brought:
             self.progress.read_from(fetcher, options)
             self._read_from(fetcher, options)

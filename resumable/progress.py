@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
+from resumable._data import Noted
 from resumable._fetch import Changes, Owner, Stream, stalls
 from resumable._opening import Opening
 from resumable._order.cursor import Cursor
@@ -41,6 +42,7 @@ class Progress(Peeks):
     Attributes:
         moves: how often the place was set from outside, by loading, seeking, or leaving an epoch. An iterator for which
             it has changed goes on at the new place.
+        noted: what the data were like, to be compared with what a state says.
     """
 
     def __init__(self, fetcher: Fetcher, options: Options) -> None:
@@ -51,6 +53,8 @@ class Progress(Peeks):
         self._in_flight: deque[Mark] = deque()
         self._owner, self._opening = Owner(), Opening(fetcher, options)
         self._changes = Changes(fetcher.can)
+        stored = fetcher.can.stored if options.canary and not options.evaluation else None
+        self.noted = Noted(stored, 0 if stored is None else fetcher.backend.length)
         self._stream: Stream | None = None
         self._opened_at: Mark | None = None
         self._turned: Mark | None = None  # the next epoch's beginning, where peek() has opened that already
@@ -300,7 +304,8 @@ class Progress(Peeks):
 
     def _state_of(self, mark: Mark, global_batch: int, journal: Journal) -> dict[str, Any]:
         fetcher = self._fetcher
-        state = State(mark, global_batch, self._batch_size, fetcher.fingerprint(), fetcher.unit, journal)
+        facts, noted = (fetcher.fingerprint(), fetcher.unit, journal), self.noted.as_dict()
+        state = State(mark, global_batch, self._batch_size, *facts, data=noted)
         return state.as_dict(self._options.find_world().size, fetcher.can)
 
     def _open(self) -> None:
@@ -314,6 +319,7 @@ class Progress(Peeks):
         self._opened_at = mark
         self._opening.tell(mark, self.global_batch)
         self._owner.opened()
+        self.noted.opened()
         self._in_force = self._changes.in_force(mark)
         stream = Stream(self._fetcher.open(mark._replace(in_force=self._in_force), self.global_batch))
         if self._options.stall_after is not None:

@@ -18,7 +18,7 @@ import numpy as np
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resumable._fetch.order import Order
     from resumable._order.plan import Tail
@@ -255,6 +255,10 @@ class Capabilities:
             iterator gives `resumable.protocols.ELSEWHERE`, one of each rank in every step.
         anew: every epoch begins in one way, whatever was read before it, so that nothing is kept of one that is left.
         also: another identity by which states of the same stream may know it.
+        stored: of a source whose samples have an index: returns what is stored of the samples with some indices, before
+            any transform and without randomness, as lists by name such as `{"files": [...]}`; the list that tells
+            samples apart best comes first. It is asked in this process for at most 16 samples, when the source is
+            wrapped, when a stream opens and when a state is loaded, so that other data behind a restart are refused.
         close: ends what lives on between two epochs, such as worker processes, when the Loader is closed, and may be
             called again. What is needed later is started later; what the source remembers, it keeps.
         heals: starts worker processes that died again by itself, where `wrap(..., on_worker_death="restart")` says so.
@@ -282,6 +286,7 @@ class Capabilities:
     dealt: bool = False
     anew: bool = False
     also: Mapping[str, Any] | None = None
+    stored: Callable[[Sequence[int]], Mapping[str, Sequence[Any]]] | None = None
     close: Callable[[], None] | None = None
     heals: bool = False
 

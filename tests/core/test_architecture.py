@@ -25,6 +25,7 @@ LAYERS = [
     {"_checks", "_seeds"},
     {"protocols", "_options", "_wrap_types", "_opening"},
     {"_state"},
+    {"_data"},
     {"_fetch"},
     {"_flight", "_peeking"},
     {"progress", "iteration", "_shown", "_lifecycle", "_place"},

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from resumable._data import Columns
 from resumable._fetch.workers import RequestDataset
 from resumable._naming import identity_of
 from resumable.backends.torch.engine import Engine, WorkerSetup, wants_stacks
@@ -19,12 +20,17 @@ if TYPE_CHECKING:
     from resumable._options import Options
     from resumable.protocols import Capabilities, Request
 
-__all__ = ["TorchBackend", "make_engine", "shown"]
+__all__ = ["TorchBackend", "make_engine", "shown", "stored_by"]
 
 
 def shown(loader: DataLoader[Any], *also: str) -> dict[str, Any]:
     """Return what a Loader shows of a `DataLoader`."""
     return {name: getattr(loader, name) for name in ("batch_size", "num_workers", "collate_fn", *also)}
+
+
+def stored_by(dataset: Any, length: int) -> Columns | None:
+    """Return what tells what a map-style dataset stores; None where the dataset's identity says it all."""
+    return None if hasattr(dataset, "resumable_identity") else Columns(dataset, length)
 
 
 class TorchBackend:
@@ -50,7 +56,12 @@ class TorchBackend:
         self.identity = identity_of(reader.source, options.identity)
         hints = getattr(reader.source, "resumable_hints", {})
         self.capabilities = replace(
-            capabilities, hints=hints, shows=shown(loader, "dataset"), close=self._engine.close, heals=True
+            capabilities,
+            hints=hints,
+            shows=shown(loader, "dataset"),
+            stored=stored_by(reader.source, length),
+            close=self._engine.close,
+            heals=True,
         )
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
