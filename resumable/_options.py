@@ -49,6 +49,7 @@ class Options:
     canary: bool = True
     flight_recorder: str | None = None
     stall_after: float | None = None
+    order: Literal["feistel", "torch"] | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -100,6 +100,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
     canary: bool = True,
     flight_recorder: str | PathLike[str] | None = None,
     stall_after: float | None = None,
+    order: Literal["feistel", "torch"] | None = None,
     **unknown: Any,
 ) -> Loader:
     """Make a data loader resumable.
@@ -144,6 +145,8 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
             after SIGKILL. The next start logs where the one before crashed, and how many steps are trained again;
             `resumable.flight.read` reads the files. Without it, none are written.
         stall_after: log where `next()` waits for longer than so many seconds, with the batch, the worker and its stack.
+        order: whose order a `DataLoader` with a sampler of torch gets: "feistel", that of this package, or "torch", the
+            very samples in the very order that torch gives, where a seed says it. By default "feistel".
         **unknown: refused, with the option that was meant.
 
     Returns:
@@ -177,8 +180,11 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         canary=canary,
         flight_recorder=flight_recorder,  # type: ignore[arg-type]  # any path becomes a string
         stall_after=stall_after,
+        order=order,
     )
     backend, options = _adapt(source, options)
+    if options.order == "torch":  # an adapter that gives it takes it out
+        options.refuse(f"a {type(source).__qualname__}", order=_TORCHS)
     return Loader(_fetcher(backend, options), options, source)
 
 
@@ -230,5 +236,6 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
     return IndexedFetcher(backend, sampler, options.tail, options.randomness, options)
 
 
+_TORCHS = "It is for a map-style DataLoader with a sampler of torch. Leave it out."
 _BACKENDS_OWN = "The backend itself says what its batches and its identity are."
 _OWN_ORDER = "It gives its elements in an order of its own; shuffle inside of it, or give a sequence."

@@ -56,3 +56,4 @@ class Given(TypedDict, total=False):
     canary: bool
     flight_recorder: str | PathLike[str] | None
     stall_after: float | None
+    order: Literal["feistel", "torch"] | None

@@ -242,6 +242,8 @@ class Capabilities:
             source remembers from sample to sample. It goes into the state, which is then that of one rank.
         close: ends what lives on between two epochs, such as worker processes, when the Loader is closed, and may be
             called again. What is needed later is started later; what the source remembers, it keeps.
+        dealt: of an indexed backend whose requests stay in this process or list their samples: the ranks take the
+            samples of a global batch in turn, as torch's `DistributedSampler` deals them out, and not a part each.
     """
 
     hints: Mapping[str, str] = field(default_factory=dict)
@@ -264,6 +266,7 @@ class Capabilities:
     set_settings: Callable[[Mapping[str, Any]], None] | None = None
     own_state: tuple[Callable[[], Any], Callable[[Any], None]] | None = None
     close: Callable[[], None] | None = None
+    dealt: bool = False
 
 
 def capabilities_of(backend: Any) -> Capabilities:

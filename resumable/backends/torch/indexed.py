@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.workers import RequestDataset
 from resumable._naming import identity_of
+from resumable.backends.torch.asked_order import HINTS
 from resumable.backends.torch.engine import Engine, WorkerSetup
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class TorchBackend:
         self._here = loader.num_workers == 0 and not loader.pin_memory
         self.length = length
         self.identity = identity_of(reader.source, options.identity)
-        hints = getattr(reader.source, "resumable_hints", {})
+        hints = {**HINTS, **getattr(reader.source, "resumable_hints", {})}
         self.capabilities = replace(capabilities, hints=hints, shows=shown(loader, "dataset"), close=self._engine.close)
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
