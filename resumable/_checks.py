@@ -105,6 +105,7 @@ _CHOICES = {
     "on_worker_death": (("error", "restart"), "It says what to do where a worker process dies or hangs."),
     "on_batch_change": (("error", "continue"), "It says what to do with a state of another batch size."),
     "on_world_change": (("keep_global", "keep_local"), "It says what stays where the number of ranks has changed."),
+    "order": (("feistel", "torch"), "It says whose shuffle a DataLoader gets: that of this package, or torch's own."),
     "resume": (
         get_args(Resume),
         "It says whether a source goes on by its own state, or is read again up to its place.",

@@ -58,6 +58,7 @@ class Options:
     stall_after: float | None = None
     on_worker_death: Literal["error", "restart"] = "error"
     streams: int | None = None
+    order: Literal["feistel", "torch"] | None = None
     origin: Origin = _BY_WRAP
 
     def __post_init__(self) -> None:

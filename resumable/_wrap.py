@@ -104,6 +104,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
     stall_after: float | None = None,
     on_worker_death: Literal["error", "restart"] = "error",
     streams: int | None = None,
+    order: Literal["feistel", "torch"] | None = None,
     **unknown: Any,
 ) -> Loader:
     """Make a data loader resumable.
@@ -158,6 +159,8 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         streams: for a `DataLoader` over an `IterableDataset`: read the dataset as so many logical streams, whatever the
             number of workers and ranks. The dataset sees them as workers (`get_worker_info()`), each epoch begins with
             fresh copies of it, and a state fits any number of workers. The ranks get the streams in turn.
+        order: whose order a `DataLoader` with a sampler of torch gets: "feistel", that of this package, or "torch", the
+            very samples in the very order that torch gives, where a seed says it. By default "feistel".
         **unknown: refused, with the option that was meant.
 
     Returns:
@@ -194,6 +197,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         stall_after=stall_after,
         on_worker_death=on_worker_death,
         streams=streams,
+        order=order,
     )
     options = options.settled(source)
     return _loader(source, options, *_adapt(source, options))
@@ -212,6 +216,9 @@ def _loader(source: Any, given: Options, backend: Backend, options: Options) -> 
             warnings.simplefilter("ignore", PromiseWarning)  # they were given
             backend, options = _adapt(source, given.of_state(seed, name))
         return _fetcher(backend, options), options
+
+    if options.order == "torch":  # an adapter that gives it takes it out
+        options.refuse(f"a {type(source).__qualname__}", order=_TORCHS)
 
     return Loader(_fetcher(backend, options), options, source, again)
 
@@ -271,6 +278,7 @@ _NO_WORKERS = (
     "Only the worker processes of a PyTorch DataLoader can be started again. Start the script again after a crash, and "
     "go on from its checkpoint."
 )
+_TORCHS = "It is for a map-style DataLoader with a sampler of torch. Leave it out."
 _BACKENDS_OWN = "The backend itself says what its batches and its identity are."
 _STREAMS = "It is for a DataLoader over an IterableDataset, which divides itself over its workers."
 _OWN_ORDER = "It gives its elements in an order of its own; shuffle inside of it, or give a sequence."

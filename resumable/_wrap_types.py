@@ -59,3 +59,4 @@ class Given(TypedDict, total=False):
     stall_after: float | None
     on_worker_death: Literal["error", "restart"]
     streams: int | None
+    order: Literal["feistel", "torch"] | None

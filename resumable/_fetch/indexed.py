@@ -6,6 +6,7 @@ from collections import deque
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from resumable._fetch.dealt import Dealt
 from resumable._fetch.order import Order
 from resumable._fetch.own_state import Follower
 from resumable._order.cursor import Cursor
@@ -148,7 +149,8 @@ class IndexedFetcher:
 
     def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
         """Yield the rest of the mark's epoch: batches, each with the cursor after it."""
-        order, world = self._order_of(self.plan(global_batch)), self._options.find_world()
+        world = self._options.find_world()
+        order = self._order_of(self.plan(global_batch), world)
         check_share(global_batch, world, uneven=self._options.uneven)
         _check_last(order.plan, mark.cursor, world)
         asked: deque[Cursor] = deque()
@@ -185,13 +187,15 @@ class IndexedFetcher:
 
     def sample_indices(self, cursor: Cursor, plan: Plan, world: World) -> list[int]:
         """Return which samples a rank gets in the batch after the cursor, without reading any."""
-        return self._order_of(plan).next_indices(cursor, world)
+        return self._order_of(plan, world).next_indices(cursor, world)
 
-    def _order_of(self, plan: Plan) -> Order:
+    def _order_of(self, plan: Plan, world: World) -> Order:
         """Return the order under a plan: the one that workers know already, unless the plan changed."""
+        seed, keyed = self._options.stream_seed, self._randomness == "sample"
+        if self.can.in_turn:  # which is made for a number of ranks, and no worker knows it
+            return Dealt(self._sampler, plan, seed, keyed=keyed, ranks=world.size)
         if self._order is None:
-            keyed = self._randomness == "sample"
-            self._order = Order(self._sampler, plan, self._options.stream_seed, keyed=keyed)
+            self._order = Order(self._sampler, plan, seed, keyed=keyed)
         elif plan != self._order.plan:
             self._order = self._order.changed(plan)
         return self._order

@@ -37,7 +37,12 @@ class Order:
         seed: of the keys.
         keyed: give every sample a key; where they are not asked for, they are left out.
         version: number of the plan; a request says by which one it was made.
+
+    Attributes:
+        travels: worker processes get a copy; else they get requests that list their samples.
     """
+
+    travels = True
 
     def __init__(self, sampler: Sampler, plan: Plan, seed: int, *, keyed: bool = True, version: int = 0) -> None:
         self.plan, self.version = plan, version
@@ -50,7 +55,7 @@ class Order:
 
     def changed(self, plan: Plan) -> Order:
         """Return the order of the same samples under another plan, with the next version."""
-        return Order(self._sampler, plan, self._seed, keyed=self._keyed, version=self.version + 1)
+        return type(self)(self._sampler, plan, self._seed, keyed=self._keyed, version=self.version + 1)
 
     def rest_of_epoch(self, cursor: Cursor, world: World, asked: deque[Cursor]) -> Iterator[Request]:
         """Yield a request for each batch that is left in the cursor's epoch.
@@ -64,14 +69,18 @@ class Order:
         new = tuple.__new__  # half the time of calling the class, and there is one for each batch
         while not plan.finished(cursor):
             after = plan.advance(cursor)
-            start, stop = plan.share(cursor, after, world)
+            start, stop = self.share(cursor, after, world)
             asked.append(after)
             yield new(Request, (epoch, cursor.step, rank, start, stop, version, self))
             cursor = after
 
+    def share(self, before: Cursor, after: Cursor, world: World) -> tuple[int, int]:
+        """Return what a request says of the share of a rank in the global batch between two cursors."""
+        return self.plan.share(before, after, world)
+
     def next_indices(self, cursor: Cursor, world: World) -> list[int]:
         """Return which samples a rank gets in the batch after the cursor."""
-        start, stop = self.plan.share(cursor, self.plan.advance(cursor), world)
+        start, stop = self.share(cursor, self.plan.advance(cursor), world)
         request = Request(cursor.epoch, cursor.step, world.rank, start, stop, self.version, self)
         indices: list[int] = self.indices(request).tolist()
         return indices

@@ -256,7 +256,7 @@ class _Messages:
     def _introduction(self, request: Request, worker: int) -> Message:
         """Return the numbers with the order; where none can be sent the request itself, which lists its samples."""
         order = request.order
-        if not isinstance(order, Order):
+        if not isinstance(order, Order) or not order.travels:
             return request
         if self._packed is None or self._packed[0] is not order:
             self._packed = order, _pickled(order)
@@ -302,7 +302,7 @@ _SIGNS = _TIMEOUT, "DataLoader worker", "Pin memory thread exited"
 
 def _inherited(first: Request, given: Mapping[str, Any]) -> Order | None:
     """Return the order that new workers begin with: by their fork, or pickled with the dataset if that works."""
-    order = first.order if isinstance(first.order, Order) else None
+    order = first.order if isinstance(first.order, Order) and first.order.travels else None
     if order is None or not given["num_workers"]:
         return None
     return order if _forks(given.get("multiprocessing_context")) or _can_pickle(order) else None

@@ -14,6 +14,7 @@ from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import Reader
 from resumable._naming import name_of
 from resumable._registry import find_dataset
+from resumable.backends.torch.asked_order import torchs_order
 from resumable.backends.torch.custom import CustomOrderBackend
 from resumable.backends.torch.indexed import TorchBackend
 from resumable.backends.torch.logical_backend import LogicalStreamBackend
@@ -99,6 +100,9 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
             sampler="The batch sampler says what is in a batch; give batch_size to the DataLoader instead of it.",
         )
     order = None if sampler is None else find_order(sampler, length, options.stream_seed)
+    in_turn = options.order == "torch"
+    if in_turn:
+        order, options = torchs_order(loader, sampler, order, options), replace(options, order=None)
     kept = order is None and options.sampler is None
     remembers = remembered(loader, kept=kept)
     if not kept:
@@ -119,7 +123,7 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
         sampler=options.sampler or (order and order.sampler),
         world=world,
     ).decided(tail=tail)
-    can = Capabilities(older_tail=older, own_state=remembers)
+    can = Capabilities(older_tail=older, own_state=remembers, in_turn=in_turn)
     return TorchBackend(loader, reader, options, length, can), options
 
 

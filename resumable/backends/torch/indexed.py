@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from resumable._data import Columns
 from resumable._fetch.workers import RequestDataset
 from resumable._naming import identity_of
+from resumable.backends.torch.asked_order import HINTS
 from resumable.backends.torch.engine import Engine, WorkerSetup, wants_stacks
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class TorchBackend:
         self._here = loader.num_workers == 0 and not loader.pin_memory
         self.length = length
         self.identity = identity_of(reader.source, options.identity)
-        hints = getattr(reader.source, "resumable_hints", {})
+        hints = {**HINTS, **getattr(reader.source, "resumable_hints", {})}
         self.capabilities = replace(
             capabilities,
             hints=hints,

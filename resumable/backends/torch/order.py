@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from resumable._order.plan import Tail
     from resumable.samplers import Sampler
 
-__all__ = ["Order", "Tails", "find_order", "is_plain_batch_sampler", "is_torchs_own"]
+__all__ = ["Order", "Tails", "distributed", "find_order", "is_plain_batch_sampler", "is_torchs_own", "kind_of"]
 
 
 class Order(NamedTuple):
@@ -53,10 +53,16 @@ def find_order(sampler: Any, length: int, seed: int) -> Order | None:
         length: number of samples of the dataset.
         seed: the loader's seed; that of the torch sampler and the global generators are not looked at.
     """
-    for known, translate in _TRANSLATIONS.items():
+    kind = kind_of(sampler)
+    return None if kind is None else _TRANSLATIONS[kind](sampler, length, seed)
+
+
+def kind_of(sampler: Any) -> type | None:
+    """Return which of torch's samplers, or ours, says the order; None for others, and subclasses with their own."""
+    for known in _TRANSLATIONS:
         if isinstance(sampler, known) or (is_torchs_own(sampler) and type(sampler).__name__.endswith(known.__name__)):
             own = getattr(type(sampler), "__iter__", None) is getattr(known, "__iter__", None) or is_torchs_own(sampler)
-            return translate(sampler, length, seed) if own else None
+            return known if own else None
     return None
 
 
@@ -81,7 +87,11 @@ def _random(sampler: Any, length: int, seed: int) -> Order:
 
 
 def _distributed(sampler: Any, length: int, seed: int) -> Order:
-    order: Sampler = Shuffle(length, seed=seed) if sampler.shuffle else Sequential(length)
+    return distributed(sampler, Shuffle(length, seed=seed) if sampler.shuffle else Sequential(length))
+
+
+def distributed(sampler: Any, order: Sampler) -> Order:
+    """Return an order with the ranks and the tail of a `DistributedSampler`."""
     tails = Tails("drop_ranks", "drop", "drop") if sampler.drop_last else Tails("pad_ranks", "drop", "pad")
     return Order(order, World(sampler.rank, sampler.num_replicas), tails)
 
