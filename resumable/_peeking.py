@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from resumable._fetch import note_place
 from resumable.errors import DataError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections import deque
 
     from resumable._fetch import Owner, Stream
+    from resumable._options import Options
     from resumable._state import Mark
     from resumable._stats import Stopwatch
 
@@ -26,6 +28,7 @@ class Peeks:
     _turned: Mark | None
     _delivered: Mark
     _in_flight: deque[Mark]
+    _options: Options
 
     if TYPE_CHECKING:  # what Progress has
 
@@ -48,6 +51,10 @@ class Peeks:
         try:
             batch = self._peek()
             self.stopwatch.looked((self._turned or self._delivered).cursor)
+        except Exception as error:
+            note_place(error, (self._turned or self._delivered).cursor, self._options.find_world().rank)
+            raise
+        else:
             return batch
         finally:
             self.stopwatch.stop(self._delivered.cursor)

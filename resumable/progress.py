@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
-from resumable._fetch import Changes, Owner, Stream, stalls
+from resumable._fetch import Changes, Owner, Stream, note_place, stalls
 from resumable._opening import Opening
 from resumable._order.cursor import Cursor
 from resumable._peeking import Peeks
@@ -122,6 +122,12 @@ class Progress(Peeks):
         try:
             batch = self._next(epoch)
             watch.delivered(before, self._delivered.cursor)
+        except StopIteration:
+            raise
+        except Exception as error:
+            note_place(error, before, self._options.find_world().rank)
+            raise
+        else:
             return batch
         finally:
             watch.stop(before)
