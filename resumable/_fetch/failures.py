@@ -90,7 +90,7 @@ def in_short(indices: list[Any]) -> str:
     return f"samples {indices[:_SHOWN]}" + (f" and {more} more" if more > 0 else "")
 
 
-class WorkerTraceback(Exception):  # noqa: N818  # it says where an error comes from, and is raised by nobody
+class WorkerTraceback(Exception):  # noqa: N818  # it says where an error comes from
     """The traceback of an error that was raised in a worker process."""
 
     def __str__(self) -> str:
