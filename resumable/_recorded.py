@@ -43,7 +43,7 @@ class _Recorded(Progress):
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
         make = super().bookmark()
-        self._recorder.state_taken(self._acknowledged.global_step)
+        self._recorder.state_taken(self._counts.global_step)
         return make
 
     def load(self, state: State, mark: Mark, global_batch: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Generic
 
+from resumable._leaving import drivers_of, how_left
 from resumable._loops import refuse_unpacking
 from resumable._twins import is_over, tell_twins
 from resumable.errors import DataError, UnsupportedError
@@ -12,10 +13,12 @@ from resumable.failpoints import point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
     from typing import Self
 
     from typing_extensions import TypeVar  # type checkers bring it along, and know its `default`
 
+    from resumable._doubts import Doubt
     from resumable.loader import Loader
 
     T_co = TypeVar("T_co", covariant=True, default=Any)
@@ -46,7 +49,41 @@ def deliver(loader: Loader[T_co], epoch: int) -> T_co:
     return batch
 
 
-class BatchIterator(Generic[T_co]):
+class _Leaves(Generic[T_co]):
+    """An iterator that tells, when it is dropped, how its loop was left.
+
+    Args:
+        loader: delivers the batches.
+    """
+
+    def __init__(self, loader: Loader[T_co]) -> None:
+        self._loader = loader
+        self._doubt: Doubt | None = None
+
+    def _deliver(self, epoch: int, frame: FrameType) -> T_co:
+        """Deliver the next batch to a frame."""
+        progress = self._loader.progress
+        try:
+            batch = deliver(self._loader, epoch)
+            doubt = self._doubt = progress.doubt
+            if doubt is not None:
+                doubt.drivers = drivers_of(frame)
+        except StopIteration:
+            raise
+        except BaseException:
+            progress.not_handed()
+            raise
+        else:
+            return batch
+
+    def __del__(self) -> None:
+        """Tell how the loop was left."""
+        doubt = getattr(self, "_doubt", None)
+        if doubt is not None:
+            self._loader.progress.leave(doubt, how_left(doubt.drivers, sys._getframe(1)))  # noqa: SLF001  # the loop's
+
+
+class BatchIterator(_Leaves[T_co]):
     """Batches up to the end of the epoch in which the loader stands at the first `next()`.
 
     All iterators of a loader share its place: each batch is delivered once. Where the place is set by
@@ -59,7 +96,7 @@ class BatchIterator(Generic[T_co]):
     """
 
     def __init__(self, loader: Loader[T_co], epoch: int | None = None) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._only = epoch
         self._epoch = -1
         self._moves = -1
@@ -79,7 +116,7 @@ class BatchIterator(Generic[T_co]):
             raise StopIteration
         position = self._loader.cursor.position
         try:
-            return deliver(self._loader, self._epoch)
+            return self._deliver(self._epoch, sys._getframe(1))  # noqa: SLF001  # nothing else knows the loop
         except StopIteration:
             return self._after_end(nothing_left=position == self._start > 0)
 
@@ -101,7 +138,7 @@ class BatchIterator(Generic[T_co]):
         raise StopIteration
 
 
-class StepIterator(Generic[T_co]):
+class StepIterator(_Leaves[T_co]):
     """Batches of one epoch after the other, up to a number of them over the whole run.
 
     It has no place of its own: where the loader's place is set in the middle of a loop, the loop goes on from there.
@@ -112,7 +149,7 @@ class StepIterator(Generic[T_co]):
     """
 
     def __init__(self, loader: Loader[T_co], total: float) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._total = total
         self._begun = self._over = False
 
@@ -128,7 +165,7 @@ class StepIterator(Generic[T_co]):
         while not self._over and loader.global_step + loader.progress.in_flight < self._total:
             at = loader.cursor
             try:
-                return deliver(loader, at.epoch)
+                return self._deliver(at.epoch, sys._getframe(1))  # noqa: SLF001  # nothing else knows the loop
             except StopIteration:
                 loader.progress.turn_over(at.epoch)  # also where some of its batches wait to be acknowledged
                 empty += at.step == 0

@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
 from resumable._data import Noted
-from resumable._fetch import Changes, Owner, Stream, stalls
+from resumable._fetch import Changes, Owner, Stream, note_place, stalls
 from resumable._opening import Opening
 from resumable._order.cursor import Cursor
 from resumable._peeking import Peeks
@@ -74,7 +74,7 @@ class Progress(Peeks):
     @property
     def acknowledged(self) -> Cursor:
         """The place after the last batch that is in the weights."""
-        return self._acknowledged.cursor
+        return self._counts.cursor
 
     @property
     def in_flight(self) -> int:
@@ -84,7 +84,8 @@ class Progress(Peeks):
     @property
     def counted(self) -> tuple[int, int]:
         """How many global batches and samples are in the weights, over all epochs."""
-        return self._acknowledged.global_step, self._acknowledged.samples_seen
+        counts = self._counts
+        return counts.global_step, counts.samples_seen
 
     @property
     def global_batch(self) -> int:
@@ -99,7 +100,8 @@ class Progress(Peeks):
     @property
     def following(self) -> Cursor:
         """The place of the next batch to be delivered: in the next epoch where this one has none left."""
-        cursor, source = self._delivered.cursor, self._delivered.source
+        mark = self._counts if self._auto else self._delivered
+        cursor, source = mark.cursor, mark.source
         ended = source is not None and source.ended and cursor.position > 0
         over = ended or self._fetcher.finished(cursor, self.global_batch)
         return self._fetcher.following(cursor, self.global_batch) if over else cursor
@@ -109,6 +111,7 @@ class Progress(Peeks):
     def begin(self) -> int:
         """Go back to after the last acknowledged batch, and return the number of the epoch."""
         self.stopwatch.begin_loop()
+        self._go_back(anew=True)
         if self._in_flight:
             self._rewind()
         return self._acknowledged.cursor.epoch
@@ -121,11 +124,20 @@ class Progress(Peeks):
             UnsupportedError: another thread is at it, or the stream was opened in another process.
         """
         self._owner.enter()
+        if self._doubt is not None:
+            self._go_back()
+            self._doubt = None  # the next one is asked for
         before, watch = self._delivered.cursor, self.stopwatch
         watch.start()
         try:
             batch = self._next(epoch)
             watch.delivered(before, self._delivered.cursor)
+        except StopIteration:
+            raise
+        except Exception as error:
+            note_place(error, before, self._options.find_world().rank)
+            raise
+        else:
             return batch
         finally:
             watch.stop(before)
@@ -176,6 +188,7 @@ class Progress(Peeks):
         with self._owner.closing():
             if self._stream is not None:
                 self._stream.refuse_inside()
+                self._keep_before()
                 if self._auto:
                     self._stand_at(self._mark_now())
             self._close()
@@ -213,6 +226,7 @@ class Progress(Peeks):
     def set_ack(self, ack: Literal["auto", "manual"]) -> None:
         """Change who acknowledges, from the place at which the loader stands now."""
         if self._auto != (ack == "auto"):
+            self._go_back(anew=True)
             self._in_flight.clear()
             mark = self._mark_now()
             self._close()
@@ -233,6 +247,7 @@ class Progress(Peeks):
                 "not acknowledged.\nThe next epoch would count them as trained on. Call ack() after each optimizer "
                 "step, or seek() to where the weights are."
             )
+        self._go_back(anew=True)
         if self._ended is not None and self._ended[0] is self._acknowledged:  # the source has come to its end since
             self._move(self._ended[1])
             return
@@ -252,7 +267,8 @@ class Progress(Peeks):
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
         """Return a function that makes the state of the place at which the loader stands now."""
-        mark, acknowledged, global_batch = self._mark_now(), self._acknowledged, self.global_batch
+        mark = self._mark_without() or self._mark_now()
+        acknowledged, global_batch = self._acknowledged, self.global_batch
         journal = self._changes.journal_at(mark, stays=lambda: self._acknowledged is acknowledged)
 
         def make() -> dict[str, Any]:
@@ -271,6 +287,7 @@ class Progress(Peeks):
 
     def go_to(self, cursor: Cursor) -> None:
         """Go to any place of a source that needs no state of its own for that."""
+        self._go_back(anew=True)
         self._move(self._acknowledged.at(cursor, None))
         self._opening.moved("after seek()")
 
@@ -344,7 +361,7 @@ class Progress(Peeks):
 
     def _move(self, mark: Mark) -> None:
         self.moves += 1
-        self._untouched = False
+        self._untouched, self._doubt = False, None
         self._rewind()
         self._stand_at(mark)
 
@@ -356,7 +373,9 @@ class Progress(Peeks):
 
     def _deliver(self, cursor: Cursor) -> None:
         if self._auto:
-            self._stand_at(self._delivered.delivered(cursor, in_force=self._in_force))
+            before = self._delivered
+            self._stand_at(before.delivered(cursor, in_force=self._in_force))
+            self.begin_doubt(before)
         else:
             source = self._fetcher.source_state(asked=False)
             self._delivered = self._delivered.delivered(cursor, source, self._fetcher.canary(), self._in_force)

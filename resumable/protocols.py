@@ -237,6 +237,7 @@ class Capabilities:
         older_tail: the tail that earlier versions made of the same source; a state that has it goes on with it.
         count: returns how many elements of the epoch were given before a snapshot, if that says it; it has to agree
             with the cursor.
+        goes_on: `open` goes on where the source stands, so that without a snapshot there is no way back.
         replayed: returns how many elements a `restore` of a snapshot reads again, for the log; by default none.
         restore_otherwise: as `restore`, but in another order of giving the state back and iterating. It is tried where
             the first element after `restore` is not the one that the state announced.
@@ -277,6 +278,7 @@ class Capabilities:
     places: Callable[[Any], Any] | None = None
     older_tail: Tail | None = None
     count: Callable[[Any], int] | None = None
+    goes_on: bool = False
     replayed: Callable[[Any], int] | None = None
     restore_otherwise: Callable[[int, Any], Iterator[Any]] | None = None
     without_canaries: bool = False

@@ -50,6 +50,7 @@ class _Place:
         reached: the source itself stands at this place now, so that a new snapshot would be one of it.
         between: it is a place between two epochs, or before the first.
         last: the canary of the element before it, with its position.
+        earlier: likewise, of the place before the batch that was delivered last.
     """
 
     base: SourceState | None = None
@@ -59,6 +60,7 @@ class _Place:
     reached: bool = False
     between: bool = False
     last: tuple[int, Canary] | None = None
+    earlier: tuple[int, Canary] | None = None
 
 
 class ElementFetcher:
@@ -169,6 +171,14 @@ class ElementFetcher:
             self._standing = state
         return state
 
+    def state_before(self, cursor: Cursor) -> tuple[SourceState | None, Canary | None]:
+        """Return the state by the last snapshot, without asking the source; where it is replayed, the canary."""
+        place = self._place
+        if self._has_state and place.base is not None:
+            return replace(place.base, skip=cursor.position - place.taken, ended=False), None
+        last = place.earlier
+        return None, last[1] if last is not None and last[0] == cursor.position else None
+
     def canary(self) -> Canary | None:
         """Return the canary of the place for which `source_state` was just asked: of the element that comes next there.
 
@@ -250,7 +260,8 @@ class ElementFetcher:
             start, stop = self._share(drawn, world)
             batch = draws.assemble(drawn[start:stop], cursor.position + start)
             cursor = Cursor(cursor.epoch, cursor.position + len(drawn), cursor.step + 1)
-            place.position, place.ended, place.last = cursor.position, len(drawn) < size, last
+            place.position, place.ended = cursor.position, len(drawn) < size
+            place.last, place.earlier = last, place.last
             place.reached = True
             yield batch, cursor
 

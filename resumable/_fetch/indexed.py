@@ -143,6 +143,10 @@ class IndexedFetcher:
         """Return what the source remembers after the last batch; None where the position says it all."""
         return None if self._own is None else self._own.state()
 
+    def state_before(self, cursor: Cursor) -> tuple[SourceState | None, None]:  # noqa: ARG002  # the protocol has it
+        """Return what the source remembered before the last batch."""
+        return None if self._own is None else self._own.before(), None
+
     def leave(self, mark: Mark, global_batch: int) -> SourceState | None:  # noqa: ARG002  # the protocol has it
         """Return what the source remembers at a mark: the next epoch is just another number."""
         return mark.source

@@ -216,7 +216,8 @@ def test_each_stream_has_a_fresh_copy_and_a_call_of_worker_init_fn(workers: int)
         options: dict[str, Any] = {"persistent_workers": True} if workers else {}
         loader = DataLoader(dataset, batch_size=9, num_workers=workers, worker_init_fn=initialise, **options)
         wrapped = resumable.wrap(loader, streams=2)
-        return [batch.tolist() for epoch in wrapped.epochs(epochs) for batch in epoch]
+        batches: Any = (batch for epoch in wrapped.epochs(epochs) for batch in epoch)
+        return [batch.tolist() for batch in batches]
 
     dataset = Remembers()
     first, second, *later = run(workers)

@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils import worker as torchs_worker
 
+from resumable._fetch.failures import sending
 from resumable._randomness.keyed import derive
 from resumable._randomness.keys import isolated, reseed
 from resumable.backends.torch.epochs import keep_own_epochs
@@ -71,7 +72,8 @@ class LogicalStreams(WorkerStream):
         mine = _from_turn(self._own, turn)[worker::workers]
         base = _base_seed(self._seed, epoch)
         open_streams = {one: self._open(one, epoch, states[one], base) for one in mine if not states[one].ended}
-        return _in_turn(mine, open_streams, idle=-(-len(self._own) // workers) - len(mine))
+        running = _in_turn(mine, open_streams, idle=-(-len(self._own) // workers) - len(mine))
+        return running if info is None else sending(running)
 
     def batch(self, samples: list[Any]) -> Any:
         """Make a batch. In this process as outside of any worker: in one, torch's collate takes shared memory."""

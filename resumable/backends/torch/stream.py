@@ -86,6 +86,7 @@ class TorchStreamBackend:
             length=length_or_none(self._loader),
             keyed=True,
             needs_shard=True,
+            goes_on=self._stateful and not self._loader.num_workers,
             places=_own_places,
             count=_count,
             replayed=partial(_replayed, every=self._options.resume == "replay"),

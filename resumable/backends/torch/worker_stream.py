@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch.utils.data import IterableDataset, get_worker_info
 
 from resumable._fetch.canaries import differs_ahead, gone_elsewhere, read_otherwise, skip_and_compare
+from resumable._fetch.failures import note, sending
 from resumable._fetch.keyed_draws import KeyedDraws
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import no_end
@@ -17,7 +18,7 @@ from resumable._randomness.keys import SampleKeys, isolated, reseed
 from resumable._state import Canary
 from resumable.backends.torch.epochs import EpochTeller, keep_own_epochs
 from resumable.backends.torch.worker_states import WorkerState
-from resumable.errors import SampleError, StateMismatchError
+from resumable.errors import StateMismatchError
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class WorkerStream(IterableDataset[Any]):
         if state.ended:
             self._border = WorkerState(state=state.state)
             return iter(())
-        return WorkerEpoch(self, self.user_dataset, worker, epoch, state).run()
+        running = WorkerEpoch(self, self.user_dataset, worker, epoch, state).run()
+        return running if info is None else sending(running)
 
     def tell_epoch(self, dataset: Any, epoch: int) -> None:
         """Tell the dataset the epoch, if it wants to be told."""
@@ -253,7 +255,8 @@ class WorkerEpoch:
         try:
             return self._draws.take(self._position, self._stream.size())
         except Exception as error:
-            raise self._failure(error) from error
+            note(error, f"sample {self._draws.position} of its stream")
+            raise
 
     def _canaries(self, drawn: list[Any], *, ahead: bool) -> tuple[str | None, str | None]:
         """Return the digests of the first and of the last sample, as far as they are needed."""
@@ -287,15 +290,6 @@ class WorkerEpoch:
             "of it.\n"
             f"  in the checkpoint: {self._position}\n  in this run:       {drawn}\n"
             "The data changed. Give the data that the run was started with, or start a new run."
-        )
-
-    def _failure(self, error: Exception) -> SampleError:
-        called = self._stream.called
-        return SampleError(
-            f"reading sample {self._draws.position} of {called} {self._worker} failed: {type(error).__name__}: "
-            f"{error}\n"
-            f"It belongs to epoch {self._epoch}, step {self._position // self._stream.size()} of that {called}. The "
-            "loader's state is that before this batch: mend the sample and go on from it."
         )
 
 

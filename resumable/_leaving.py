@@ -1,0 +1,118 @@
+"""Tells how the code around an iterator left its loop: by `break` or `return`, or by an exception.
+
+A loop keeps its iterator on the stack of its frame. Leaving the loop drops it, at once in CPython, and the frame then
+stands at the instruction that did it: one that pops, for `break` and `return`; any other one in the loop's body is one
+that raised. So an iterator notes which code asks it for batches, and looks at that code when it is dropped.
+
+What an iterator is wrapped in makes no difference where that is written in C (`enumerate`, `zip`, `islice`). A
+generator around it (`tqdm`) is ended by whoever drops it, so then the code that drives the generator is looked at.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import opcode
+import sys
+from enum import Enum, auto
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+__all__ = ["Driver", "Left", "drivers_of", "how_left", "last_raised", "went_through"]
+
+_POPS = {"POP_TOP", "POP_ITER", "END_FOR", "END_SEND", "STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF"}
+_POPS |= {"DELETE_FAST", "DELETE_NAME", "DELETE_GLOBAL", "DELETE_DEREF"}
+_RAISES = {"RAISE_VARARGS", "RERAISE"}
+_YIELDS = {"YIELD_VALUE", "RESUME", "SEND", "RETURN_GENERATOR"}
+_DEEPEST = 8  # generators around an iterator
+
+
+class Left(Enum):
+    """How a loop was left, as far as its code tells."""
+
+    BY_EXCEPTION = auto()
+    BY_ITSELF = auto()
+    UNCLEAR = auto()  # it was, and nothing tells how
+    UNKNOWN = auto()  # there may be no loop at all, as with `next(iter(loader))`
+
+
+class Driver(NamedTuple):
+    """Code that asks for batches, and where it does so."""
+
+    code: CodeType
+    at: int
+
+
+def drivers_of(frame: FrameType | None) -> tuple[Driver, ...]:
+    """Return what asks for a batch, from the innermost to the first that is neither a generator nor a `__next__`."""
+    drivers: list[Driver] = []
+    while frame is not None and len(drivers) < _DEEPEST:
+        code = frame.f_code
+        drivers.append(Driver(code, frame.f_lasti))
+        if not code.co_flags & inspect.CO_GENERATOR and code.co_name != "__next__":
+            break
+        frame = frame.f_back
+    return tuple(drivers)
+
+
+def how_left(drivers: tuple[Driver, ...], frame: FrameType | None) -> Left:
+    """Return how a loop was left.
+
+    Args:
+        drivers: of the iterator.
+        frame: what drops it.
+    """
+    found = [number for number, driver in enumerate(drivers) if frame is not None and driver.code is frame.f_code]
+    for code, at in drivers[found[0] :] if found else ():
+        if frame is None or frame.f_code is not code:
+            return Left.UNKNOWN
+        asks, now = _operation(code, at), _operation(code, frame.f_lasti)
+        if code.co_flags & inspect.CO_GENERATOR and now in _YIELDS:
+            frame = frame.f_back  # it was ended from outside
+            continue
+        return _of_loop(code, at, frame.f_lasti, now) if asks == "FOR_ITER" else Left.UNKNOWN
+    return Left.UNKNOWN
+
+
+def last_raised() -> BaseException | None:
+    """Return the exception that a notebook or an interactive Python showed last."""
+    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+
+
+def went_through(error: BaseException, drivers: tuple[Driver, ...]) -> bool:
+    """Return whether an exception passed the code that asked for batches."""
+    codes, entry = {driver.code for driver in drivers}, error.__traceback__
+    while entry is not None:
+        if entry.tb_frame.f_code in codes:
+            return True
+        entry = entry.tb_next
+    return False
+
+
+def _of_loop(code: CodeType, at: int, left: int, operation: str) -> Left:
+    if operation == "FOR_ITER" or operation in _POPS:
+        return Left.BY_ITSELF
+    if operation in _RAISES or _start(code, at) < left < _end(code, at):
+        return Left.BY_EXCEPTION
+    return Left.UNCLEAR  # as in an `except` in the loop, whose code stands elsewhere
+
+
+def _operation(code: CodeType, at: int) -> str:
+    at = _start(code, at)
+    return opcode.opname[code.co_code[at]] if at >= 0 else ""
+
+
+def _start(code: CodeType, at: int) -> int:
+    """Return where an instruction begins: a frame that has called another one may stand behind what it caches."""
+    operations = code.co_code
+    while at > 0 and opcode.opname[operations[at]] == "CACHE":
+        at -= 2
+    return at
+
+
+def _end(code: CodeType, at: int) -> int:
+    """Return where the code after a loop begins."""
+    begin = _start(code, at)
+    return next((one.argval for one in dis.get_instructions(code) if one.offset == begin), 0)
