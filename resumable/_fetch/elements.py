@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.canaries import differs_ahead, gone_elsewhere, read_otherwise, skip_and_compare
 from resumable._fetch.draws import Draws, too_few
+from resumable._fetch.fingerprints import as_the_state_knows, fingerprint_of
 from resumable._fetch.restoring import given_back, without_state
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share, share
@@ -90,15 +91,8 @@ class ElementFetcher:
 
     def fingerprint(self) -> dict[str, Any]:
         """Return kind, identity, randomness and tail; and the rank, where each has a stream of its own."""
-        fingerprint = {
-            "backend.kind": self.backend.kind,
-            **{f"backend.{name}": value for name, value in self.backend.identity.items()},
-            "randomness.mode": self._randomness,
-            "randomness.seed": self._options.seed or 0,
-            **({"name": self._options.name} if self._options.name else {}),
-            "sampler.name": "source-order-v1",
-            "tail": self._tail,
-        }
+        sampler = {"name": "source-order-v1"}
+        fingerprint = fingerprint_of(self.backend, self._options, self._randomness, sampler, self._tail)
         if self._options.shard is False:
             world = self._options.find_world()
             fingerprint |= {"rank": world.rank, "world_size": world.size}
@@ -106,14 +100,7 @@ class ElementFetcher:
 
     def fingerprint_for(self, state: State) -> dict[str, Any]:
         """Return the fingerprint, under the identity by which the state knows the stream."""
-        own, also = self.fingerprint(), self.can.also
-        known = {} if also is None else {f"backend.{name}": value for name, value in also.items()}
-        if not known or any(state.fingerprint.get(name) != value for name, value in known.items()):
-            return own
-        return {name: value for name, value in own.items() if name.partition(".")[0] != "backend"} | {
-            "backend.kind": self.backend.kind,
-            **known,
-        }
+        return as_the_state_knows(self.fingerprint(), self.can.also, state)
 
     def check(self, state: State, global_batch: int) -> None:
         """Refuse nothing: what the source gives at the place is compared when it is there."""

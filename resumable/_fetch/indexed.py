@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.dealt import Dealt
+from resumable._fetch.fingerprints import fingerprint_of
 from resumable._fetch.order import Order
 from resumable._fetch.own_state import Follower
 from resumable._order.cursor import Cursor
@@ -68,16 +69,7 @@ class IndexedFetcher:
 
     @cached_property
     def _fingerprint(self) -> dict[str, Any]:
-        return {
-            "backend.kind": self.backend.kind,
-            **{f"backend.{name}": value for name, value in self.backend.identity.items()},
-            "backend.length": self.backend.length,
-            "randomness.mode": self._randomness,
-            "randomness.seed": self._options.seed or 0,
-            **({"name": self._options.name} if self._options.name else {}),
-            **{f"sampler.{name}": value for name, value in self._sampler.spec().items()},
-            "tail": self._tail,
-        }
+        return fingerprint_of(self.backend, self._options, self._randomness, self._sampler.spec(), self._tail)
 
     def _keeps_tail(self, tail: Any) -> bool:
         return self.can.older_tail is not None and bool(tail == self.can.older_tail != self._tail)
