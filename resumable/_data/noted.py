@@ -43,6 +43,7 @@ class Noted:
         self._wrapped = {name: found for name, values in columns.items() if (found := _sketched(values))}
         self._name = next(iter(self._wrapped), None)
         self._values = None if self._name is None else _fixed(columns[self._name], self._wrapped[self._name])
+        self._text = "" if self._name is None else _text(self._wrapped[self._name])
         self._opened: str | None = None  # what is another one than when the source was wrapped
 
     def opened(self) -> None:
@@ -54,14 +55,13 @@ class Noted:
             self._opened = None
             return
         text = _text(_sketched(values))
-        self._opened = None if text == _text(self._wrapped[self._name]) else text
+        self._opened = None if text == self._text else text
 
     def as_dict(self) -> dict[str, Any] | None:
         """Return what a state says of the data: plain values, or None."""
         if self._name is None:
             return None
-        moments = [_text(self._wrapped[self._name]), *([self._opened] if self._opened else [])]
-        return {"of": self._name, "samples": moments}
+        return {"of": self._name, "samples": [self._text, self._opened] if self._opened else [self._text]}
 
     def check(self, stored: Any, *, strict: bool) -> None:
         """Compare the data with what a state says.

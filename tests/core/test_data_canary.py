@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, RandomSampler, Sampler, Subset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    Sampler,
+    StackDataset,
+    Subset,
+    TensorDataset,
+)
 
 import resumable
 from resumable import Capabilities, World
@@ -138,6 +147,8 @@ SOURCES: dict[str, Callable[[Sequence[str]], Loader]] = {
     "tensors": lambda files: loaded(TensorDataset(torch.tensor(vectors(files)), torch.zeros(12))),
     "subset": lambda files: loaded(Subset(Images(files), range(1, 9))),
     "concatenated": lambda files: loaded(ConcatDataset([Images(files[:5]), Images(files[5:])])),
+    "stacked": lambda files: loaded(StackDataset(Images(files))),
+    "stacked by name": lambda files: loaded(StackDataset(label=[0] * 12, image=Images(files))),
     "texts": lambda files: loaded(Held(texts=[f"sentence {number}" for number in numbers(files)])),
     "columns": lambda files: loaded(Held(length=list(files), columns={"x": np.array(numbers(files))})),
     "frame": lambda files: loaded(Held(frame=pandas().DataFrame({"file": list(files), "label": 1.0}))),
