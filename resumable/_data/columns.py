@@ -127,9 +127,11 @@ def _of_torch(source: Any, indices: list[int], deep: int) -> list[Column] | None
 def _of_several(own: Any, source: Any, indices: list[int], deep: int) -> list[Column] | None:
     if isinstance(source, own.ConcatDataset):
         return _concatenated(source, indices, deep)
-    if not isinstance(source, getattr(own, "StackDataset", ())):  # torch has it from 2.1 on
+    stacked: Any = getattr(own, "StackDataset", ())  # torch has it from 2.1 on
+    if not isinstance(source, stacked):
         return None
-    parts = source.datasets.items() if isinstance(source.datasets, dict) else enumerate(source.datasets)
+    datasets = source.datasets
+    parts = datasets.items() if isinstance(datasets, dict) else enumerate(datasets)
     inside = ((key, _columns(part, len(part), indices, deep + 1)) for key, part in parts)
     return [(f"{key}.{name}", values) for key, columns in inside for name, values in columns]
 

@@ -113,6 +113,10 @@ def loaded(dataset: Any, **options: Any) -> Loader:
     return resumable.wrap(DataLoader(dataset, batch_size=3, **options))
 
 
+def together(dataset: Any) -> Loader:
+    return resumable.wrap(DataLoader(dataset, batch_size=3, shuffle=True), randomness="sample")
+
+
 def pandas() -> Any:
     return pytest.importorskip("pandas")
 
@@ -147,8 +151,8 @@ SOURCES: dict[str, Callable[[Sequence[str]], Loader]] = {
     "tensors": lambda files: loaded(TensorDataset(torch.tensor(vectors(files)), torch.zeros(12))),
     "subset": lambda files: loaded(Subset(Images(files), range(1, 9))),
     "concatenated": lambda files: loaded(ConcatDataset([Images(files[:5]), Images(files[5:])])),
-    "stacked": lambda files: loaded(StackDataset(Images(files))),
-    "stacked by name": lambda files: loaded(StackDataset(label=[0] * 12, image=Images(files))),
+    "stacked": lambda files: together(StackDataset(Images(files))),
+    "stacked by name": lambda files: together(StackDataset(one=Held(label=[0] * 12), image=Images(files))),
     "texts": lambda files: loaded(Held(texts=[f"sentence {number}" for number in numbers(files)])),
     "columns": lambda files: loaded(Held(length=list(files), columns={"x": np.array(numbers(files))})),
     "frame": lambda files: loaded(Held(frame=pandas().DataFrame({"file": list(files), "label": 1.0}))),
