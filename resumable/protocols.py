@@ -259,7 +259,7 @@ class Capabilities:
         stored: of a source whose samples have an index: returns what is stored of the samples with some indices, before
             any transform and without randomness, as lists by name such as `{"files": [...]}`; the list that tells
             samples apart best comes first. It is asked in this process for at most 16 samples, when the source is
-            wrapped, when a stream opens and when a state is loaded, so that other data behind a restart are refused.
+            wrapped, when a stream opens and when a state is loaded, so that other data after a restart are refused.
         close: ends what lives on between two epochs, such as worker processes, when the Loader is closed, and may be
             called again. What is needed later is started later; what the source remembers, it keeps.
         heals: starts worker processes that died again by itself, where `wrap(..., on_worker_death="restart")` says so.

@@ -110,20 +110,30 @@ def _frame(rows: Any) -> list[Any]:
 
 def _of_torch(source: Any, indices: list[int], deep: int) -> list[Column] | None:
     """Return the columns of one of torch's own datasets, by those inside of it; None where it is another one."""
-    own: Any = getattr(sys.modules.get("torch"), "utils", None)
+    own: Any = sys.modules.get("torch.utils.data")
     if own is None:
         return None
-    if isinstance(source, own.data.TensorDataset):
+    if isinstance(source, own.TensorDataset):
         return [("tensors", [tuple(one[index] for one in source.tensors) for index in indices])]
-    if isinstance(source, own.data.Subset):
+    if isinstance(source, own.Subset):
         inner = [int(source.indices[index]) for index in indices]
         columns = list(_columns(source.dataset, len(source.dataset), inner, deep + 1))
         if any(name.endswith(SAID) for name, _ in columns):  # it says nothing of which samples these are
             return [(f"indices {name}", list(zip(inner, values, strict=True))) for name, values in columns]
         return [*columns, ("indices", list(inner))]
-    if isinstance(source, own.data.ConcatDataset):
+    return _of_several(own, source, indices, deep)
+
+
+def _of_several(own: Any, source: Any, indices: list[int], deep: int) -> list[Column] | None:
+    if isinstance(source, own.ConcatDataset):
         return _concatenated(source, indices, deep)
-    return None
+    stacked: Any = getattr(own, "StackDataset", ())  # torch has it from 2.1 on
+    if not isinstance(source, stacked):
+        return None
+    datasets = source.datasets
+    parts = datasets.items() if isinstance(datasets, dict) else enumerate(datasets)
+    inside = ((key, _columns(part, len(part), indices, deep + 1)) for key, part in parts)
+    return [(f"{key}.{name}", values) for key, columns in inside for name, values in columns]
 
 
 def _concatenated(source: Any, indices: list[int], deep: int) -> list[Column]:

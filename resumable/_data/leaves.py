@@ -17,6 +17,7 @@ __all__ = ["File", "Leaf", "leaves_of", "names_a_file", "spread"]
 Leaf = tuple[str, Any]  # where it is in the sample, and what
 
 _MOST = 64  # entries of a list that are looked at
+_FEW = 8  # entries that stand for something each, as those of a pair
 _DEEPEST = 6
 _LONGEST = 1024
 _SEPARATOR = re.compile(r"[/\\]")
@@ -41,6 +42,9 @@ class File(NamedTuple):
 
 def leaves_of(samples: Sequence[Any]) -> list[list[Leaf]]:
     """Return the leaves of each sample, with files instead of their paths.
+
+    Lists, tuples, dicts and dataclasses of the same entries have the same leaves: a list of samples that a script makes
+    at its first start, and reads from a file at the next one, comes back as others of these.
 
     Paths at the same place of several samples are cut by the folder that they share, so that a folder may be moved.
     """
@@ -78,11 +82,12 @@ def _leaves(value: Any, where: str, deep: int) -> Iterator[Leaf]:
     elif isinstance(value, (list, tuple)):
         yield where, len(value)
         for number in spread(len(value), _MOST):
-            yield from _leaves(value[number], f"{where}.{number if isinstance(value, tuple) else ''}", deep + 1)
+            yield from _leaves(value[number], f"{where}.{number if len(value) <= _FEW else ''}", deep + 1)
     elif is_dataclass(value) and not isinstance(value, type):
-        yield where, kind.__qualname__
-        for one in fields(value):
-            yield from _leaves(getattr(value, one.name), f"{where}.{one.name}", deep + 1)
+        names = sorted(one.name for one in fields(value))
+        yield where, len(names)
+        for name in names:
+            yield from _leaves(getattr(value, name), f"{where}.{name}", deep + 1)
     else:
         yield where, value
 

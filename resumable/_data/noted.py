@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import PosixPath, WindowsPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from resumable._data.columns import SAID
 from resumable._data.leaves import spread
@@ -28,27 +28,22 @@ _SAMPLES = 16
 _FIXED = {bool, int, float, str, bytes, type(None), PosixPath, WindowsPath}
 
 
-class _Moment(NamedTuple):
-    """The columns at one moment: their values, for messages, and sketches of these."""
-
-    values: Mapping[str, Sequence[Any]]
-    sketches: Mapping[str, list[Sketch]]
-
-
 class Noted:
     """What a loader knows of its data.
 
     Args:
-        stored: returns what is stored of some samples, by the name of a column; None where nobody knows.
+        stored: returns what is stored of some samples, by the name of a column; None where that is unknown.
         length: number of samples.
     """
 
     def __init__(self, stored: Callable[[Sequence[int]], Mapping[str, Sequence[Any]]] | None, length: int) -> None:
         self._stored = stored
         self._indices = _keyed(length)
-        self._wrapped = self._look()
-        self._name = next(iter(self._wrapped.sketches), None)
-        self._fixed = self._name is not None and all(map(_is_fixed, self._wrapped.values[self._name]))
+        columns = self._look()
+        self._wrapped = {name: found for name, values in columns.items() if (found := _sketched(values))}
+        self._name = next(iter(self._wrapped), None)
+        self._values = None if self._name is None else _fixed(columns[self._name], self._wrapped[self._name])
+        self._text = "" if self._name is None else _text(self._wrapped[self._name])
         self._opened: str | None = None  # what is another one than when the source was wrapped
 
     def opened(self) -> None:
@@ -56,18 +51,17 @@ class Noted:
         if self._name is None or self._name.endswith(SAID):
             return
         values = self._again(self._name)
-        if self._fixed and values == self._wrapped.values[self._name]:
+        if self._values is not None and values == self._values:
             self._opened = None
             return
         text = _text(_sketched(values))
-        self._opened = None if text == _text(self._wrapped.sketches[self._name]) else text
+        self._opened = None if text == self._text else text
 
     def as_dict(self) -> dict[str, Any] | None:
         """Return what a state says of the data: plain values, or None."""
         if self._name is None:
             return None
-        moments = [_text(self._wrapped.sketches[self._name]), *([self._opened] if self._opened else [])]
-        return {"of": self._name, "samples": moments}
+        return {"of": self._name, "samples": [self._text, self._opened] if self._opened else [self._text]}
 
     def check(self, stored: Any, *, strict: bool) -> None:
         """Compare the data with what a state says.
@@ -80,37 +74,26 @@ class Noted:
             StateMismatchError: they are others.
         """
         moments = _parsed(stored, len(self._indices))
-        if not moments or self._fits(self._wrapped, stored["of"], moments):
+        if not moments or _fits(self._wrapped.get(stored["of"]), moments):
             return
-        now = self._wrapped if stored["of"].endswith(SAID) else self._look()
-        if self._fits(now, stored["of"], moments):
+        values = self._look().get(stored["of"], ())
+        now = _sketched(values)
+        if _fits(now, moments):
             return
-        message = self._describe(now, stored["of"], moments[0])
+        message = self._describe(stored["of"], values, now, moments[0])
         if strict:
             raise StateMismatchError(message)
-        warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=4)
+        warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=3)
 
-    def _look(self) -> _Moment:
-        if self._stored is None:
-            return _Moment({}, {})
-        values = self._stored(self._indices)
-        sketches = {name: found for name, column in values.items() if (found := _sketched(column))}
-        return _Moment(values, sketches)
+    def _look(self) -> Mapping[str, Sequence[Any]]:
+        return {} if self._stored is None else self._stored(self._indices)
 
     def _again(self, name: str) -> Sequence[Any]:
         again = getattr(self._stored, "again", None)
-        values = self._look().values.get(name) if again is None else again(name, self._indices)
+        values = self._look().get(name) if again is None else again(name, self._indices)
         return () if values is None else values
 
-    def _fits(self, moment: _Moment, name: str, moments: list[list[str]]) -> bool:
-        """Return whether the data of a moment may be those of one of a state's; also where they have no such column."""
-        now = moment.sketches.get(name)
-        if now is None:
-            return True
-        return any(len(texts) != len(now) or not _differing(now, texts) for texts in moments)
-
-    def _describe(self, moment: _Moment, name: str, before: list[str]) -> str:
-        now, values = moment.sketches[name], moment.values[name]
+    def _describe(self, name: str, values: Sequence[Any], now: list[Sketch], before: list[str]) -> str:
         differing = _differing(now, before)
         number = differing[0]
         which = "the data" if name == SAID else f"sample {self._indices[number]}"
@@ -135,10 +118,23 @@ def _keyed(length: int) -> list[int]:
     return sorted({min(length - 1, at + int(word)) for at, word in zip(ends, words, strict=True)})
 
 
+def _fixed(values: Sequence[Any], sketches: list[Sketch]) -> Sequence[Any] | None:
+    """Return values that cannot be changed in place, so that comparing them says all; None for others.
+
+    Files may be written again. Others than these values are not kept, as a row may hold the whole of an array.
+    """
+    fixed = all(map(_is_fixed, values)) and all(sketch.number is None for sketch in sketches)
+    return values if fixed else None
+
+
 def _is_fixed(value: Any) -> bool:
-    """Return whether a value cannot be changed in place, so that comparing it says all."""
     kind = type(value)
     return kind in _FIXED or (kind is tuple and all(map(_is_fixed, value)))
+
+
+def _fits(now: list[Sketch] | None, moments: list[list[str]]) -> bool:
+    """Return whether data may be those of one of a state's moments; also where they have no such column."""
+    return not now or any(len(texts) != len(now) or not _differing(now, texts) for texts in moments)
 
 
 def _sketched(column: Sequence[Any]) -> list[Sketch]:

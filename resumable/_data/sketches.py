@@ -97,6 +97,8 @@ def _sketch(leaves: list[Leaf], *, sized: bool = True) -> Sketch:
 
 def _exact(leaf: Any, numbers: list[float]) -> Iterator[bytes]:
     """Yield what is exact of a leaf, and put the rest to the numbers."""
+    if isinstance(leaf, (np.integer, np.floating, np.bool_)):
+        leaf = leaf.item()
     if isinstance(leaf, (bool, int, type(None))):
         yield f"{leaf!r}".encode()
     elif isinstance(leaf, (str, bytes, bytearray)):

@@ -14,7 +14,7 @@ randomness      mode, and the seed of the per-sample keys
 name            of the stream, which salts order and keys
 unit            what a position counts: "sample" or "element"
 journal         changes in the middle of the run, oldest first: [[epoch, position], change]
-fingerprint     what some samples are like as they are stored; None where nobody can say
+fingerprint     what some samples are like as they are stored; None where they cannot be seen
 canary          digest of the element that comes next (where there is a source_state), or of the one delivered last
 source_state    the source's own snapshot, and the elements to skip after it; None where the cursor says it all
 rank            whose state it is, where ranks draw streams of their own; else None

@@ -1,8 +1,9 @@
-"""Other data behind a restart: refused where a state knows what the samples are like; never where a run is right."""
+"""Other data after a restart: refused where a state knows what the samples are like; never where a run is right."""
 
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import json
 import random
@@ -10,6 +11,7 @@ import re
 import subprocess
 import sys
 import time
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, RandomSampler, Sampler, Subset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    Sampler,
+    StackDataset,
+    Subset,
+    TensorDataset,
+)
 
 import resumable
 from resumable import Capabilities, World
@@ -102,6 +113,10 @@ def loaded(dataset: Any, **options: Any) -> Loader:
     return resumable.wrap(DataLoader(dataset, batch_size=3, **options))
 
 
+def together(dataset: Any) -> Loader:
+    return resumable.wrap(DataLoader(dataset, batch_size=3, shuffle=True), randomness="sample")
+
+
 def pandas() -> Any:
     return pytest.importorskip("pandas")
 
@@ -136,6 +151,8 @@ SOURCES: dict[str, Callable[[Sequence[str]], Loader]] = {
     "tensors": lambda files: loaded(TensorDataset(torch.tensor(vectors(files)), torch.zeros(12))),
     "subset": lambda files: loaded(Subset(Images(files), range(1, 9))),
     "concatenated": lambda files: loaded(ConcatDataset([Images(files[:5]), Images(files[5:])])),
+    "stacked": lambda files: together(StackDataset(Images(files))),
+    "stacked by name": lambda files: together(StackDataset(one=Held(label=[0] * 12), image=Images(files))),
     "texts": lambda files: loaded(Held(texts=[f"sentence {number}" for number in numbers(files)])),
     "columns": lambda files: loaded(Held(length=list(files), columns={"x": np.array(numbers(files))})),
     "frame": lambda files: loaded(Held(frame=pandas().DataFrame({"file": list(files), "label": 1.0}))),
@@ -381,7 +398,7 @@ def test_what_a_dataset_computes_is_not_compared_and_its_code_not_called(workers
     assert Alive.calls == calls
 
 
-def test_a_curriculum_goes_on_whether_it_is_brought_back_before_or_behind_the_load() -> None:
+def test_a_curriculum_goes_on_whether_it_is_brought_back_before_or_after_the_load() -> None:
     dataset: Any = Held(samples=list(FILES))
     states: list[tuple[int, dict[str, Any]]] = []
     loader = loaded(dataset)
@@ -390,7 +407,7 @@ def test_a_curriculum_goes_on_whether_it_is_brought_back_before_or_behind_the_lo
         states += [(int(epoch), loader.state_dict()) for _ in epoch]
     for number, state in states:
         fresh: Any = Held(samples=list(FILES))
-        accepted(loaded(fresh), state)  # it is told the epoch behind the load
+        accepted(loaded(fresh), state)  # it is told the epoch after the load
         again = loaded(fresh)
         fresh.samples = [f"/data/{number}/{one}.jpg" for one in np.roll(range(12), number)]
         accepted(again, state)  # between
@@ -464,6 +481,41 @@ def test_elements_that_cannot_be_looked_at_are_not_compared() -> None:
     endless.append(endless)
     for element in (Torn(a=1), endless):
         accepted(listed([element, 2]), listed([element, 2]).state_dict())
+
+
+def test_a_list_that_comes_from_a_file_at_the_next_start_goes_on() -> None:
+    made = [(Path(file), np.int64(number), 0.5, np.True_) for number, file in enumerate(FILES)]
+    kept = json.loads(json.dumps([(str(path), int(label), weight, bool(flag)) for path, label, weight, flag in made]))
+    accepted(loaded(Held(samples=kept)), loaded(Held(samples=made)).state_dict())
+    accepted(loaded(Held(files=np.array(FILES))), loaded(Held(files=FILES)).state_dict())
+    accepted(
+        listed([{"path": file, "label": 1} for file in FILES]), listed([Entry(file, 1) for file in FILES]).state_dict()
+    )
+    accepted(loaded(Held(labels=np.arange(12) % 5)), loaded(Held(labels=[one % 5 for one in range(12)])).state_dict())
+
+
+def test_what_was_noted_does_not_keep_the_data() -> None:
+    dataset: Any = Held(data=np.zeros((12, 2)) + np.arange(12)[:, None])
+    loader, alive = loaded(dataset), weakref.ref(dataset.data)
+    dataset.data = dataset.data + 1
+    list(loader)
+    gc.collect()
+    assert alive() is None
+
+
+def test_files_that_a_run_writes_again_go_on(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.txt" for number in range(5)]
+
+    def write(epoch: int) -> None:
+        for file in files:
+            file.write_text("label " * (epoch + 1))
+
+    write(0)
+    loader = loaded(Held(files=files))
+    for epoch in loader.epochs(3):
+        write(int(epoch))
+        for state in (loader.state_dict() for _ in epoch):
+            accepted(loaded(Held(files=files)), state)
 
 
 def test_an_attribute_that_is_no_longer_there_is_not_compared() -> None:
