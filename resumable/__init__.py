@@ -31,10 +31,12 @@ from resumable.protocols import Capabilities, IndexedBackend, ReplayBackend, Req
 if TYPE_CHECKING:
     from resumable import chaos as chaos  # known to type checkers, and not in `import *`
     from resumable import flight as flight  # likewise
+    from resumable._adopt import Adoption, adopt
     from resumable.backends.torch.sampler import ResumableSampler
     from resumable.checkpoint import CheckpointStore
 
 __all__ = [
+    "Adoption",
     "Capabilities",
     "CheckpointStore",
     "Cursor",
@@ -50,6 +52,7 @@ __all__ = [
     "SnapshotBackend",
     "World",
     "__version__",
+    "adopt",
     "errors",
     "register",
     "rng",
@@ -58,6 +61,8 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Adoption": "resumable._adopt",  # torch comes with it
+    "adopt": "resumable._adopt",  # the same
     "chaos": "resumable.chaos",  # training does without it
     "flight": "resumable.flight",  # for after a crash
     "CheckpointStore": "resumable.checkpoint",  # its file systems are imported with it

@@ -46,7 +46,7 @@ class IndexedFetcher:
     def __init__(
         self, backend: IndexedBackend, sampler: Sampler, tail: Tail, randomness: Randomness, options: Options
     ) -> None:
-        self.backend, self._sampler, self._tail = backend, sampler, tail
+        self.backend, self.sampler, self._tail = backend, sampler, tail
         self._randomness, self._options = randomness, options
         self.can = capabilities_of(backend)
         self._order: Order | None = None
@@ -69,7 +69,7 @@ class IndexedFetcher:
 
     @cached_property
     def _fingerprint(self) -> dict[str, Any]:
-        return fingerprint_of(self.backend, self._options, self._randomness, self._sampler.spec(), self._tail)
+        return fingerprint_of(self.backend, self._options, self._randomness, self.sampler.spec(), self._tail)
 
     def _keeps_tail(self, tail: Any) -> bool:
         return self.can.older_tail is not None and bool(tail == self.can.older_tail != self._tail)
@@ -106,7 +106,7 @@ class IndexedFetcher:
 
     def _schedule(self, global_batch: int, ranks: int) -> Schedule:
         by_ranks = self._tail in {"pad_ranks", "drop_ranks"}
-        return Schedule(self._sampler.length, global_batch, self._tail, ranks if by_ranks else 1)
+        return Schedule(self.sampler.length, global_batch, self._tail, ranks if by_ranks else 1)
 
     def finished(self, cursor: Cursor, global_batch: int) -> bool:
         """Return whether no batch of the cursor's epoch is left."""
@@ -189,9 +189,9 @@ class IndexedFetcher:
         """Return the order under a plan: the one that workers know already, unless the plan changed."""
         seed, keyed = self._options.stream_seed, self._randomness == "sample"
         if self.can.in_turn:  # which is made for a number of ranks, and no worker knows it
-            return Dealt(self._sampler, plan, seed, keyed=keyed, ranks=world.size)
+            return Dealt(self.sampler, plan, seed, keyed=keyed, ranks=world.size)
         if self._order is None:
-            self._order = Order(self._sampler, plan, seed, keyed=keyed)
+            self._order = Order(self.sampler, plan, seed, keyed=keyed)
         elif plan != self._order.plan:
             self._order = self._order.changed(plan)
         return self._order

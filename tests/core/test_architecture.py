@@ -33,6 +33,7 @@ LAYERS = [
     {"loader"},
     {"_wrap"},
     {"backends", "integrations", "checkpoint"},
+    {"_adopt"},
     {"__init__"},
     {"testing", "chaos"},
     {"cli"},

@@ -118,6 +118,15 @@ class Chained:
             self._reach(epoch)
             return self._states[epoch]
 
+    def drawn_from(self, epoch: int) -> torch.Tensor:
+        """Return the generator's state when the sampler is iterated over whose order an epoch gets."""
+        generator = _generator(self.begins_with(epoch))
+        if self._workers and (epoch == 0 or not self._lives_on):
+            iter(self._drawing_from(generator))
+            if self._seeds_workers:
+                torch.empty((), dtype=torch.int64).random_(generator=generator)
+        return generator.get_state()
+
     def _draw(self, epoch: int) -> IntArray:
         with self._lock:
             self._reach(epoch)
