@@ -17,7 +17,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from resumable._leaving import Left, last_raised, went_through
+from resumable._leaving import Left, is_running, last_raised, went_through
 from resumable.errors import LoopWarning
 
 if TYPE_CHECKING:
@@ -124,12 +124,15 @@ class Doubts:
         Warns:
             LoopWarning: the loop may have trained on it.
         """
-        doubt = self._doubt
+        doubt, error = self._doubt, sys.exception()
         if doubt is None or not self._is_out(doubt):
             self._doubt = None
+            if doubt is not None:
+                _tell_unclear(doubt)
             return None
-        if doubt.left is not Left.BY_EXCEPTION:
-            cursor, error = doubt.before.cursor, sys.exception()
+        passed = error is not None and went_through(error, doubt.drivers) and not is_running(doubt.drivers)
+        if doubt.left is not Left.BY_EXCEPTION and not passed:
+            cursor = doubt.before.cursor
             told = _IN_EXCEPT.format(type(error).__name__, cursor.step, cursor.epoch)
             warnings.warn(told, LoopWarning, stacklevel=_depth())
         return self._whole(doubt)
@@ -156,21 +159,36 @@ class Doubts:
         Warns:
             LoopWarning: that cannot be known; or the source cannot go back.
         """
-        doubt, self._doubt = self._doubt, None if anew else self._doubt
+        doubt = self._doubt
         if doubt is None:
             return
-        cursor = doubt.before.cursor
-        if doubt.left is not Left.BY_EXCEPTION and not (anew and (self._is_out(doubt) or _was_shown(doubt))):
-            if doubt.left is Left.UNCLEAR:
-                doubt.left = None
-                warnings.warn(_UNCLEAR.format(cursor.step, cursor.epoch), LoopWarning, stacklevel=_depth())
-            return
-        self._doubt, mark = None, self._whole(doubt)
+        if doubt.left is Left.BY_EXCEPTION or (anew and (self._is_out(doubt) or _was_shown(doubt))):
+            self._leave_out(doubt)
+        else:
+            _tell_unclear(doubt)
+        if anew:
+            self._doubt = None
+
+    def _leave_out(self, doubt: Doubt) -> None:
+        mark, cursor = self._whole(doubt), doubt.before.cursor
         if mark.source is None and cursor.position and self._fetcher.can.goes_on:
+            self._doubt = None
             warnings.warn(_READ_ONCE.format(cursor.step, cursor.epoch), LoopWarning, stacklevel=_depth())
             return
         self._close()
         self._stand_at(mark)
+        self._doubt = None  # at the end, as an interrupt may come in between
+
+
+def _tell_unclear(doubt: Doubt) -> None:
+    """Say, once, that it cannot be known how a loop was left, if that is so.
+
+    Warns:
+        LoopWarning: it is.
+    """
+    if doubt.left is Left.UNCLEAR:
+        doubt.left, cursor = None, doubt.before.cursor
+        warnings.warn(_UNCLEAR.format(cursor.step, cursor.epoch), LoopWarning, stacklevel=_depth())
 
 
 def _is_older(error: BaseException, handled: BaseException | None) -> bool:

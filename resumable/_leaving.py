@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-__all__ = ["Driver", "Left", "drivers_of", "how_left", "last_raised", "went_through"]
+__all__ = ["Driver", "Left", "drivers_of", "how_left", "is_running", "last_raised", "went_through"]
 
-_POPS = {"POP_TOP", "POP_ITER", "END_FOR", "END_SEND", "STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF"}
-_POPS |= {"DELETE_FAST", "DELETE_NAME", "DELETE_GLOBAL", "DELETE_DEREF"}
+_STORES = {"STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF"}
+_DELETES = {"DELETE_FAST", "DELETE_NAME", "DELETE_GLOBAL", "DELETE_DEREF"}
+_POPS = {"POP_TOP", "POP_ITER", "END_FOR", "END_SEND"} | _STORES | _DELETES
 _RAISES = {"RAISE_VARARGS", "RERAISE"}
 _YIELDS = {"YIELD_VALUE", "RESUME", "SEND", "RETURN_GENERATOR"}
 _DEEPEST = 8  # generators around an iterator
@@ -64,15 +65,19 @@ def how_left(drivers: tuple[Driver, ...], frame: FrameType | None) -> Left:
         drivers: of the iterator.
         frame: what drops it.
     """
-    found = [number for number, driver in enumerate(drivers) if frame is not None and driver.code is frame.f_code]
-    for code, at in drivers[found[0] :] if found else ():
-        if frame is None or frame.f_code is not code:
-            return Left.UNKNOWN
-        asks, now = _operation(code, at), _operation(code, frame.f_lasti)
-        if code.co_flags & inspect.CO_GENERATOR and now in _YIELDS:
-            frame = frame.f_back  # it was ended from outside
-            continue
-        return _of_loop(code, at, frame.f_lasti, now) if asks == "FOR_ITER" else Left.UNKNOWN
+    left = list(drivers)
+    while frame is not None:
+        if _ends_handler(frame.f_code, frame.f_lasti):
+            return Left.UNCLEAR  # a traceback held it, so an exception passed code that had it
+        while left and left[0].code is not frame.f_code:
+            del left[0]
+        if not left:
+            break
+        code, at = left.pop(0)
+        now = _operation(code, frame.f_lasti)
+        if not (code.co_flags & inspect.CO_GENERATOR and now in _YIELDS):
+            return _of_loop(code, at, frame.f_lasti, now)
+        frame = frame.f_back  # of a generator that is ended from outside
     return Left.UNKNOWN
 
 
@@ -91,7 +96,27 @@ def went_through(error: BaseException, drivers: tuple[Driver, ...]) -> bool:
     return False
 
 
+def is_running(drivers: tuple[Driver, ...]) -> bool:
+    """Return whether the code that asked for batches is still at it, as far up as this thread's frames tell."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # nothing else knows
+    while frame is not None:
+        if drivers and frame.f_code is drivers[-1].code:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _ends_handler(code: CodeType, at: int) -> bool:
+    """Return whether an instruction drops an exception at the end of a handler; the name that it has comes later."""
+    operation = _operation(code, at)
+    following = code.co_code[at + 2 : at + 4]
+    cleans = operation in _STORES and len(following) > 1 and opcode.opname[following[0]] in _DELETES
+    return operation == "POP_EXCEPT" or (cleans and code.co_code[at + 1] == following[1])
+
+
 def _of_loop(code: CodeType, at: int, left: int, operation: str) -> Left:
+    if _operation(code, at) != "FOR_ITER":
+        return Left.UNKNOWN
     if operation == "FOR_ITER" or operation in _POPS:
         return Left.BY_ITSELF
     if operation in _RAISES or _start(code, at) < left < _end(code, at):

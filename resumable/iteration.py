@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Generic
 
-from resumable._leaving import drivers_of, how_left
+from resumable._leaving import Left, drivers_of, how_left
 from resumable._loops import refuse_unpacking
 from resumable._twins import is_over, tell_twins
 from resumable.errors import DataError, UnsupportedError
@@ -60,6 +60,12 @@ class _Leaves(Generic[T_co]):
         self._loader = loader
         self._doubt: Doubt | None = None
 
+    def _ask(self) -> None:
+        """Count the last batch, as the next one is asked for."""
+        if self._doubt is not None:
+            self._loader.progress.leave(self._doubt, Left.BY_ITSELF)
+            self._doubt = None
+
     def _deliver(self, epoch: int, frame: FrameType) -> T_co:
         """Deliver the next batch to a frame."""
         progress = self._loader.progress
@@ -107,6 +113,7 @@ class BatchIterator(_Leaves[T_co]):
         return self
 
     def __next__(self) -> T_co:
+        self._ask()
         if self._over:
             raise StopIteration
         if self._moves != self._loader.progress.moves:
@@ -157,6 +164,7 @@ class StepIterator(_Leaves[T_co]):
         return self
 
     def __next__(self) -> T_co:
+        self._ask()
         loader, empty = self._loader, 0
         if not self._begun:
             loader.progress.begin()

@@ -158,7 +158,7 @@ class Progress(Peeks):
             self._finish(epoch)
             raise
         except BaseException:
-            if self._auto and self._acknowledged is not self._opened_at:
+            if self._auto and self._doubt is None and self._acknowledged is not self._opened_at:
                 self._stand_at(self._here(self._acknowledged))
             self._close()
             raise
@@ -348,12 +348,12 @@ class Progress(Peeks):
 
     def _close(self) -> None:
         self._turned = None
-        if self._stream is not None:
+        stream, self._stream = self._stream, None  # first, as an interrupt may come while it is closed
+        if stream is not None:
             if self._owner.is_elsewhere:
-                _copies.append(self._stream)  # what ends it would wait for workers that are not of this process
+                _copies.append(stream)  # what ends it would wait for workers that are not of this process
             else:
-                self._stream.close()
-            self._stream = None
+                stream.close()
         self._owner.closed()
 
     def _stand_at(self, mark: Mark) -> None:
@@ -374,8 +374,8 @@ class Progress(Peeks):
     def _deliver(self, cursor: Cursor) -> None:
         if self._auto:
             before = self._delivered
+            self.begin_doubt(before)  # first of all, as an interrupt may come in between
             self._stand_at(before.delivered(cursor, in_force=self._in_force))
-            self.begin_doubt(before)
         else:
             source = self._fetcher.source_state(asked=False)
             self._delivered = self._delivered.delivered(cursor, source, self._fetcher.canary(), self._in_force)
