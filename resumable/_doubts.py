@@ -115,7 +115,7 @@ class Doubts:
         """Return whether the last batch does not count now."""
         if doubt.left is Left.BY_EXCEPTION:
             return True
-        error = sys.exception()
+        error = _handled()
         return error is not None and threading.get_ident() == self._owner.reader and not _is_older(error, doubt.handled)
 
     def _mark_without(self) -> Mark | None:
@@ -124,7 +124,7 @@ class Doubts:
         Warns:
             LoopWarning: the loop may have trained on it.
         """
-        doubt, error = self._doubt, sys.exception()
+        doubt, error = self._doubt, _handled()
         if doubt is None or not self._is_out(doubt):
             self._doubt = None
             if doubt is not None:
@@ -150,11 +150,11 @@ class Doubts:
         if self._doubt is not None:
             self._whole(self._doubt)
 
-    def _go_back(self, *, anew: bool = False) -> None:
+    def _go_back(self, *, new_loop: bool = False) -> None:
         """Go back to before the last batch, if that does not count.
 
         Args:
-            anew: another loop begins; else only where the loop of that batch was left by an exception.
+            new_loop: another loop begins; else only where the loop of that batch was left by an exception.
 
         Warns:
             LoopWarning: that cannot be known; or the source cannot go back.
@@ -162,11 +162,11 @@ class Doubts:
         doubt = self._doubt
         if doubt is None:
             return
-        if doubt.left is Left.BY_EXCEPTION or (anew and (self._is_out(doubt) or _was_shown(doubt))):
+        if doubt.left is Left.BY_EXCEPTION or (new_loop and (self._is_out(doubt) or _was_shown(doubt))):
             self._leave_out(doubt)
         else:
             _tell_unclear(doubt)
-        if anew:
+        if new_loop:
             self._doubt = None
 
     def _leave_out(self, doubt: Doubt) -> None:
@@ -189,6 +189,12 @@ def _tell_unclear(doubt: Doubt) -> None:
     if doubt.left is Left.UNCLEAR:
         doubt.left, cursor = None, doubt.before.cursor
         warnings.warn(_UNCLEAR.format(cursor.step, cursor.epoch), LoopWarning, stacklevel=_depth())
+
+
+def _handled() -> BaseException | None:
+    """Return the exception that is being handled, if it is one: that an iterator has come to its end is none."""
+    error = sys.exception()
+    return None if isinstance(error, (StopIteration, StopAsyncIteration)) else error
 
 
 def _is_older(error: BaseException, handled: BaseException | None) -> bool:

@@ -1,4 +1,4 @@
-"""Tells how the code around an iterator left its loop: by `break` or `return`, or by an exception.
+"""How the code around an iterator left its loop: by `break` or `return`, or by an exception.
 
 A loop keeps its iterator on the stack of its frame. Leaving the loop drops it, at once in CPython, and the frame then
 stands at the instruction that did it: one that pops, for `break` and `return`; any other one in the loop's body is one
@@ -130,7 +130,7 @@ def _operation(code: CodeType, at: int) -> str:
 
 
 def _start(code: CodeType, at: int) -> int:
-    """Return where an instruction begins: a frame that has called another one may stand behind what it caches."""
+    """Return where an instruction begins: a frame that has called another one may stand after it, at what it caches."""
     operations = code.co_code
     while at > 0 and opcode.opname[operations[at]] == "CACHE":
         at -= 2
