@@ -148,7 +148,7 @@ def test_a_rank_whose_streams_end_apart_stops_all(lengths: tuple[int, ...], step
     """Before that step: its state is that of before."""
     uneven = next(index % 2 for index in range(STREAMS) if lengths[index] != 5)
     loader = ranks("replayed", 2, 0, *lengths)[uneven]
-    got, state = 0, None
+    got, state = 0, loader.state_dict()
     with pytest.raises(DataError, match=r"different numbers of batches: stream \d has ended(.*\n)*.*shard"):
         for _ in loader:
             got, state = got + 1, loader.state_dict()
