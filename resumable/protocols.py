@@ -253,7 +253,7 @@ class Capabilities:
             source remembers from sample to sample. It goes into the state, which is then that of one rank.
         dealt: the elements are dealt to the ranks in turn, and each rank reads its own only: for those of others the
             iterator gives `resumable.protocols.ELSEWHERE`, one of each rank in every step.
-        forgets: every epoch begins in one way, whatever was read before it, so that nothing is kept of one that is left.
+        forgets: every epoch begins in one way, whatever was read before it, so nothing is kept of one that is left.
         also: another identity by which states of the same stream may know it.
         close: ends what lives on between two epochs, such as worker processes, when the Loader is closed, and may be
             called again. What is needed later is started later; what the source remembers, it keeps.
