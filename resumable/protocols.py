@@ -254,7 +254,7 @@ class Capabilities:
             source remembers from sample to sample. It goes into the state, which is then that of one rank.
         dealt: the elements are dealt to the ranks in turn, and each rank reads its own only: for those of others the
             iterator gives `resumable.protocols.ELSEWHERE`, one of each rank in every step.
-        anew: every epoch begins in one way, whatever was read before it, so that nothing is kept of one that is left.
+        forgets: every epoch begins in one way, whatever was read before it, so nothing is kept of one that is left.
         also: another identity by which states of the same stream may know it.
         stored: of a source whose samples have an index: returns what is stored of the samples with some indices, before
             any transform and without randomness, as lists by name such as `{"files": [...]}`; the list that tells
@@ -288,7 +288,7 @@ class Capabilities:
     set_settings: Callable[[Mapping[str, Any]], None] | None = None
     own_state: tuple[Callable[[], Any], Callable[[Any], None]] | None = None
     dealt: bool = False
-    anew: bool = False
+    forgets: bool = False
     also: Mapping[str, Any] | None = None
     stored: Callable[[Sequence[int]], Mapping[str, Sequence[Any]]] | None = None
     close: Callable[[], None] | None = None

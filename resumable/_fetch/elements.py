@@ -187,7 +187,7 @@ class ElementFetcher:
         goes on where it stands would give nothing but them in its next pass.
         """
         cursor, state = mark.cursor, mark.source
-        if self.can.anew:
+        if self.can.forgets:
             return None
         if self._live is not None:
             state = self._look(self._live, global_batch)

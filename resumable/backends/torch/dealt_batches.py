@@ -34,7 +34,7 @@ class DealtBatches:
 
     def __init__(self, batches: Batches, world: World, streams: int, number: int) -> None:
         self._batches, self._world, self._streams, self._number = batches, world, streams, number
-        self._round = number // streams - (number % streams <= world.rank)  # the last one in which this rank gave some
+        self._round = -1  # the last one in which this rank gave a batch
 
     def __iter__(self) -> Iterator[Any]:
         return self

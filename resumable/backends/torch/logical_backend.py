@@ -52,7 +52,7 @@ class LogicalStreamBackend(TorchStreamBackend):
             super().capabilities,
             needs_shard=False,
             dealt=self._options.shard is None,
-            anew=True,
+            forgets=True,
             also=None if self._stateful else self._of_workers,  # a dataset with a state may go on over epochs there
         )
 
