@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable._data.leaves import leaves_of, names_a_file
+from resumable._data.leaves import Part, leaves_of, names_a_file
 from resumable._data.sketches import tells_apart
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _entries(source: Any, length: int, indices: list[int], deep: int) -> Iterato
     if (rows := _rows(source, length, indices)) is not None:
         yield "elements", rows
     elif deep < _DEEPEST:
-        inside = _of_torch(source, indices, deep)
+        inside = _of_torch(source, length, indices, deep)
         yield from _of_attributes(source, length, indices, deep) if inside is None else inside
 
 
@@ -99,8 +99,7 @@ def _rows(source: Any, length: int, indices: list[int]) -> list[Any] | None:
     if kind.__module__.partition(".")[0] == "pandas" and hasattr(source, "iloc"):
         return _frame(source.iloc[indices]) if len(source) == length else None
     if kind.__module__ == "datasets.arrow_dataset" and kind.__qualname__ == "Dataset":
-        rows: list[Any] = source.with_format("arrow")[indices].to_pylist()
-        return rows
+        return source.with_format("arrow")[indices].to_pylist() if len(source) == length else None
     return None
 
 
@@ -108,32 +107,35 @@ def _frame(rows: Any) -> list[Any]:
     return list(rows.itertuples(index=False, name=None)) if hasattr(rows, "itertuples") else rows.tolist()
 
 
-def _of_torch(source: Any, indices: list[int], deep: int) -> list[Column] | None:
+def _of_torch(source: Any, length: int, indices: list[int], deep: int) -> list[Column] | None:
     """Return the columns of one of torch's own datasets, by those inside of it; None where it is another one."""
     own: Any = sys.modules.get("torch.utils.data")
-    if own is None:
+    if own is None or not isinstance(source, (own.TensorDataset, own.Subset, own.ConcatDataset, _stacked(own))):
         return None
+    if len(source) != length:
+        return []
     if isinstance(source, own.TensorDataset):
         return [("tensors", [tuple(one[index] for one in source.tensors) for index in indices])]
     if isinstance(source, own.Subset):
-        inner = [int(source.indices[index]) for index in indices]
-        columns = list(_columns(source.dataset, len(source.dataset), inner, deep + 1))
-        if any(name.endswith(SAID) for name, _ in columns):  # it says nothing of which samples these are
-            return [(f"indices {name}", list(zip(inner, values, strict=True))) for name, values in columns]
-        return [*columns, ("indices", list(inner))]
-    return _of_several(own, source, indices, deep)
-
-
-def _of_several(own: Any, source: Any, indices: list[int], deep: int) -> list[Column] | None:
+        return _chosen(source, indices, deep)
     if isinstance(source, own.ConcatDataset):
         return _concatenated(source, indices, deep)
-    stacked: Any = getattr(own, "StackDataset", ())  # torch has it from 2.1 on
-    if not isinstance(source, stacked):
-        return None
-    datasets = source.datasets
+    datasets: Any = source.datasets
     parts = datasets.items() if isinstance(datasets, dict) else enumerate(datasets)
     inside = ((key, _columns(part, len(part), indices, deep + 1)) for key, part in parts)
     return [(f"{key}.{name}", values) for key, columns in inside for name, values in columns]
+
+
+def _chosen(source: Any, indices: list[int], deep: int) -> list[Column]:
+    inner = [int(source.indices[index]) for index in indices]
+    columns = list(_columns(source.dataset, len(source.dataset), inner, deep + 1))
+    if any(SAID in name for name, _ in columns):  # it says nothing of which samples these are
+        return [(f"indices {name}", list(zip(inner, values, strict=True))) for name, values in columns]
+    return [*columns, ("indices", list(inner))]
+
+
+def _stacked(own: Any) -> Any:
+    return getattr(own, "StackDataset", ())  # torch has it from 2.1 on
 
 
 def _concatenated(source: Any, indices: list[int], deep: int) -> list[Column]:
@@ -149,9 +151,9 @@ def _concatenated(source: Any, indices: list[int], deep: int) -> list[Column]:
             return []
         name, column = min(inner, key=lambda one: _rank(one[1]))
         names.append(name)
-        values |= {index: (number, leaves) for index, leaves in zip(some, leaves_of(column), strict=True)}
-    said = any(name.endswith(SAID) for name in names)
-    return [(f"parts {SAID}" if said else "parts", [values[index] for index in indices])]
+        values |= {index: Part(number, value) for index, value in zip(some, column, strict=True)}
+    name = ", ".join(dict.fromkeys(names))
+    return [(f"parts {name}" if name == SAID else name, [values[index] for index in indices])]
 
 
 def _of_attributes(source: Any, length: int, indices: list[int], deep: int) -> Iterator[Column]:
@@ -160,13 +162,20 @@ def _of_attributes(source: Any, length: int, indices: list[int], deep: int) -> I
     for name, value in list(kept.items())[:_ATTRIBUTES]:
         if not isinstance(name, str):
             continue
-        rows = _rows(value, length, indices)
-        if rows is not None:
-            if _tells(rows, indices):
-                yield name, rows
-        elif type(value) is dict or _is_indexed(value):
-            for inner, values in _entries(value, length, indices, deep + 1):
-                yield f"{name}.{inner}", values
+        try:
+            yield from list(_of_attribute(name, value, length, indices, deep))
+        except Exception:  # noqa: BLE001, S112  # a user's object, which may raise whatever it likes; another one is asked
+            continue
+
+
+def _of_attribute(name: str, value: Any, length: int, indices: list[int], deep: int) -> Iterator[Column]:
+    rows = _rows(value, length, indices)
+    if rows is not None:
+        if _tells(rows, indices):
+            yield name, rows
+    elif type(value) is dict or _is_indexed(value):
+        for inner, values in _entries(value, length, indices, deep + 1):
+            yield f"{name}.{inner}", values
 
 
 def _is_indexed(value: Any) -> bool:
@@ -181,10 +190,18 @@ def _tells(values: list[Any], indices: list[int]) -> bool:
 def _numbers(values: list[Any], indices: list[int]) -> bool:
     """Return whether the values are the indices themselves, from some number on."""
     try:
-        begin = float(values[0]) - indices[0]
-        return all(float(value) - index == begin for value, index in zip(values, indices, strict=True))
+        begin = _number(values[0]) - indices[0]
+        return all(_number(value) - index == begin for value, index in zip(values, indices, strict=True))
     except (TypeError, ValueError, RuntimeError):
         return False
+
+
+def _number(value: Any) -> float:
+    if getattr(value, "ndim", None) == 0:  # an array's or a tensor's
+        value = (value.detach() if hasattr(value, "detach") else value).item()
+    if not isinstance(value, (int, float, str)):
+        raise TypeError
+    return float(value)
 
 
 def _rank(values: list[Any]) -> int:

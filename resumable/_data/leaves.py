@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["File", "Leaf", "leaves_of", "names_a_file", "spread"]
+__all__ = ["File", "Leaf", "Part", "leaves_of", "names_a_file", "spread"]
 
 Leaf = tuple[str, Any]  # where it is in the sample, and what
 
@@ -38,6 +38,13 @@ class File(NamedTuple):
         except (OSError, ValueError):
             return None
         return found.st_size or None if stat.S_ISREG(found.st_mode) else None
+
+
+class Part(NamedTuple):
+    """A sample of one of several datasets, whose files are in a folder of their own."""
+
+    number: int
+    value: Any
 
 
 def leaves_of(samples: Sequence[Any]) -> list[list[Leaf]]:
@@ -71,8 +78,8 @@ def spread(length: int, most: int) -> list[int]:
 
 def _leaves(value: Any, where: str, deep: int) -> Iterator[Leaf]:
     kind = type(value)
-    if isinstance(value, File):
-        yield where, value
+    if isinstance(value, Part):
+        yield from _leaves(value.value, f"{where}#{value.number}", deep + 1)
     elif deep >= _DEEPEST:
         yield where, kind.__qualname__
     elif isinstance(value, dict):
@@ -108,7 +115,7 @@ def _shared(paths: list[str]) -> int:
 
 
 def _as_file(leaf: Any, shared: int) -> Any:
-    if isinstance(leaf, File) or not names_a_file(leaf):
+    if not names_a_file(leaf):
         return leaf
     path = os.fspath(leaf)
     return File("/".join(_SEPARATOR.split(path)[shared:]), path)

@@ -48,7 +48,7 @@ class Noted:
 
     def opened(self) -> None:
         """Note what the data are like now, where a stream is opened."""
-        if self._name is None or self._name.endswith(SAID):
+        if self._name is None or SAID in self._name:
             return
         values = self._again(self._name)
         if self._values is not None and values == self._values:

@@ -518,6 +518,18 @@ def test_files_that_a_run_writes_again_go_on(tmp_path: Path) -> None:
             accepted(loaded(Held(files=files)), state)
 
 
+def test_datasets_of_other_lengths_that_are_held_too_do_not_hide_the_samples() -> None:
+    def make(files: Sequence[str]) -> Loader:
+        subset = Subset(Held(files=["x.y", "z.w"] * 10), range(7))
+        others = [subset, TensorDataset(torch.arange(40)), ConcatDataset([Held(files=["a.b", "c.d"])])]
+        rows = np.array(numbers(files))[:, None]
+        held = Held(rows=rows, first=others[0], second=others[1], third=others[2], fourth={"x": list("abcde")})
+        return loaded(held)
+
+    accepted(make(FILES), make(FILES).state_dict())
+    refused(make(FILES[::-1]), make(FILES).state_dict(), r"sample 0 \(rows\)")
+
+
 def test_an_attribute_that_is_no_longer_there_is_not_compared() -> None:
     accepted(loaded(Held(paths=FILES)), loaded(Held(files=FILES)).state_dict())
 
