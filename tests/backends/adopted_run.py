@@ -1,4 +1,4 @@
-"""A job in a process of its own, `adopted_run.py torchdata|adopted FOLDER LAST`: it trains up to a step, and is killed."""
+"""A job in a process of its own, `adopted_run.py torchdata|adopted FOLDER LAST`: trains up to a step, and is killed."""
 
 from __future__ import annotations
 
