@@ -111,7 +111,7 @@ def _locate(place: Place, source: DataLoader[Any], order: Sampler, loader: Loade
     epoch = place.epoch
     if isinstance(order, Chained):
         if place.generator is not None:
-            epoch = _epoch_of(order, place.generator, epoch)
+            epoch = _epoch_of(order, place.generator, place)
         if not place.reads_to_the_end:
             _check_ends(place, source, order, loader)
     if epoch is None:
@@ -128,8 +128,11 @@ def _locate(place: Place, source: DataLoader[Any], order: Sampler, loader: Loade
     return epoch, total if place.ended else place.step
 
 
-def _epoch_of(order: Chained, generator: torch.Tensor, known: int | None) -> int:
-    """Find the epoch whose order is drawn from a generator in this state."""
+def _epoch_of(order: Chained, generator: torch.Tensor, place: Place) -> int:
+    """Find the epoch whose order is drawn from a generator in this state.
+
+    Lightning saves at the beginning of an epoch, too, and then the loader's state is that of the epoch before.
+    """
     theirs, ours = torch.Generator(), torch.Generator()
     theirs.set_state(generator)
     ours.set_state(order.begins_with(0))
@@ -140,10 +143,12 @@ def _epoch_of(order: Chained, generator: torch.Tensor, known: int | None) -> int
             f"Give torch.Generator().manual_seed({theirs.initial_seed()}): to the DataLoader if the job gave it one, "
             "else to torchdata's RandomSampler alone (torchdata.stateful_dataloader.sampler)."
         )
-    epochs = range(_SEARCHED) if known is None else [known]
+    known = place.epoch
+    begins = known and not place.reads_to_the_end and not place.step
+    epochs = range(_SEARCHED) if known is None else range(known - bool(begins), known + 1)
     for epoch in tqdm(epochs, desc="looking for the epoch", unit="epoch", delay=1.0, leave=False):
         if torch.equal(order.drawn_from(epoch), generator):
-            return int(epoch)
+            return int(epoch if known is None else known)
     where = f"the first {_SEARCHED} epochs" if known is None else f"epoch {known}"
     raise StateMismatchError(
         f"the generator of the job's sampler is in a state that its seed does not lead to in {where}.\n"

@@ -133,7 +133,10 @@ def _lightning(checkpoint: Mapping[str, Any], epoch: int | None) -> Place:
             f"the checkpoint of Lightning's Trainer is of epoch {done}, but epoch={epoch} was given.\n"
             "Only one of them can be right. Leave out epoch."
         )
-    return Place("Lightning's Trainer", step, done, total=total, reads_to_the_end=False)
+    loaders = loop["state_dict"].get("combined_loader", [])
+    known = [_torchdata(one, None).generator for one in loaders if {"_snapshot", "_num_yielded"} & set(one)]
+    generator = known[0] if len(loaders) == len(known) == 1 else None
+    return Place("Lightning's Trainer", step, done, total=total, generator=generator, reads_to_the_end=False)
 
 
 def _count(name: str, value: Any) -> int | None:

@@ -110,6 +110,19 @@ def test_what_the_trainer_drew_otherwise_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_job_that_was_restarted_is_refused_where_its_loaders_state_tells(tmp_path: Path) -> None:
+    saved = SaveAlways(tmp_path)
+    train(shuffled(12, StatefulDataLoader), saved)
+    again = SaveAlways(tmp_path / "again")
+    train(shuffled(12, StatefulDataLoader), again, checkpoint=saved.saved[4])
+    with pytest.raises(StateMismatchError, match="the job was restarted"):
+        adopt(
+            resumable.wrap(shuffled(12, StatefulDataLoader), order="torch"),
+            torch.load(again.saved[5], weights_only=False),
+        )
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_epochs_that_were_cut_are_refused_where_the_order_depends_on_them(tmp_path: Path) -> None:
     saved = SaveAlways(tmp_path)
     whole = train(LOADERS["distributed"](), saved, limit_train_batches=2)
