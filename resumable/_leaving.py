@@ -1,4 +1,4 @@
-"""Tells how the code around an iterator left its loop: by `break` or `return`, or by an exception.
+"""How the code around an iterator left its loop: by `break` or `return`, or by an exception.
 
 A loop keeps its iterator on the stack of its frame. Leaving the loop drops it, at once in CPython, and the frame then
 stands at the instruction that did it: one that pops, for `break` and `return`; any other one in the loop's body is one

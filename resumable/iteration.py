@@ -49,7 +49,7 @@ def deliver(loader: Loader[T_co], epoch: int) -> T_co:
 
 
 class _Leaves(Generic[T_co]):
-    """An iterator that tells, when it is dropped, how its loop was left.
+    """An iterator that notes, when it is dropped, how its loop was left.
 
     Args:
         loader: delivers the batches.
@@ -82,7 +82,7 @@ class _Leaves(Generic[T_co]):
             return batch
 
     def __del__(self) -> None:
-        """Tell how the loop was left."""
+        """Note how the loop was left."""
         doubt = getattr(self, "_doubt", None)
         if doubt is not None:
             self._loader.progress.leave(doubt, how_left(doubt.drivers, sys._getframe(1)))  # noqa: SLF001  # the loop's

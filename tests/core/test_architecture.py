@@ -19,14 +19,15 @@ SLOW = {"tqdm", "importlib.metadata", "asyncio", "matplotlib", "rich", "resumabl
 # From the bottom to the top; a module may import from the layers below its own, and from its own package.
 LAYERS = [
     {"errors", "_version", "_distribution", "_durable"},
-    {"_naming", "_loops", "_stats", "failpoints"},
+    {"_naming", "_loops", "_leaving", "_stats", "failpoints"},
     {"_randomness", "_order"},
     {"samplers", "rng"},
     {"_checks"},
     {"protocols", "_options", "_wrap_types", "_opening"},
     {"_state"},
     {"_fetch"},
-    {"_flight", "_peeking"},
+    {"_flight", "_doubts"},
+    {"_peeking"},
     {"progress", "iteration", "_shown", "_lifecycle"},
     {"_registry", "_recorded", "flight"},
     {"loader"},
