@@ -41,7 +41,10 @@ class TellsPlace:
 
     @property
     def acknowledged(self) -> Cursor:
-        """How far a state that is taken now would be: the cursor, or with `ack="manual"` what `ack()` confirmed."""
+        """How far a state that is taken now would be: the cursor, or with `ack="manual"` what `ack()` confirmed.
+
+        Where an exception came up after the last batch was delivered, that batch is not counted.
+        """
         return self.progress.acknowledged
 
     @property

@@ -133,7 +133,8 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
             does so itself (False).
         identity: a name for the data, which a state must have in common with it.
         world: rank and world size; found out when the loader is first used, by default.
-        ack: "auto" counts a batch as trained on once it is delivered, "manual" once `Loader.ack` says so.
+        ack: "auto" counts a batch as trained on once the next one is asked for, or a state is taken outside of an
+            exception; "manual" once `Loader.ack` says so.
         on_world_change: what stays where a state was saved by another number of ranks: the samples of a step over all
             ranks, or the samples of each rank ("keep_local"; `loader.accumulation` tells how many micro-batches then
             make a step of before).

@@ -20,7 +20,7 @@ ResumableError
 UserWarning
 ├── PromiseWarning                       a promise that does not hold for the wrapped thing, by name
 ├── StateMismatchWarning                 a mismatch accepted by `load_state_dict(..., strict=False)`
-├── LoopWarning                          a loop over a Loader that trains other epochs than it seems to
+├── LoopWarning                          a loop over a Loader that trains other epochs or batches than it seems to
 ├── CorruptCheckpointWarning             `CheckpointStore.latest()` skipped a checkpoint
 ├── StepOrderWarning                     a checkpoint is saved that `CheckpointStore.latest()` does not give
 └── ChaosWarning                         the environment names a chaos run that is not there

@@ -50,7 +50,7 @@ def deliver(loader: Loader[T_co], epoch: int) -> T_co:
 
 
 class _Leaves(Generic[T_co]):
-    """An iterator that tells, when it is dropped, how its loop was left.
+    """An iterator that notes, when it is dropped, how its loop was left.
 
     Args:
         loader: delivers the batches.

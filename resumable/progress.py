@@ -208,7 +208,7 @@ class Progress(Peeks):
         if self._auto:
             raise ConfigurationError(
                 'ack() was called, but the loader was wrapped with ack="auto".\n'
-                'Each batch counts as trained on once it is delivered. Wrap with ack="manual" to decide it yourself.'
+                'Each batch counts once the next one is asked for. Wrap with ack="manual" to decide it yourself.'
             )
         if not 0 <= batches <= len(self._in_flight):
             raise ConfigurationError(

@@ -19,7 +19,7 @@ SLOW = {"tqdm", "importlib.metadata", "asyncio", "matplotlib", "rich", "resumabl
 # From the bottom to the top; a module may import from the layers below its own, and from its own package.
 LAYERS = [
     {"errors", "_version", "_distribution", "_durable"},
-    {"_naming", "_loops", "_stats", "_twins", "failpoints"},
+    {"_naming", "_loops", "_leaving", "_stats", "_twins", "failpoints"},
     {"_randomness", "_order"},
     {"samplers", "rng"},
     {"_checks", "_seeds"},
@@ -27,7 +27,8 @@ LAYERS = [
     {"_state"},
     {"_data"},
     {"_fetch"},
-    {"_flight", "_peeking"},
+    {"_flight", "_doubts"},
+    {"_peeking"},
     {"progress", "iteration", "_shown", "_lifecycle", "_place"},
     {"_registry", "_recorded", "flight"},
     {"loader"},
