@@ -1,4 +1,4 @@
-"""Inbox: reads what worker processes send, so that one that dies or stops in the middle of it keeps nobody waiting.
+"""Inbox: reads what worker processes send, so that one that dies or stops in the middle of it makes nothing wait.
 
 A queue of `multiprocessing` waits for ever for the rest of a message that it has begun to read. It also does so while
 it makes a tensor of a message, for which it asks the process that sent it. torch gets out of the first by an exception

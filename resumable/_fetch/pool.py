@@ -180,7 +180,7 @@ class Pool(_MultiProcessingDataLoaderIter):
             self._end_now()
 
     def _can_end_by_themselves(self) -> bool:
-        """Return whether nobody died or was stopped, who could hold a lock that torch waits for without a limit."""
+        """Return whether none died or was stopped, which could hold a lock that torch waits for without a limit."""
         if not hasattr(self, "_workers_status") or self.dead() or any(map(_is_stopped, self._workers)):
             return False
         condition: Any = self._workers_done_event._cond  # type: ignore[attr-defined]  # noqa: SLF001  # all its methods wait for it

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +100,7 @@ class WorkerSetup:
         point("worker.start")
         if self._stacks:
             answer()
+        _keep_no_common_lock()
         info = get_worker_info()
         assert info is not None
         number = (worker + self._rotation) % info.num_workers
@@ -107,3 +110,13 @@ class WorkerSetup:
         object.__setattr__(info, "dataset", info.dataset.user_dataset)  # type: ignore[attr-defined]  # always ours
         if self._function is not None:
             self._function(number)
+
+
+def _keep_no_common_lock() -> None:
+    """Give the progress bars of this process a lock of its own.
+
+    tqdm has one for all forked processes, the training process included: one that is killed with it stops them all.
+    """
+    tqdm = sys.modules.get("tqdm")
+    if tqdm is not None:
+        tqdm.tqdm.set_lock(threading.RLock())
