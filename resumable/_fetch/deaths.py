@@ -1,8 +1,9 @@
 """Deaths of worker processes: what is known of one, when to start the workers again, and when to give up.
 
-A batch is asked for three times at most where the process that reads it dies, and twice where it hangs. Ten deaths in a
-row, without a batch delivered between them, end it too, whichever batches they were at. Every second death by SIGKILL,
-by which a system that runs out of memory ends processes, takes one worker away.
+Workers read ahead: one that dies or stops at a batch may not have sent the one before it. So after a hang, and after a
+second death before all batches are there that were asked for at the first, one batch is asked for at a time. Two deaths
+then, and none comes between them: that batch is what ends workers. Likewise two hangs without a batch between them. So
+there are at most some deaths from one batch to the next.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from resumable.errors import WorkerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
-__all__ = ["Died", "Healing", "Lost", "Wanted"]
+__all__ = ["Died", "Healing", "Lost"]
 
-TRIES_OF_DEATHS = 3
-TRIES_OF_HANGS = 2
-IN_A_ROW = 10
+_DEATHS = 2  # at a batch that alone was asked for
+_HANGS = 2
 _KILLS_PER_WORKER = 2
 
 
@@ -47,19 +47,13 @@ class Died(Exception):  # noqa: N818  # never seen by users, whose errors are in
 
     Args:
         lost: which ones.
+        owed: how many batches had been asked for, of any worker.
         hangs: they gave no answer in time, and were ended for that.
     """
 
-    def __init__(self, lost: list[Lost], *, hangs: bool = False) -> None:
-        super().__init__(lost, hangs)
-        self.lost, self.hangs = lost, hangs
-
-
-class Wanted(NamedTuple):
-    """A batch that was asked for: what it is known by, and what it is called."""
-
-    key: Hashable
-    text: str
+    def __init__(self, lost: list[Lost], owed: int, *, hangs: bool = False) -> None:
+        super().__init__(lost, owed, hangs)
+        self.lost, self.owed, self.hangs = lost, owed, hangs
 
 
 class Healing:
@@ -68,49 +62,50 @@ class Healing:
     Args:
         workers: how many there are.
         fixed: their number belongs to the stream, so that none can be taken away.
+
+    Attributes:
+        careful: ask for one batch at a time.
     """
 
     def __init__(self, workers: int, *, fixed: bool = False) -> None:
         self.workers, self._fixed = workers, fixed
-        self._tries: dict[Hashable, int] = {}
-        self._row = self._kills = self._restarts = 0
+        self.careful = False
+        self._left = 0  # batches, of those that were owed at the last death
+        self._alone = self._hangs = 0  # since the last batch
+        self._kills = self._restarts = 0
 
-    def delivered(self, key: Hashable) -> None:
+    def delivered(self) -> None:
         """Note that a batch has come."""
-        self._row = 0
-        if self._tries:
-            self._tries.pop(key, None)
+        self._alone = self._hangs = 0
+        if self._left:
+            self._left -= 1
+            self.careful = self.careful and self._left > 0
 
-    def after(self, died: Died, wanted: Callable[[Lost], Wanted | None]) -> tuple[int, WorkerError] | None:
-        """Log a death and return None where the workers are to be started again; else the error, and at which batch.
+    def after(self, died: Died, batch_of: Callable[[Lost], str]) -> None:
+        """Log a death, after which the workers are to be started again.
 
         Args:
             died: what happened.
-            wanted: describes the batch that a worker had to give, if there was one.
+            batch_of: describes the batch that a worker had to give; empty where there was none.
 
-        Returns:
-            The number of the batch that cannot be read, which is 0 where no other one can be, either; and what to raise
-            in its place.
+        Raises:
+            WorkerError: it happened too often.
         """
-        self._row += 1
-        batches = [(worker, wanted(worker)) for worker in died.lost]
-        most = TRIES_OF_HANGS if died.hangs else TRIES_OF_DEATHS
-        for worker, batch in batches:
-            if batch is not None:
-                self._tries[batch.key] = tries = self._tries.get(batch.key, 0) + 1
-                if tries >= most:
-                    return (*worker.asked, 0)[0], _over(died, worker, batch, f"{tries} times at the same batch")
-        if self._row >= IN_A_ROW:
-            return 0, _over(died, *batches[0], f"{self._row} times in a row, with no batch between")
+        lost = [(worker, batch_of(worker)) for worker in died.lost]
+        if died.hangs:
+            self._hangs += 1
+        elif self.careful:
+            self._alone += 1
+        if self._hangs == _HANGS or self._alone == _DEATHS:
+            raise _over(died, *max(lost, key=lambda pair: bool(pair[1])))
+        self.careful = died.hangs or self._left > 0
+        self._left = max(self._left, died.owed)
         self._restarts += 1
-        fewer = self._take_one_away(died)
-        told = "\n".join(_line(died, *pair) for pair in batches)
         logging.getLogger("resumable").warning(
             "%s\nThe workers are started again%s, and read again what was not delivered: the stream stays the same "
             "(restart %d of this loader).",
-            *(told, fewer, self._restarts),
+            *("\n".join(_line(died, *pair) for pair in lost), self._take_one_away(died), self._restarts),
         )
-        return None
 
     def _take_one_away(self, died: Died) -> str:
         if died.hangs or not any(worker.exitcode == -signal.SIGKILL for worker in died.lost):
@@ -122,8 +117,8 @@ class Healing:
         return f", {self.workers} from now on, as memory may be short"
 
 
-def _line(died: Died, worker: Lost, batch: Wanted | None) -> str:
-    asked = f"\n  it was asked for: {batch.text}" if batch is not None else ""
+def _line(died: Died, worker: Lost, batch: str) -> str:
+    asked = f"\n  it was asked for: {batch}" if batch else ""
     stack = f"\n  its stack:        {worker.stack}" if worker.stack else ""
     return f"worker {worker.number}, process {worker.pid}, {_how(died, worker)}{asked}{stack}"
 
@@ -143,13 +138,14 @@ def _how(died: Died, worker: Lost) -> str:
     return f"was killed by {name}" + (", as by a system that runs out of memory" if name == "SIGKILL" else "")
 
 
-def _over(died: Died, worker: Lost, batch: Wanted | None, count: str) -> WorkerError:
-    what = "gave no answer" if died.hangs else "died"
+def _over(died: Died, worker: Lost, batch: str) -> WorkerError:
     if died.hangs:
+        what = "gave no answer, and none when they were asked again"
         advice = "give the DataLoader a longer timeout=, or find what the dataset waits for, and go on from the state."
     else:
+        what = "died again and again, also when one batch was asked for at a time"
         advice = "look for a crash in the dataset, free memory if the system killed it, and go on from the state."
     return WorkerError(
-        f'a process that reads samples {what} {count}, in spite of on_worker_death="restart".\n'
-        f"  {_line(died, worker, batch)}\nThe loader's state is that before this batch: {advice}"
+        f"the processes that read samples {what}.\n  {_line(died, worker, batch)}\n"
+        f"The loader's state is that before this batch: {advice}"
     )

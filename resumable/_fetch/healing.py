@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from resumable._fetch.deaths import Died, Healing, Wanted
+from resumable._fetch.deaths import Died
 from resumable._fetch.stalls import shortened
 from resumable._fetch.workers import Workers
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader
 
-    from resumable.errors import WorkerError
+    from resumable._fetch.deaths import Healing
     from resumable.protocols import Request
 
 __all__ = ["HealingWorkers"]
@@ -29,11 +29,13 @@ class HealingWorkers(Workers):
     Args:
         dataset: what the processes run: a `RequestDataset`, or an iterable-style one.
         options: returns the options for a `DataLoader` that say how many processes there are and what they are like.
+        healing: decides whether they are started again.
     """
 
-    def __init__(self, dataset: Any, options: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(self, dataset: Any, options: Callable[[], Mapping[str, Any]], healing: Healing) -> None:
         super().__init__(dataset, options)
-        self._healing = Healing(options()["num_workers"])
+        self._healing = healing
+        self._pool: Any = None
 
     def run(self, requests: Iterable[Request] | None, *, seed: int | None = None) -> Generator[Any]:
         """Yield what the processes return, in order.
@@ -46,34 +48,40 @@ class HealingWorkers(Workers):
             WorkerError: processes died too often, or could not be started.
             Died: one died, of those that read a stream.
         """
-        if requests is None:
-            yield from self._run(None, seed, self._options())
-        else:
-            yield from self._healed(iter(requests), seed)
+        return self._pooled(None, seed) if requests is None else self._healed(iter(requests), seed)
 
     def _healed(self, source: Iterator[Request], seed: int | None) -> Generator[Any]:
         asked: deque[Request] = deque()  # and not delivered
-        over: tuple[int, WorkerError] | None = None
         while True:
-            given = {**self._options(), "num_workers": self._healing.workers}
-            feed = _asking(asked, source) if over is None else iter(list(asked)[: over[0]])
-            answers = self._run(feed, seed, given)
+            answers = self._pooled(_asking(asked, source), seed)
             try:
                 for answer in answers:
-                    request = asked.popleft()
-                    self._healing.delivered(_key(request))
-                    over = over and (over[0] - 1, over[1])
+                    asked.popleft()
+                    self._healing.delivered()
                     yield answer
             except Died as died:
-                found = self._healing.after(died, lambda lost: _wanted(asked[lost.asked[0]]) if lost.asked else None)
-                over = found if over is None or found is None else min(over, found, key=lambda one: one[0])
-                if over is None or over[0]:
-                    continue
+                self._healing.after(died, lambda lost: _batch(asked[lost.asked[0]]) if lost.asked else "")
+            else:
+                return
             finally:
                 answers.close()
-            if over is not None:
-                raise over[1] from None
-            return
+
+    def _pooled(self, requests: Iterator[Request] | None, seed: int | None) -> Generator[Any]:
+        """Run one pool, as carefully as has to be."""
+        answers = self._run(requests, seed, {**self._options(), "num_workers": self._healing.workers})
+        try:
+            for answer in answers:
+                if self._pool is not None and self._pool.careful and not self._healing.careful:
+                    self._pool.hurry()
+                yield answer
+        finally:
+            answers.close()
+            self._pool = None
+
+    def _start(self, loader: DataLoader[Any], requests: Iterable[Request] | None, seed: int | None) -> Iterator[Any]:
+        loader.careful = self._healing.careful  # type: ignore[attr-defined]  # `PoolLoader`
+        self._pool = super()._start(loader, requests, seed)
+        return self._pool
 
     def _loader_type(self) -> type[DataLoader[Any]]:
         from resumable._fetch.pool import PoolLoader  # noqa: PLC0415  # torch comes with it
@@ -89,11 +97,7 @@ def _asking(asked: deque[Request], source: Iterator[Request]) -> Iterator[Reques
         yield request
 
 
-def _key(request: Request) -> tuple[int, int]:
-    return request.epoch, request.start
-
-
-def _wanted(request: Request) -> Wanted:
+def _batch(request: Request) -> str:
     found = request.indices
     samples = shortened(found if isinstance(found, list) else found.tolist())
-    return Wanted(_key(request), f"epoch {request.epoch}, step {request.step}, samples {samples}")
+    return f"epoch {request.epoch}, step {request.step}, samples {samples}"

@@ -1,4 +1,4 @@
-"""Inbox: reads what worker processes send, so that one that dies or stops in the middle of it keeps nobody waiting.
+"""Inbox: reads what worker processes send, so that one that dies or stops in the middle of it makes nothing wait.
 
 A queue of `multiprocessing` waits for ever for the rest of a message that it has begun to read. It also does so while
 it makes a tensor of a message, for which it asks the process that sent it. torch gets out of the first by an exception
@@ -33,8 +33,9 @@ class Inbox:
         queue: of `multiprocessing`.
 
     Attributes:
-        sentinels: of the processes that send.
-        looks: end a wait where one of them ends.
+        processes: the sentinels of all that send.
+        sentinels: of those that end a wait where they end.
+        torn: a message was lost, as who sent it died with what it refers to.
         since: when a message began to be unpickled; None while none is.
         over: end every wait.
     """
@@ -42,8 +43,9 @@ class Inbox:
     def __init__(self, queue: Any) -> None:
         self._reader, self._sem = queue._reader, queue._sem  # noqa: SLF001  # the ends of the pipe are nowhere else
         self._bytes = bytearray()
+        self.processes: list[int] = []
         self.sentinels: list[int] = []
-        self.looks = True
+        self.torn = False
         self.since: float | None = None
         self.over = False
         queue.get = self.get
@@ -57,7 +59,7 @@ class Inbox:
         until = monotonic() + (timeout or 0) if timeout is not None or not block else None
         while (message := self._cut()) is None:
             left = _SLICE if until is None else min(max(until - monotonic(), 0), _SLICE)
-            ready = wait([self._reader, *(self.sentinels if self.looks else ())], left)
+            ready = wait([self._reader, *self.sentinels], left)
             if self._reader in ready:
                 self._read()
             elif ready or self.over or (until is not None and monotonic() >= until):
@@ -93,7 +95,8 @@ class Inbox:
         try:
             return loads(message)  # noqa: S301  # of our own processes
         except Exception as error:
-            if wait(self.sentinels, _DYING):  # it died with what the message refers to
+            if wait(self.processes, _DYING):
+                self.torn = True
                 raise Empty from error
             raise
         finally:

@@ -31,7 +31,13 @@ _END = 5.0  # seconds that what is ended may take
 
 
 class PoolLoader(DataLoader[Any]):
-    """A `DataLoader` whose iterator is a `Pool`."""
+    """A `DataLoader` whose iterator is a `Pool`.
+
+    Attributes:
+        careful: ask for one batch at a time, in the run that is begun next.
+    """
+
+    careful = False
 
     def _get_iterator(self) -> Any:
         if not self.num_workers:
@@ -52,8 +58,12 @@ class Pool(_MultiProcessingDataLoaderIter):
     Args:
         loader: with at least one worker.
         begun: gets the pool before its workers start.
+
+    Attributes:
+        careful: ask for one batch at a time.
     """
 
+    careful: bool
     _inbox: Inbox
     _watch: Watch | None = None
 
@@ -70,7 +80,6 @@ class Pool(_MultiProcessingDataLoaderIter):
     @_worker_result_queue.setter
     def _worker_result_queue(self, queue: Any) -> None:
         self._results, self._inbox = queue, Inbox(queue)
-        self._inbox.looks = not self._pin_memory  # else the thread that pins would be told
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:  # torch's signature
         if first_iter:
@@ -79,14 +88,14 @@ class Pool(_MultiProcessingDataLoaderIter):
             if self._timeout > 0:
                 self._watch = Watch(self._inbox, self._timeout, partial(_kill, self._workers))
                 self._watch.start()
-        self._inbox.sentinels = [worker.sentinel for worker in self._workers]
+        self.careful = loader.careful
+        self._inbox.processes = [worker.sentinel for worker in self._workers]
         super()._reset(loader, first_iter)
 
     def _mark_worker_as_unavailable(self, worker_id: int, shutdown: bool = False) -> None:  # noqa: ARG002  # torch's
         # As torch does it, but for looking at an event, whose lock a worker may have had when it was killed.
         self._index_queues[worker_id].put(None)
         self._workers_status[worker_id] = False
-        self._inbox.sentinels = [worker.sentinel for _, worker in self._active()]
 
     def _get_data(self) -> Any:
         while True:
@@ -100,10 +109,16 @@ class Pool(_MultiProcessingDataLoaderIter):
 
     def _try_get_data(self, timeout: float = _END) -> tuple[bool, Any]:
         until, most = monotonic() + timeout, _PINNED_SLICE if self._pin_memory else _SLICE
+        if not self._pin_memory:  # else the thread that pins reads, and would be told
+            self._inbox.sentinels = self._sentinels()
         while True:
             with suppress(Empty):
-                return True, self._data_queue.get(timeout=max(min(until - monotonic(), most), 0))
-            if dead := self.dead():
+                answer = self._data_queue.get(timeout=max(min(until - monotonic(), most), 0))
+                if not self._inbox.torn:  # else this may be one after that
+                    return True, answer
+            if self._inbox.torn:
+                wait(self._sentinels(), _END)  # the connections of a process end before itself
+            if dead := self.dead() or (self._inbox.torn and self._awaited()):
                 found = self._watch is not None and self._watch.found  # then all were ended, for the one that hangs
                 raise self.died(self._awaited() if found else dead, hangs=found)
             if monotonic() >= until:
@@ -114,13 +129,16 @@ class Pool(_MultiProcessingDataLoaderIter):
         status = getattr(self, "_workers_status", None)
         return [(number, worker) for number, worker in enumerate(self._workers) if status is None or status[number]]
 
+    def _sentinels(self) -> list[int]:
+        return [worker.sentinel for _, worker in self._active()]
+
     def _awaited(self) -> list[int]:
         """Return which worker has the next batch to give; all of them, where they are told of a new epoch."""
         return [self._task_info[self._rcvd_idx][0]] if self._task_info else [number for number, _ in self._active()]
 
     def dead(self) -> list[int]:
         """Return which workers have died."""
-        ended = wait([worker.sentinel for _, worker in self._active()], 0)
+        ended = wait(self._sentinels(), 0)
         return [number for number, worker in self._active() if worker.sentinel in ended or not worker.is_alive()]
 
     def died(self, numbers: list[int], *, hangs: bool = False) -> Died:
@@ -135,7 +153,19 @@ class Pool(_MultiProcessingDataLoaderIter):
             asked = [task - self._rcvd_idx for task, (owner, *data) in tasks if owner == number and not data]
             lost.append(Lost(number, worker.pid, worker.exitcode, asked, stack))
         self._end_now()
-        return Died(lost, hangs=hangs)
+        return Died(lost, len(tasks), hangs=hangs)
+
+    def hurry(self) -> None:
+        """Let the workers read ahead from now on."""
+        self.careful, sent = False, -1
+        while len(self._task_info) < self._prefetch_factor * self._num_workers and sent != self._send_idx:
+            sent = self._send_idx
+            self._try_put_index()
+
+    def _try_put_index(self) -> None:
+        asked = self._task_info.values() if self.careful else ()
+        if not any(len(task) > 1 or self._workers_status[task[0]] for task in asked):
+            super()._try_put_index()
 
     def _shutdown_workers(self) -> None:
         if self._shutdown or getattr(_utils, "python_exit_status", None) in {True, None}:
@@ -150,7 +180,7 @@ class Pool(_MultiProcessingDataLoaderIter):
             self._end_now()
 
     def _can_end_by_themselves(self) -> bool:
-        """Return whether nobody died or was stopped, who could hold a lock that torch waits for without a limit."""
+        """Return whether none died or was stopped, which could hold a lock that torch waits for without a limit."""
         if not hasattr(self, "_workers_status") or self.dead() or any(map(_is_stopped, self._workers)):
             return False
         condition: Any = self._workers_done_event._cond  # type: ignore[attr-defined]  # noqa: SLF001  # all its methods wait for it
@@ -173,6 +203,8 @@ class Pool(_MultiProcessingDataLoaderIter):
         for queue in (*getattr(self, "_index_queues", ()), self._results):
             queue.cancel_join_thread()
             queue.close()
+            if queue._thread is not None:  # noqa: SLF001  # none of them may be at work where the next workers are forked
+                queue._thread.join(_END)  # noqa: SLF001  # likewise
 
 
 def _kill(workers: list[Any]) -> None:

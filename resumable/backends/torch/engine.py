@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import get_worker_info
 
+from resumable._fetch.deaths import Healing
 from resumable._fetch.healing import HealingWorkers
 from resumable._fetch.stalls import answer
 from resumable._fetch.workers import Workers
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from resumable._options import Options
     from resumable.protocols import Request
 
-__all__ = ["Engine", "WorkerSetup", "wants_stacks"]
+__all__ = ["Engine", "WorkerSetup", "healing_of", "wants_stacks"]
 
 
 class Engine:
@@ -31,12 +34,15 @@ class Engine:
         loader: the user's.
         dataset: what the workers run: a `RequestDataset` if it is to be asked by requests, else iterable-style.
         setup: runs first in each worker.
-        heals: start workers again where one dies; those of a stream raise `Died` instead.
+        healing: decides whether workers are started again where one dies, which those of a stream tell by `Died`; None
+            for an error.
     """
 
-    def __init__(self, loader: DataLoader[Any], dataset: Any, setup: WorkerSetup, *, heals: bool = False) -> None:
-        kind = HealingWorkers if heals and loader.num_workers else Workers
-        self._workers = kind(dataset, partial(_options, loader, setup))
+    def __init__(
+        self, loader: DataLoader[Any], dataset: Any, setup: WorkerSetup, healing: Healing | None = None
+    ) -> None:
+        given = partial(_options, loader, setup)
+        self._workers = Workers(dataset, given) if healing is None else HealingWorkers(dataset, given, healing)
 
     def run(self, requests: Iterable[Request] | None, *, seed: int, epoch: int) -> Generator[Any]:
         """Yield what the workers return, in order.
@@ -57,6 +63,18 @@ _KEPT = ("num_workers", "pin_memory", "pin_memory_device", "timeout", "multiproc
 def _options(user: DataLoader[Any], setup: WorkerSetup) -> dict[str, Any]:
     given = {name: getattr(user, name) for name in _KEPT if getattr(user, name, None) is not None}
     return given | ({"prefetch_factor": user.prefetch_factor, "worker_init_fn": setup} if user.num_workers else {})
+
+
+def healing_of(loader: DataLoader[Any], options: Options, *, fixed: bool = False) -> Healing | None:
+    """Return what decides whether workers are started again, where there are any and the user wants it.
+
+    Args:
+        loader: the user's.
+        options: say whether.
+        fixed: the number of workers belongs to the stream.
+    """
+    heals = options.on_worker_death == "restart" and loader.num_workers > 0
+    return Healing(loader.num_workers, fixed=fixed) if heals else None
 
 
 def wants_stacks(loader: DataLoader[Any], options: Options) -> bool:
@@ -82,6 +100,7 @@ class WorkerSetup:
         point("worker.start")
         if self._stacks:
             answer()
+        _keep_no_common_lock()
         info = get_worker_info()
         assert info is not None
         number = (worker + self._rotation) % info.num_workers
@@ -91,3 +110,13 @@ class WorkerSetup:
         object.__setattr__(info, "dataset", info.dataset.user_dataset)  # type: ignore[attr-defined]  # always ours
         if self._function is not None:
             self._function(number)
+
+
+def _keep_no_common_lock() -> None:
+    """Give the progress bars of this process a lock of its own.
+
+    tqdm has one for all forked processes, the training process included: one that is killed with it stops them all.
+    """
+    tqdm = sys.modules.get("tqdm")
+    if tqdm is not None:
+        tqdm.tqdm.set_lock(threading.RLock())

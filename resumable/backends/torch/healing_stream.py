@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resumable._fetch.deaths import Died, Wanted
+from resumable._fetch.deaths import Died
 from resumable.backends.torch.worker_states import StreamPlan, WorkerState
 
 if TYPE_CHECKING:
@@ -35,22 +35,19 @@ def healed(
     def named(lost: Lost) -> Lost:
         return lost._replace(number=(lost.number + plan.turn) % len(states))
 
-    def wanted(lost: Lost) -> Wanted:
-        done = states[lost.number].batches
-        return Wanted((plan.epoch, lost.number, done), f"epoch {plan.epoch}, batch {done} of this worker")
+    def batch_of(lost: Lost) -> str:
+        return f"epoch {plan.epoch}, batch {states[lost.number].batches} of this worker" if lost.asked else ""
 
     while True:
         running = begin(plan, reuse)
         try:
             for item in running:
-                healing.delivered((plan.epoch, item.worker, states[item.worker].batches))
+                healing.delivered()
                 states[item.worker] = WorkerState.from_dict(item.state)
                 turn = (item.worker + 1) % len(states)
                 yield item
         except Died as died:
-            over = healing.after(Died([named(lost) for lost in died.lost], hangs=died.hangs), wanted)
-            if over is not None:
-                raise over[1] from None
+            healing.after(Died([named(lost) for lost in died.lost], died.owed, hangs=died.hangs), batch_of)
             plan, reuse = StreamPlan(plan.epoch, turn, list(states)), False
         else:
             return

@@ -10,7 +10,7 @@ from resumable._data import Columns
 from resumable._fetch.workers import RequestDataset
 from resumable._naming import identity_of
 from resumable.backends.torch.asked_order import HINTS
-from resumable.backends.torch.engine import Engine, WorkerSetup, wants_stacks
+from resumable.backends.torch.engine import Engine, WorkerSetup, healing_of, wants_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -80,4 +80,4 @@ def make_engine(loader: DataLoader[Any], reader: Reader, options: Options) -> En
     """Return what reads requests with the workers of a `DataLoader`, or in this process where it has none."""
     dataset = RequestDataset(reader, in_worker=loader.num_workers > 0)
     setup = WorkerSetup(loader.worker_init_fn, stacks=wants_stacks(loader, options))
-    return Engine(loader, dataset, setup, heals=options.on_worker_death == "restart")
+    return Engine(loader, dataset, setup, healing_of(loader, options))

@@ -14,10 +14,9 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from resumable._fetch.deaths import Healing
 from resumable._fetch.own_state import needs_arguments, state_methods
 from resumable._naming import name_of
-from resumable.backends.torch.engine import Engine, WorkerSetup, wants_stacks
+from resumable.backends.torch.engine import Engine, WorkerSetup, healing_of, wants_stacks
 from resumable.backends.torch.healing_stream import healed
 from resumable.backends.torch.indexed import shown
 from resumable.backends.torch.misuse import length_or_none
@@ -69,8 +68,7 @@ class TorchStreamBackend:
         self._batches: Batches | None = None
         self._rotated = False
         self._engine: Engine | None = None
-        heals = options.on_worker_death == "restart" and loader.num_workers > 0
-        self._healing = Healing(self._workers, fixed=True) if heals else None
+        self._healing = healing_of(loader, options, fixed=True)
         self.identity = {
             "source": name_of(loader.dataset, options.identity),
             "batch": loader.batch_size or 0,
@@ -152,7 +150,7 @@ class TorchStreamBackend:
         stream = WorkerStream(self._loader, plan, self._options, rank)
         stacks = wants_stacks(self._loader, self._options)
         setup = WorkerSetup(self._loader.worker_init_fn, plan.turn, stacks=stacks)
-        return Engine(self._loader, stream, setup, heals=self._healing is not None)
+        return Engine(self._loader, stream, setup, self._healing)
 
 
 class Batches:

@@ -1,0 +1,51 @@
+"""A worker is killed in the middle of an epoch; the loader starts the workers again, and the stream stays the same.
+
+python examples/worker_restart.py
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import sys
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import resumable
+
+
+class Noisy(Dataset[torch.Tensor]):
+    """Samples with an augmentation that is random."""
+
+    def __len__(self) -> int:
+        """Count them."""
+        return 24
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        """Return one."""
+        return index + torch.rand(())
+
+
+def make() -> resumable.Loader[torch.Tensor]:
+    """Wrap a DataLoader with two workers."""
+    source: Any = DataLoader(Noisy(), batch_size=3, shuffle=True, num_workers=2)
+    return resumable.wrap(source, on_worker_death="restart")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
+    unharmed = [batch.tolist() for batch in make()]
+
+    harmed = []
+    for batch in make():
+        harmed.append(batch.tolist())
+        if len(harmed) == 2:
+            worker = multiprocessing.active_children()[0]
+            print("killing a worker after step", len(harmed))
+            worker.kill()
+            worker.join()
+
+    assert harmed == unharmed
+    print("all", len(harmed), "batches are those of the run whose workers were left alone")

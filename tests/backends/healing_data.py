@@ -1,0 +1,102 @@
+"""Datasets whose workers die or hang, and how to find workers; in a module, for those that are spawned."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import get_worker_info
+from torch_datasets import Augmented, augmented
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HANGS = {"stop", "sleep"}
+
+
+def fail(how: str) -> None:
+    """End this process, or let it hang."""
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "segfault":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if how == "_exit":
+        os._exit(3)
+    if how == "exit":
+        sys.exit(0)
+    if how == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    wait_for_ever()
+
+
+def wait_for_ever() -> None:
+    while True:
+        time.sleep(1)
+
+
+class Failing(Augmented):
+    """Fails at one sample, for the first times that it is read; `notes` says how often that was."""
+
+    def __init__(self, notes: Path, how: str, index: int, times: int = 1, length: int = 23) -> None:
+        super().__init__(length)
+        self.notes, self.how, self.index, self.times = notes, how, index, times
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.index and get_worker_info() is not None and tries(self.notes) < self.times:
+            with self.notes.open("a") as notes:
+                notes.write("x")
+            fail(self.how)
+        return augmented(index)
+
+
+def tries(notes: Path) -> int:
+    return notes.stat().st_size if notes.exists() else 0
+
+
+class Big(Augmented):
+    """Samples that are no tensors, and larger than what a pipe holds."""
+
+    def __getitem__(self, index: int) -> Any:
+        return index, bytes([index]) * 300_000
+
+
+class EndsAtStart:
+    """A `worker_init_fn` that ends its worker."""
+
+    def __call__(self, number: int) -> None:
+        os._exit(1)
+
+
+class EndsWhenUnpickled(Augmented):
+    """Ends a process that is spawned, as a failing import does."""
+
+    def __reduce__(self) -> tuple[Callable[[int], Any], tuple[int]]:
+        return os._exit, (1,)
+
+
+def workers() -> list[int]:
+    """Return the processes that this one has started and that have not ended."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):
+            found += map(int, (task / "children").read_text().split())
+    return sorted(pid for pid in found if state_of(pid) not in {"Z", "X", ""} and not is_server(pid))
+
+
+def is_server(pid: int) -> bool:
+    """Return whether a process is one that `multiprocessing` keeps for those that it starts."""
+    with suppress(OSError):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"resource_tracker" in command or b"forkserver" in command
+    return False
+
+
+def state_of(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
