@@ -67,10 +67,11 @@ def adopt(
             "draws in another way.\nThe epochs to come would be in another order. Wrap the StatefulDataLoader itself."
         )
     at = _locate(place, source, order, loader)
-    theirs = tuple(tuple(_as_list(batch)) for batch in next_batches(source, order, place, at, batches))
-    steps = _following(loader, at, len(theirs))
+    steps = _following(loader, at, batches)
     ours = tuple(tuple(loader.sample_indices(epoch=one, step=number, rank=rank)) for one, number in steps)
-    adoption = Adoption(place.by, *at, type(source).__qualname__, steps, theirs, ours)
+    theirs = tuple(tuple(_as_list(batch)) for batch in next_batches(source, order, place, at, batches))
+    count = len(theirs)  # torchdata's loader goes on from a state up to the end of its epoch
+    adoption = Adoption(place.by, *at, type(source).__qualname__, steps[:count], theirs, ours[:count])
     differs = adoption.first_difference
     if differs is not None:
         raise StateMismatchError(

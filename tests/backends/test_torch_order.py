@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import chain, product
 from typing import Any
@@ -163,6 +164,7 @@ def test_a_resume_at_every_step_goes_on_as_torch_would(make: Make) -> None:
     whole = [b for epoch in resumable.wrap(make(), order="torch").epochs(3) for b in epoch]
     assert indices(whole) == list(chain.from_iterable(epochs_of(make(), 3)))
     states = [state for _, state in _with_states(make)]
+    assert max(len(json.dumps(state)) for state in states) < 1024
     for done, state in enumerate(states, start=1):
         resumed = resumable.wrap(make(), order="torch")
         resumed.load_state_dict(state)
