@@ -102,6 +102,7 @@ _CHOICES = {
     "tail": (get_args(Tail), "It says what happens with the last samples of an epoch."),
     "randomness": (get_args(Randomness), "It says how often the global generators are seeded."),
     "ack": (("auto", "manual"), "It says when a batch counts as trained on."),
+    "on_worker_death": (("error", "restart"), "It says what to do where a worker process dies or hangs."),
     "on_batch_change": (("error", "continue"), "It says what to do with a state of another batch size."),
     "on_world_change": (("keep_global", "keep_local"), "It says what stays where the number of ranks has changed."),
     "order": (("feistel", "torch"), "It says whose shuffle a DataLoader gets: that of this package, or torch's own."),
@@ -113,6 +114,8 @@ _CHOICES = {
 
 _COUNTS = {
     "batch_size": "A step would have no samples. It counts samples per rank and step.",
+    "streams": "The dataset would be read as no stream at all. It counts the logical streams over all ranks; use one "
+    "that the number of ranks divides, such as 16.",
     "snapshot_every": "It counts the steps from one snapshot of the source to the next. Use 1 where snapshots are "
     "cheap; with more, fewer are taken and what lies between is replayed.",
 }
@@ -122,7 +125,7 @@ _FLAGS = {
     "shard": "True lets the ranks divide one stream among them, False leaves it to the source.",
     "evaluation": "True begins each loop at the beginning of epoch 0.",
     "uneven": "True lets the shares of the ranks differ by one sample.",
-    "canary": "True compares an element after a resume with the one that the state knows, False does not.",
+    "canary": "True compares samples after a resume with those that the state knows, False does not.",
 }
 
 _LONGEST = 1e6  # seconds; what waits for a lock takes no more than some centuries
@@ -173,6 +176,15 @@ def _check_identity(name: str, value: Any) -> str:
     return str(value)
 
 
+def _check_name(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ConfigurationError(
+            f"{name} must be a string, but it is {value!r}.\n"
+            'It sets the order and the randomness of this stream apart from others. Use for instance name="unlabelled".'
+        )
+    return str(value)
+
+
 def _check_seconds(name: str, value: Any) -> float:
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not number or not 0 < value < _LONGEST:
@@ -216,6 +228,7 @@ def _check_world(name: str, value: Any) -> World:
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "seed": lambda _, value: check_seed(value),
+    "name": _check_name,
     "sampler": _check_sampler,
     "identity": _check_identity,
     "stall_after": _check_seconds,

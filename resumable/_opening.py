@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from resumable._order.world import World, find
+from resumable._seeds import refuse_unagreed
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -41,27 +42,41 @@ class Opening:
     def __init__(self, fetcher: Fetcher, options: Options) -> None:
         self._fetcher, self._options = fetcher, options
         self._how: str | None = "from the beginning" + (" of each loop" if options.evaluation else "")
+        self._loaded = False
         self.shares = False
+
+    def of(self, fetcher: Fetcher, options: Options) -> Opening:
+        """Return the same for another fetcher of the loader."""
+        other = Opening(fetcher, options)
+        other.shares = self.shares
+        return other
 
     def moved(self, how: str) -> None:
         """Note that the place was set, and by what."""
         self._how = how
 
+    def loaded(self) -> None:
+        """Note that the place was set by a state, which is the same on all ranks, as its seed is."""
+        self._how, self._loaded = "after a loaded state", True
+
     def tell(self, mark: Mark, global_batch: int) -> None:
         """Say that the stream opens at a mark, unless it is a later opening of a running loop."""
-        how, self._how = self._how, None
-        if how is None:
+        if self._how is None:
             return
+        if not self._loaded:
+            refuse_unagreed(self._options.origin.seed, self._options.seed, self._options.find_world().size)
+        how, self._how = self._how, None
         if self._options.world is None and self._fetcher.world().size > 1:
             self._warn(find())
         if _log.isEnabledFor(logging.INFO):
             _log.info(
-                "%s: %s; %s; %s; seed %d",
+                "%s: %s; %s; %s; seed %d%s",
                 _name(self._fetcher),
                 _place(self._fetcher, mark, global_batch),
                 how if how.startswith("from") else f"{how}, {_way(self._fetcher, self._options, mark)}",
                 _rank(self._fetcher, self._options),
                 self._options.seed,
+                f", name {self._options.name}" if self._options.name else "",
             )
 
     def _warn(self, found: Found) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from resumable._checks import Resume, check_batch_size, check_option
 from resumable._order.world import World
+from resumable._seeds import GIVEN, STATE, Origin, find_seed, salted
 from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -20,15 +21,21 @@ if TYPE_CHECKING:
 __all__ = ["Options", "check_batch_size", "refuse_unknown"]
 
 
+_BY_WRAP = Origin()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The options of `wrap`, under the same names; None where the caller left one to the adapter.
+
+    What an adapter is given has a seed and a name, and `origin` tells who said them.
 
     Raises:
         ConfigurationError: an option is of a wrong type, or out of range.
     """
 
-    seed: int = 0
+    seed: int | None = None
+    name: str | None = None
     batch_size: int | None = None
     shuffle: bool | None = None
     sampler: Sampler | None = None
@@ -49,10 +56,15 @@ class Options:
     canary: bool = True
     flight_recorder: str | None = None
     stall_after: float | None = None
+    on_worker_death: Literal["error", "restart"] = "error"
+    streams: int | None = None
     order: Literal["feistel", "torch"] | None = None
+    origin: Origin = _BY_WRAP
 
     def __post_init__(self) -> None:
         for field in fields(self):
+            if field.name == "origin":
+                continue
             value = getattr(self, field.name)
             if value is not None or field.default is not None:
                 object.__setattr__(self, field.name, check_option(field.name, value))
@@ -66,6 +78,39 @@ class Options:
                 "evaluation=True and flight_recorder were given, but an evaluation has no place to record.\n"
                 "After a crash there would be nothing to tell. Leave flight_recorder out."
             )
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """Return the options of a mapping.
+
+        Raises:
+            UnsupportedError: there is no such option.
+        """
+        refuse_unknown({name: value for name, value in given.items() if name not in _NAMES})
+        return cls(**given)
+
+    @property
+    def stream_seed(self) -> int:
+        """The seed from which order and keys are computed: that of the loader, salted by the stream's name."""
+        return salted(self.seed or 0, self.name or "")
+
+    def settled(self, source: Any, *, suggested: str = "") -> Options:
+        """Return the options with a seed and a name.
+
+        Args:
+            source: what is wrapped, which may have a seed.
+            suggested: a name for what was given none.
+
+        Raises:
+            ConfigurationError: a seed was given, and the source has another one.
+        """
+        name, name_by = (suggested, "suggested" if suggested else "") if self.name is None else (self.name, GIVEN)
+        seed, seed_by = find_seed(source, self.seed, name, self.world)
+        return replace(self, seed=seed, name=name, origin=Origin(seed_by, name_by))
+
+    def of_state(self, seed: int, name: str) -> Options:
+        """Return the options with the seed and the name of a state."""
+        return replace(self, seed=seed, name=name, origin=Origin(STATE, STATE))
 
     def find_world(self) -> World:
         """Return the world that was given, or the one that is there now."""
@@ -92,7 +137,7 @@ class Options:
         Raises:
             UnsupportedError: one of the options was given.
         """
-        given = {field.name for field in fields(self) if getattr(self, field.name) is not None}
+        given = {field.name for field in fields(self) if _is_given(getattr(self, field.name), field.default)}
         for name, instead in reasons.items():
             if name in given:
                 raise UnsupportedError(
@@ -101,13 +146,20 @@ class Options:
                 )
 
 
+def _is_given(value: object, default: object) -> bool:
+    return value is not None if default is None else value != default
+
+
+_NAMES = tuple(field.name for field in fields(Options) if field.name != "origin")
+
+
 def refuse_unknown(options: Mapping[str, Any]) -> None:
     """Refuse options that `wrap` does not have.
 
     Raises:
         UnsupportedError: there is one; the message names the one that was meant.
     """
-    known = [field.name for field in fields(Options)]
+    known = list(_NAMES)
     for name, value in options.items():
         near = get_close_matches(_OF_OTHERS.get(name, name), known, n=1)
         meant = f"Did you mean {near[0]}?" if near else f"The options are {', '.join(known)}."

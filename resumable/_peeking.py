@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from resumable._doubts import Doubts
+from resumable._fetch import note_place
 from resumable.errors import DataError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections import deque
 
-    from resumable._fetch import Owner, Stream
+    from resumable._fetch import Stream
+    from resumable._options import Options
     from resumable._state import Mark
     from resumable._stats import Stopwatch
 
 __all__ = ["Peeks"]
 
 
-class Peeks:
+class Peeks(Doubts):
     """Gives the batch that is delivered next; the open stream is ahead of the place then."""
 
     stopwatch: Stopwatch
-    _owner: Owner
     _auto: bool
     _stream: Stream | None
     _turned: Mark | None
-    _delivered: Mark
     _in_flight: deque[Mark]
+    _options: Options
 
     if TYPE_CHECKING:  # what Progress has
 
         def _open(self) -> None: ...
         def _opened(self, mark: Mark) -> Stream: ...
-        def _close(self) -> None: ...
         def _mark_now(self) -> Mark: ...
-        def _stand_at(self, mark: Mark) -> None: ...
         def _after_epoch(self) -> Mark: ...
 
     def peek(self) -> Any:
@@ -44,10 +44,15 @@ class Peeks:
             DataError: there is no batch.
         """
         self._owner.enter()
+        self._go_back()
         self.stopwatch.start()
         try:
             batch = self._peek()
             self.stopwatch.looked((self._turned or self._delivered).cursor)
+        except Exception as error:
+            note_place(error, (self._turned or self._delivered).cursor, self._options.find_world().rank)
+            raise
+        else:
             return batch
         finally:
             self.stopwatch.stop(self._delivered.cursor)
@@ -56,6 +61,7 @@ class Peeks:
     def _peek(self) -> Any:
         if self._stream is None or not self._stream.is_ahead:
             if self._auto and self._stream is not None:
+                self._keep_before()
                 self._stand_at(self._mark_now())  # the source is about to be ahead of it
             try:
                 return self._look()

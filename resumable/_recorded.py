@@ -32,6 +32,10 @@ class _Recorded(Progress):
         super().__init__(fetcher, options)
         self._recorder = recorder
 
+    def read_from(self, fetcher: Fetcher, options: Options) -> None:
+        super().read_from(fetcher, options)
+        self._recorder.read_from(fetcher)
+
     def end_epoch(self) -> None:
         mark = self._delivered
         super().end_epoch()
@@ -39,7 +43,7 @@ class _Recorded(Progress):
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
         make = super().bookmark()
-        self._recorder.state_taken(self._acknowledged.global_step)
+        self._recorder.state_taken(self._counts.global_step)
         return make
 
     def load(self, state: State, mark: Mark, global_batch: int) -> None:

@@ -21,12 +21,13 @@ _NOT_HERE = {
     "batch_sampler": _NO_ORDER,
     "drop_last": "The end of an epoch is a matter of wrap(..., tail=...), and len(loader) counts its batches.",
     "shuffle": "The order belongs to the loader. Give it to the DataLoader, or wrap(..., shuffle=True) for a sequence.",
-    "seed": "It is an option of wrap: keep it in a variable of your own.",
 }
 _NOT_SET = {
     "epoch": "Use seek(epoch=...), or load_state_dict().",
     "cursor": "Use seek(epoch=..., step=...), or load_state_dict().",
     "global_step": "It counts what is in the weights. Only load_state_dict() sets it.",
+    "seed": "It is an option of wrap, and in the state.",
+    "name": "It is an option of wrap, and in the state.",
     "samples_seen": "It counts what is in the weights. Only load_state_dict() sets it.",
 }
 _MAKE_ANOTHER = "Make the source as you want it, and wrap that."

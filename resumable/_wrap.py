@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from resumable._checks import check_plain
 from resumable._fetch import ElementFetcher, Fetcher, IndexedFetcher
 from resumable._options import Options, refuse_unknown
 from resumable._registry import entries_of, load, refuse_hidden, refuse_list
-from resumable.errors import ConfigurationError, UnsupportedError
+from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
 from resumable.loader import Loader
-from resumable.protocols import IndexedBackend, ReplayBackend
+from resumable.protocols import IndexedBackend, ReplayBackend, capabilities_of
 from resumable.samplers import Sequential, Shuffle
 from resumable.samplers.base import check_length
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from resumable.protocols import Backend
     from resumable.samplers import Sampler
 
-__all__ = ["wrap"]
+__all__ = ["make_loader", "wrap"]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -79,7 +80,8 @@ def wrap(
 def wrap(  # noqa: PLR0913  # the one front door; every option has a default
     source: Any,
     *,
-    seed: int = 0,
+    seed: int | None = None,
+    name: str | None = None,
     batch_size: int | None = None,
     shuffle: bool | None = None,
     sampler: Sampler | None = None,
@@ -100,6 +102,8 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
     canary: bool = True,
     flight_recorder: str | PathLike[str] | None = None,
     stall_after: float | None = None,
+    on_worker_death: Literal["error", "restart"] = "error",
+    streams: int | None = None,
     order: Literal["feistel", "torch"] | None = None,
     **unknown: Any,
 ) -> Loader:
@@ -109,7 +113,11 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         source: a PyTorch `DataLoader`; a list, tuple, range, array, tensor or any object with `__getitem__` and
             `__len__`; a generator function or any iterable; an object with `state_dict`/`load_state_dict` or
             `get_state`/`set_state`; or a backend of your own. It is not changed.
-        seed: selects the order and the augmentations, together with the epoch.
+        seed: selects the order and the augmentations, together with the epoch. By default that of the `DataLoader`'s
+            `DistributedSampler` or generator; else that of `torch.manual_seed`, below 2**32 and of rank 0; else 0. A
+            loaded state brings its own.
+        name: sets this stream apart from others of the same seed: order and augmentations are independent of theirs.
+            Loaders whose batches meet in a step need names of their own.
         batch_size: samples per rank and step. Without it, the elements of a sequence or iterable are the batches. A
             `DataLoader` brings its own.
         shuffle: another order in every epoch, for sequences. A `DataLoader` brings its own.
@@ -125,7 +133,8 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
             does so itself (False).
         identity: a name for the data, which a state must have in common with it.
         world: rank and world size; found out when the loader is first used, by default.
-        ack: "auto" counts a batch as trained on once it is delivered, "manual" once `Loader.ack` says so.
+        ack: "auto" counts a batch as trained on once the next one is asked for, or a state is taken outside of an
+            exception; "manual" once `Loader.ack` says so.
         on_world_change: what stays where a state was saved by another number of ranks: the samples of a step over all
             ranks, or the samples of each rank ("keep_local"; `loader.accumulation` tells how many micro-batches then
             make a step of before).
@@ -139,12 +148,18 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
             could be saved. On several ranks it is divided as any other, which the log warns of unless `world` is given.
         resume: for sources that could do both: go on by the source's own "state", or "replay" the epoch up to the
             place. By default by the state, unless that is known to lose something. States fit either way.
-        canary: compare an element after a resume with the one that the state knows, so that a source that goes on
-            elsewhere is refused.
+        canary: compare some samples, or the element after a resume, with those that the state knows, so that other data
+            and a source that goes on elsewhere are refused.
         flight_recorder: a folder for one small file per rank, which says where each process is and is still there
             after SIGKILL. The next start logs where the one before crashed, and how many steps are trained again;
             `resumable.flight.read` reads the files. Without it, none are written.
         stall_after: log where `next()` waits for longer than so many seconds, with the batch, the worker and its stack.
+        on_worker_death: "restart" starts the workers of a `DataLoader` again where one dies, and reads again what was
+            not delivered; likewise where one gives no answer for longer than the `timeout` of the `DataLoader`. The
+            stream stays the same. By default that is an error.
+        streams: for a `DataLoader` over an `IterableDataset`: read the dataset as so many logical streams, whatever the
+            number of workers and ranks. The dataset sees them as workers (`get_worker_info()`), each epoch begins with
+            fresh copies of it, and a state fits any number of workers. The ranks get the streams in turn.
         order: whose order a `DataLoader` with a sampler of torch gets: "feistel", that of this package, or "torch", the
             very samples in the very order that torch gives, where a seed says it. By default "feistel".
         **unknown: refused, with the option that was meant.
@@ -160,6 +175,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
     refuse_unknown(unknown)
     options = Options(
         seed=seed,
+        name=name,
         batch_size=batch_size,
         shuffle=shuffle,
         sampler=sampler,
@@ -180,12 +196,32 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         canary=canary,
         flight_recorder=flight_recorder,  # type: ignore[arg-type]  # any path becomes a string
         stall_after=stall_after,
+        on_worker_death=on_worker_death,
+        streams=streams,
         order=order,
     )
-    backend, options = _adapt(source, options)
+    options = options.settled(source)
+    return _loader(source, options, *_adapt(source, options))
+
+
+def make_loader(source: Any, options: Options, *, suggested: str) -> Loader:
+    """Return a Loader of a source, under a name unless its options have one; for integrations."""
+    options = options.settled(source, suggested=suggested)
+    return _loader(source, options, *_adapt(source, options))
+
+
+def _loader(source: Any, given: Options, backend: Backend, options: Options) -> Loader:
+    def again(seed: int, name: str) -> tuple[Fetcher, Options]:
+        """Return what the source would have been wrapped to with the seed and the name of a state."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PromiseWarning)  # they were given
+            backend, options = _adapt(source, given.of_state(seed, name))
+        return _fetcher(backend, options), options
+
     if options.order == "torch":  # an adapter that gives it takes it out
         options.refuse(f"a {type(source).__qualname__}", order=_TORCHS)
-    return Loader(_fetcher(backend, options), options, source)
+
+    return Loader(_fetcher(backend, options), options, source, again)
 
 
 def _adapt(source: Any, options: Options) -> tuple[Backend, Options]:
@@ -213,7 +249,10 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
     options = options.decided()
     assert options.tail is not None
     assert options.randomness is not None
+    if not capabilities_of(backend).heals:
+        options.refuse("a source that is read without the workers of a DataLoader", on_worker_death=_NO_WORKERS)
     check_plain("the identity of the backend", backend.identity)
+    options.refuse(f"a source of the kind {backend.kind}", streams=_STREAMS)
     if not isinstance(backend, IndexedBackend):
         options.refuse("a source without sample indices", sampler=_OWN_ORDER, shuffle=_OWN_ORDER)
         if options.tail not in {"drop", "partial"}:
@@ -230,12 +269,17 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
             f"sampler={options.sampler!r} and shuffle={options.shuffle} were given, but only one of them can say the "
             "order.\nLeave shuffle out."
         )
-    order = Shuffle(length, seed=options.seed) if options.shuffle else Sequential(length)
+    order = Shuffle(length, seed=options.stream_seed) if options.shuffle else Sequential(length)
     sampler = options.sampler or order
     check_plain("the spec() of the sampler", sampler.spec(), required={"name"})
     return IndexedFetcher(backend, sampler, options.tail, options.randomness, options)
 
 
+_NO_WORKERS = (
+    "Only the worker processes of a PyTorch DataLoader can be started again. Start the script again after a crash, and "
+    "go on from its checkpoint."
+)
 _TORCHS = "It is for a map-style DataLoader with a sampler of torch. Leave it out."
 _BACKENDS_OWN = "The backend itself says what its batches and its identity are."
+_STREAMS = "It is for a DataLoader over an IterableDataset, which divides itself over its workers."
 _OWN_ORDER = "It gives its elements in an order of its own; shuffle inside of it, or give a sequence."

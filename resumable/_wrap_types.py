@@ -38,7 +38,8 @@ Source: TypeAlias = "Iterable[T] | MapStyle[T] | Callable[..., Iterable[T]]"
 class Given(TypedDict, total=False):
     """The options of `wrap` that say nothing of the type of a batch."""
 
-    seed: int
+    seed: int | None
+    name: str | None
     shuffle: bool | None
     sampler: Sampler | None
     tail: Tail | None
@@ -56,4 +57,6 @@ class Given(TypedDict, total=False):
     canary: bool
     flight_recorder: str | PathLike[str] | None
     stall_after: float | None
+    on_worker_death: Literal["error", "restart"]
+    streams: int | None
     order: Literal["feistel", "torch"] | None

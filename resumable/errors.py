@@ -9,7 +9,7 @@ ResumableError
 │   ├── StateFormatError (ValueError)    not a state, truncated, or written by a newer version
 │   └── StateMismatchError (ValueError)  a state of other data, another order or another configuration
 ├── DataError (RuntimeError)
-│   ├── SampleError                      the dataset raised while reading a sample
+│   ├── SampleError                      what was read cannot be a sample, or ended inside of one
 │   ├── WorkerError                      a worker process died or could not be started
 │   ├── OnePassError                     a source that can be read once was to be read again
 │   └── BackendError                     a backend broke its protocol
@@ -20,7 +20,7 @@ ResumableError
 UserWarning
 ├── PromiseWarning                       a promise that does not hold for the wrapped thing, by name
 ├── StateMismatchWarning                 a mismatch accepted by `load_state_dict(..., strict=False)`
-├── LoopWarning                          a loop over a Loader that trains other epochs than it seems to
+├── LoopWarning                          a loop over a Loader that trains other epochs or batches than it seems to
 ├── CorruptCheckpointWarning             `CheckpointStore.latest()` skipped a checkpoint
 ├── StepOrderWarning                     a checkpoint is saved that `CheckpointStore.latest()` does not give
 └── ChaosWarning                         the environment names a chaos run that is not there
@@ -91,7 +91,11 @@ class DataError(ResumableError, RuntimeError):
 
 
 class SampleError(DataError):
-    """The dataset raised while a sample was read; the original error is the cause."""
+    """A sample could not be made, and there is no exception of the user's code to raise for it.
+
+    What a dataset, a transform or a `collate_fn` raises arrives as it is, with a note that says where it belongs. Only
+    its `StopIteration` becomes this, as that would end the epoch.
+    """
 
 
 class WorkerError(DataError):

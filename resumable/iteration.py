@@ -5,16 +5,20 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Generic
 
+from resumable._leaving import Left, drivers_of, how_left
 from resumable._loops import refuse_unpacking
+from resumable._twins import is_over, tell_twins
 from resumable.errors import DataError, UnsupportedError
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
     from typing import Self
 
     from typing_extensions import TypeVar  # type checkers bring it along, and know its `default`
 
+    from resumable._doubts import Doubt
     from resumable.loader import Loader
 
     T_co = TypeVar("T_co", covariant=True, default=Any)
@@ -45,7 +49,47 @@ def deliver(loader: Loader[T_co], epoch: int) -> T_co:
     return batch
 
 
-class BatchIterator(Generic[T_co]):
+class _Leaves(Generic[T_co]):
+    """An iterator that notes, when it is dropped, how its loop was left.
+
+    Args:
+        loader: delivers the batches.
+    """
+
+    def __init__(self, loader: Loader[T_co]) -> None:
+        self._loader = loader
+        self._doubt: Doubt | None = None
+
+    def _ask(self) -> None:
+        """Count the last batch, as the next one is asked for."""
+        if self._doubt is not None:
+            self._loader.progress.leave(self._doubt, Left.BY_ITSELF)
+            self._doubt = None
+
+    def _deliver(self, epoch: int, frame: FrameType) -> T_co:
+        """Deliver the next batch to a frame."""
+        progress = self._loader.progress
+        try:
+            batch = deliver(self._loader, epoch)
+            doubt = self._doubt = progress.doubt
+            if doubt is not None:
+                doubt.drivers = drivers_of(frame)
+        except StopIteration:
+            raise
+        except BaseException:
+            progress.not_handed()
+            raise
+        else:
+            return batch
+
+    def __del__(self) -> None:
+        """Say how the loop was left."""
+        doubt = getattr(self, "_doubt", None)
+        if doubt is not None:
+            self._loader.progress.leave(doubt, how_left(doubt.drivers, sys._getframe().f_back))  # noqa: SLF001  # what drops it
+
+
+class BatchIterator(_Leaves[T_co]):
     """Batches up to the end of the epoch in which the loader stands at the first `next()`.
 
     All iterators of a loader share its place: each batch is delivered once. Where the place is set by
@@ -58,7 +102,7 @@ class BatchIterator(Generic[T_co]):
     """
 
     def __init__(self, loader: Loader[T_co], epoch: int | None = None) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._only = epoch
         self._epoch = -1
         self._moves = -1
@@ -69,6 +113,7 @@ class BatchIterator(Generic[T_co]):
         return self
 
     def __next__(self) -> T_co:
+        self._ask()
         if self._over:
             raise StopIteration
         if self._moves != self._loader.progress.moves:
@@ -78,12 +123,13 @@ class BatchIterator(Generic[T_co]):
             raise StopIteration
         position = self._loader.cursor.position
         try:
-            return deliver(self._loader, self._epoch)
+            return self._deliver(self._epoch, sys._getframe(1))  # noqa: SLF001  # nothing else knows the loop
         except StopIteration:
             return self._after_end(nothing_left=position == self._start > 0)
 
     def _begin(self) -> None:
         self._epoch = self._loader.progress.begin()
+        tell_twins(self, self._loader)
         self._moves = self._loader.progress.moves
         self._start = self._loader.cursor.position
         if self._only is not None and self._epoch != self._only:
@@ -95,10 +141,11 @@ class BatchIterator(Generic[T_co]):
             self._moves = -1
             return next(self)
         self._over = True
+        is_over(self)
         raise StopIteration
 
 
-class StepIterator(Generic[T_co]):
+class StepIterator(_Leaves[T_co]):
     """Batches of one epoch after the other, up to a number of them over the whole run.
 
     It has no place of its own: where the loader's place is set in the middle of a loop, the loop goes on from there.
@@ -109,7 +156,7 @@ class StepIterator(Generic[T_co]):
     """
 
     def __init__(self, loader: Loader[T_co], total: float) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._total = total
         self._begun = self._over = False
 
@@ -117,20 +164,23 @@ class StepIterator(Generic[T_co]):
         return self
 
     def __next__(self) -> T_co:
+        self._ask()
         loader, empty = self._loader, 0
         if not self._begun:
             loader.progress.begin()
+            tell_twins(self, loader)
             self._begun = True
         while not self._over and loader.global_step + loader.progress.in_flight < self._total:
             at = loader.cursor
             try:
-                return deliver(loader, at.epoch)
+                return self._deliver(at.epoch, sys._getframe(1))  # noqa: SLF001  # nothing else knows the loop
             except StopIteration:
                 loader.progress.turn_over(at.epoch)  # also where some of its batches wait to be acknowledged
                 empty += at.step == 0
             if empty == _EMPTY:
                 raise _no_batches(at.epoch)
         self._over = True
+        is_over(self)
         raise StopIteration
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic
 
 from resumable._fetch import IndexedFetcher
 from resumable._lifecycle import Closes
@@ -12,24 +12,28 @@ from resumable._loops import check_acknowledged, check_count, warn_of_no_step_le
 from resumable._order.cursor import Cursor
 from resumable._order.plan import check_share
 from resumable._order.world import World
+from resumable._place import TellsPlace
 from resumable._recorded import progress_of
 from resumable._shown import ShowsSource
-from resumable._state import agree_on_batch, check_intact, check_same, parse
+from resumable._state import agree_on_batch, brought_along, check_intact, check_same, parse
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.failpoints import notice, point
 from resumable.iteration import BatchIterator, Epoch, EvaluationPass, StepIterator, T_co
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import TypeAlias
 
     from resumable._fetch import Fetcher
     from resumable._options import Options
     from resumable._stats import LoaderStats
 
+    Again: TypeAlias = Callable[[int, str], tuple[Fetcher, Options]]
+
 __all__ = ["Loader"]
 
 
-class Loader(Closes, ShowsSource, Generic[T_co]):
+class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
     """Iterates over batches, and can be stopped and resumed at any of them. `resumable.wrap` makes one.
 
     Iterating goes on where the loader stands: after `break`, or after a state was loaded, the next `for` goes through
@@ -43,20 +47,25 @@ class Loader(Closes, ShowsSource, Generic[T_co]):
         fetcher: gets the batches from a backend.
         options: the options of `wrap`.
         wrapped: what was given to `wrap`, for messages.
+        again: makes fetcher and options of it once more, with the seed and the name of a state.
 
     Attributes:
         progress: what is delivered, in flight and acknowledged; for integrations that drive the loader themselves.
     """
 
-    def __init__(self, fetcher: Fetcher, options: Options, wrapped: Any = None) -> None:
-        self._fetcher, self._options, self._wrapped = fetcher, options, wrapped
-        self._shows = {"batch_size": options.batch_size, **fetcher.can.shows}
+    def __init__(self, fetcher: Fetcher, options: Options, wrapped: Any, again: Again) -> None:
+        self._wrapped, self._again = wrapped, again
+        self._read_from(fetcher, options)
         self._resumed = False  # and the script has not asked since in which epoch
         self._gone_through = 0  # epochs of the run, by a loop over epochs() in this process
         self._loaded_step = 0  # the global step of the state that was loaded last
         self.progress = progress_of(fetcher, options)
         if not self.evaluation:
             notice("loader.wrapped")
+
+    def _read_from(self, fetcher: Fetcher, options: Options) -> None:
+        self._fetcher, self._options = fetcher, options
+        self._shows = {"batch_size": options.batch_size, **fetcher.can.shows}
 
     def __bool__(self) -> bool:
         """A loader is true, also where its length is unknown."""
@@ -165,35 +174,6 @@ class Loader(Closes, ShowsSource, Generic[T_co]):
     # ------------------------------------------------------------------ the place
 
     @property
-    def global_step(self) -> int:
-        """Global batches in the weights, over all epochs: those that `acknowledged` is after. The checkpoint's number.
-
-        It only grows, whatever the batch size, the ranks or the lengths of the epochs become, and whether epochs are
-        left early or gone to by `seek`. `load_state_dict` sets it to the state's.
-        """
-        return self.progress.counted[0]
-
-    @property
-    def samples_seen(self) -> int:
-        """Samples in the weights, over all epochs and ranks; counted as `global_step` is. Elements, in a stream."""
-        return self.progress.counted[1]
-
-    @property
-    def cursor(self) -> Cursor:
-        """How far the loader is: after the last batch that was delivered."""
-        return self.progress.delivered
-
-    @property
-    def acknowledged(self) -> Cursor:
-        """How far a state that is taken now would be: the cursor, or with `ack="manual"` what `ack()` confirmed."""
-        return self.progress.acknowledged
-
-    @property
-    def ack_mode(self) -> Literal["auto", "manual"]:
-        """Who acknowledges: the loader itself, or `ack()`."""
-        return self.progress.ack_mode
-
-    @property
     def epoch(self) -> int:
         """Number of the epoch that a new `for batch in loader` reads: the next one where this one has no batch left."""
         self._resumed = False
@@ -202,26 +182,6 @@ class Loader(Closes, ShowsSource, Generic[T_co]):
     @property
     def _next_epoch(self) -> int:
         return self.progress.delivered.epoch if self.evaluation else self.progress.following.epoch
-
-    @property
-    def global_batch_size(self) -> int:
-        """Samples per step over all ranks, `G`."""
-        return self.progress.global_batch
-
-    @property
-    def accumulation(self) -> int | None:
-        """How many steps make one of the run's first global batches, after `on_world_change="keep_local"`.
-
-        Accumulate the gradients of so many: then the optimizer steps as before. 1 where the global batch has not
-        changed; None where no whole number of steps makes one.
-        """
-        first, now = self.progress.first_global_batch, self.global_batch_size
-        return None if first % now else first // now
-
-    @property
-    def evaluation(self) -> bool:
-        """Whether each loop begins at the first batch of epoch 0 (`wrap(..., evaluation=True)`)."""
-        return self._options.evaluation
 
     def peek(self) -> T_co:
         """Return the batch that the next `next()` gives, the same object, and move nothing.
@@ -351,16 +311,22 @@ class Loader(Closes, ShowsSource, Generic[T_co]):
         self._refuse_evaluation("load_state_dict()")
         point("loader.load", self, state_dict)
         state = parse(state_dict, self._fetcher.can)
-        own = self._fetcher.fingerprint_for(state)
-        check_same(state.fingerprint, own, strict=strict, hints=self._fetcher.can.hints)
-        world, options = self._fetcher.world(), self._options
+        fetcher, options = self._fetcher, self._options
+        if brought := brought_along(state, options):
+            fetcher, options = self._again(*brought)
+        check_same(state.fingerprint, fetcher.fingerprint_for(state), strict=strict, hints=fetcher.can.hints)
+        world = fetcher.world()
         global_batch = agree_on_batch(state, options, world.size)
         check_share(global_batch, world, uneven=options.uneven)
-        self._fetcher.plan(global_batch)  # refuses a global batch that is larger than the data
+        fetcher.plan(global_batch)  # refuses a global batch that is larger than the data
         if strict:
-            self._fetcher.check(state, global_batch)
+            fetcher.check(state, global_batch)
         check_intact(state)
-        mark = self._fetcher.adopt(state, global_batch)
+        self.progress.noted.check(state.data, strict=strict)
+        if brought:
+            self.progress.read_from(fetcher, options)
+            self._read_from(fetcher, options)
+        mark = fetcher.adopt(state, global_batch)
         self.progress.load(state, mark._replace(strict=strict), global_batch)
         self._resumed, self._gone_through, self._loaded_step = True, 0, self.global_step
         point("loader.loaded", self)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
-from resumable._fetch import Changes, Owner, Stream, stalls
+from resumable._data import Noted
+from resumable._fetch import Changes, Owner, Stream, note_place, stalls
 from resumable._opening import Opening
 from resumable._order.cursor import Cursor
 from resumable._peeking import Peeks
@@ -41,6 +42,7 @@ class Progress(Peeks):
     Attributes:
         moves: how often the place was set from outside, by loading, seeking, or leaving an epoch. An iterator for which
             it has changed goes on at the new place.
+        noted: what the data were like, to be compared with what a state says.
     """
 
     def __init__(self, fetcher: Fetcher, options: Options) -> None:
@@ -51,6 +53,8 @@ class Progress(Peeks):
         self._in_flight: deque[Mark] = deque()
         self._owner, self._opening = Owner(), Opening(fetcher, options)
         self._changes = Changes(fetcher.can)
+        stored = fetcher.can.stored if options.canary and not options.evaluation else None
+        self.noted = Noted(stored, 0 if stored is None else fetcher.backend.length)
         self._stream: Stream | None = None
         self._opened_at: Mark | None = None
         self._turned: Mark | None = None  # the next epoch's beginning, where peek() has opened that already
@@ -70,7 +74,7 @@ class Progress(Peeks):
     @property
     def acknowledged(self) -> Cursor:
         """The place after the last batch that is in the weights."""
-        return self._acknowledged.cursor
+        return self._counts.cursor
 
     @property
     def in_flight(self) -> int:
@@ -80,7 +84,8 @@ class Progress(Peeks):
     @property
     def counted(self) -> tuple[int, int]:
         """How many global batches and samples are in the weights, over all epochs."""
-        return self._acknowledged.global_step, self._acknowledged.samples_seen
+        counts = self._counts
+        return counts.global_step, counts.samples_seen
 
     @property
     def global_batch(self) -> int:
@@ -95,7 +100,8 @@ class Progress(Peeks):
     @property
     def following(self) -> Cursor:
         """The place of the next batch to be delivered: in the next epoch where this one has none left."""
-        cursor, source = self._delivered.cursor, self._delivered.source
+        mark = self._counts if self._auto else self._delivered
+        cursor, source = mark.cursor, mark.source
         ended = source is not None and source.ended and cursor.position > 0
         over = ended or self._fetcher.finished(cursor, self.global_batch)
         return self._fetcher.following(cursor, self.global_batch) if over else cursor
@@ -105,6 +111,7 @@ class Progress(Peeks):
     def begin(self) -> int:
         """Go back to after the last acknowledged batch, and return the number of the epoch."""
         self.stopwatch.begin_loop()
+        self._go_back(new_loop=True)
         if self._in_flight:
             self._rewind()
         return self._acknowledged.cursor.epoch
@@ -117,11 +124,20 @@ class Progress(Peeks):
             UnsupportedError: another thread is at it, or the stream was opened in another process.
         """
         self._owner.enter()
+        if self._doubt is not None:
+            self._go_back()
+            self._doubt = None  # the next one is asked for
         before, watch = self._delivered.cursor, self.stopwatch
         watch.start()
         try:
             batch = self._next(epoch)
             watch.delivered(before, self._delivered.cursor)
+        except StopIteration:
+            raise
+        except Exception as error:
+            note_place(error, before, self._options.find_world().rank)
+            raise
+        else:
             return batch
         finally:
             watch.stop(before)
@@ -142,7 +158,7 @@ class Progress(Peeks):
             self._finish(epoch)
             raise
         except BaseException:
-            if self._auto and self._acknowledged is not self._opened_at:
+            if self._auto and self._doubt is None and self._acknowledged is not self._opened_at:
                 self._stand_at(self._here(self._acknowledged))
             self._close()
             raise
@@ -172,6 +188,7 @@ class Progress(Peeks):
         with self._owner.closing():
             if self._stream is not None:
                 self._stream.refuse_inside()
+                self._keep_before()
                 if self._auto:
                     self._stand_at(self._mark_now())
             self._close()
@@ -191,7 +208,7 @@ class Progress(Peeks):
         if self._auto:
             raise ConfigurationError(
                 'ack() was called, but the loader was wrapped with ack="auto".\n'
-                'Each batch counts as trained on once it is delivered. Wrap with ack="manual" to decide it yourself.'
+                'Each batch counts once the next one is asked for. Wrap with ack="manual" to decide it yourself.'
             )
         if not 0 <= batches <= len(self._in_flight):
             raise ConfigurationError(
@@ -209,6 +226,7 @@ class Progress(Peeks):
     def set_ack(self, ack: Literal["auto", "manual"]) -> None:
         """Change who acknowledges, from the place at which the loader stands now."""
         if self._auto != (ack == "auto"):
+            self._go_back(new_loop=True)
             self._in_flight.clear()
             mark = self._mark_now()
             self._close()
@@ -229,6 +247,7 @@ class Progress(Peeks):
                 "not acknowledged.\nThe next epoch would count them as trained on. Call ack() after each optimizer "
                 "step, or seek() to where the weights are."
             )
+        self._go_back(new_loop=True)
         if self._ended is not None and self._ended[0] is self._acknowledged:  # the source has come to its end since
             self._move(self._ended[1])
             return
@@ -248,7 +267,8 @@ class Progress(Peeks):
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
         """Return a function that makes the state of the place at which the loader stands now."""
-        mark, acknowledged, global_batch = self._mark_now(), self._acknowledged, self.global_batch
+        mark = self._mark_without() or self._mark_now()
+        acknowledged, global_batch = self._acknowledged, self.global_batch
         journal = self._changes.journal_at(mark, stays=lambda: self._acknowledged is acknowledged)
 
         def make() -> dict[str, Any]:
@@ -262,13 +282,22 @@ class Progress(Peeks):
         """Go to the place of a state in this run, with so many samples per step from now on, and with its settings."""
         self._global_batch = global_batch
         self._move(mark)
-        self._opening.moved("after a loaded state")
+        self._opening.loaded()
         self._changes.load(state, global_batch)
 
     def go_to(self, cursor: Cursor) -> None:
         """Go to any place of a source that needs no state of its own for that."""
+        self._go_back(new_loop=True)
         self._move(self._acknowledged.at(cursor, None))
         self._opening.moved("after seek()")
+
+    def read_from(self, fetcher: Fetcher, options: Options) -> None:
+        """Go on with another fetcher of the same source: that of a state's seed and name."""
+        self._close()
+        if self._fetcher.can.close is not None:
+            self._fetcher.can.close()
+        self._fetcher, self._options, self._opening = fetcher, options, self._opening.of(fetcher, options)
+        self._changes = Changes(fetcher.can)
 
     # ------------------------------------------------------------------ inside
 
@@ -292,7 +321,8 @@ class Progress(Peeks):
 
     def _state_of(self, mark: Mark, global_batch: int, journal: Journal) -> dict[str, Any]:
         fetcher = self._fetcher
-        state = State(mark, global_batch, self._batch_size, fetcher.fingerprint(), fetcher.unit, journal)
+        facts, noted = (fetcher.fingerprint(), fetcher.unit, journal), self.noted.as_dict()
+        state = State(mark, global_batch, self._batch_size, *facts, data=noted)
         return state.as_dict(self._options.find_world().size, fetcher.can)
 
     def _open(self) -> None:
@@ -306,6 +336,7 @@ class Progress(Peeks):
         self._opened_at = mark
         self._opening.tell(mark, self.global_batch)
         self._owner.opened()
+        self.noted.opened()
         self._in_force = self._changes.in_force(mark)
         stream = Stream(self._fetcher.open(mark._replace(in_force=self._in_force), self.global_batch))
         if self._options.stall_after is not None:
@@ -317,12 +348,12 @@ class Progress(Peeks):
 
     def _close(self) -> None:
         self._turned = None
-        if self._stream is not None:
+        stream, self._stream = self._stream, None  # first, as an interrupt may come while it is closed
+        if stream is not None:
             if self._owner.is_elsewhere:
-                _copies.append(self._stream)  # what ends it would wait for workers that are not of this process
+                _copies.append(stream)  # what ends it would wait for workers that are not of this process
             else:
-                self._stream.close()
-            self._stream = None
+                stream.close()
         self._owner.closed()
 
     def _stand_at(self, mark: Mark) -> None:
@@ -330,7 +361,7 @@ class Progress(Peeks):
 
     def _move(self, mark: Mark) -> None:
         self.moves += 1
-        self._untouched = False
+        self._untouched, self._doubt = False, None
         self._rewind()
         self._stand_at(mark)
 
@@ -342,7 +373,9 @@ class Progress(Peeks):
 
     def _deliver(self, cursor: Cursor) -> None:
         if self._auto:
-            self._stand_at(self._delivered.delivered(cursor, in_force=self._in_force))
+            before = self._delivered
+            self.begin_doubt(before)  # first of all, as an interrupt may come in between
+            self._stand_at(before.delivered(cursor, in_force=self._in_force))
         else:
             source = self._fetcher.source_state(asked=False)
             self._delivered = self._delivered.delivered(cursor, source, self._fetcher.canary(), self._in_force)

@@ -18,13 +18,14 @@ import numpy as np
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resumable._fetch.order import Order
     from resumable._order.plan import Tail
     from resumable._randomness.keyed import IntArray, Words
 
 __all__ = [
+    "ELSEWHERE",
     "Backend",
     "Capabilities",
     "IndexedBackend",
@@ -34,6 +35,16 @@ __all__ = [
     "SnapshotBackend",
     "capabilities_of",
 ]
+
+
+class _Elsewhere:
+    """Stands for an element that another rank reads."""
+
+    def __repr__(self) -> str:
+        return "ELSEWHERE"
+
+
+ELSEWHERE = _Elsewhere()
 
 
 class Request(NamedTuple):
@@ -226,6 +237,7 @@ class Capabilities:
         older_tail: the tail that earlier versions made of the same source; a state that has it goes on with it.
         count: returns how many elements of the epoch were given before a snapshot, if that says it; it has to agree
             with the cursor.
+        goes_on: `open` goes on where the source stands, so that without a snapshot there is no way back.
         replayed: returns how many elements a `restore` of a snapshot reads again, for the log; by default none.
         restore_otherwise: as `restore`, but in another order of giving the state back and iterating. It is tried where
             the first element after `restore` is not the one that the state announced.
@@ -240,9 +252,18 @@ class Capabilities:
         set_settings: sets what `settings` returned, and everything else as it was when the backend was made.
         own_state: of an indexed backend whose `read` reads nothing ahead: functions that return and take back what the
             source remembers from sample to sample. It goes into the state, which is then that of one rank.
+        dealt: the elements are dealt to the ranks in turn, and each rank reads its own only: for those of others the
+            iterator gives `resumable.protocols.ELSEWHERE`, one of each rank in every step.
+        forgets: every epoch begins in one way, whatever was read before it, so nothing is kept of one that is left.
+        also: another identity by which states of the same stream may know it.
+        stored: of a source whose samples have an index: returns what is stored of the samples with some indices, before
+            any transform and without randomness, as lists by name such as `{"files": [...]}`; the list that tells
+            samples apart best comes first. It is asked in this process for at most 16 samples, when the source is
+            wrapped, when a stream opens and when a state is loaded, so that other data after a restart are refused.
         close: ends what lives on between two epochs, such as worker processes, when the Loader is closed, and may be
             called again. What is needed later is started later; what the source remembers, it keeps.
-        dealt: of an indexed backend whose requests stay in this process or list their samples: the ranks take the
+        heals: starts worker processes that died again by itself, where `wrap(..., on_worker_death="restart")` says so.
+        in_turn: of an indexed backend whose requests stay in this process or list their samples: the ranks take the
             samples of a global batch in turn, as torch's `DistributedSampler` deals them out, and not a part each.
     """
 
@@ -257,6 +278,7 @@ class Capabilities:
     places: Callable[[Any], Any] | None = None
     older_tail: Tail | None = None
     count: Callable[[Any], int] | None = None
+    goes_on: bool = False
     replayed: Callable[[Any], int] | None = None
     restore_otherwise: Callable[[int, Any], Iterator[Any]] | None = None
     without_canaries: bool = False
@@ -265,8 +287,13 @@ class Capabilities:
     settings: Callable[[], dict[str, Any]] | None = None
     set_settings: Callable[[Mapping[str, Any]], None] | None = None
     own_state: tuple[Callable[[], Any], Callable[[Any], None]] | None = None
-    close: Callable[[], None] | None = None
     dealt: bool = False
+    forgets: bool = False
+    also: Mapping[str, Any] | None = None
+    stored: Callable[[Sequence[int]], Mapping[str, Sequence[Any]]] | None = None
+    close: Callable[[], None] | None = None
+    heals: bool = False
+    in_turn: bool = False
 
 
 def capabilities_of(backend: Any) -> Capabilities:

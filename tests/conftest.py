@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
+
+_UNSEEDED = (1 << 64) - 59  # a seed as a process has it in which nobody set one
+
+
+@pytest.fixture(autouse=True)
+def unseeded() -> None:
+    """Let each test begin as a process in which nobody has seeded torch."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.manual_seed(_UNSEEDED)
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are deselected

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from resumable._fetch.failures import note_first
 from resumable._fetch.keyed_draws import KeyedDraws
 from resumable._fetch.reader import no_end
 from resumable._randomness.keys import SampleKeys, isolated, reseed
@@ -33,7 +34,7 @@ class Draws(KeyedDraws):
 
     def __init__(self, options: Options, epoch: int, stream: tuple[int, ...], *, seeds: bool) -> None:
         super().__init__(
-            SampleKeys(options.seed, epoch, *stream),
+            SampleKeys(options.stream_seed, epoch, *stream),
             "sample" if seeds else "off",
             guard=isolated if seeds else nullcontext,
         )
@@ -42,6 +43,14 @@ class Draws(KeyedDraws):
     def guard(self, key: int | None = None) -> AbstractContextManager[None]:
         """Give the global generators back after what runs inside, where they are seeded at all."""
         return isolated(key) if self._seeds_them else nullcontext()
+
+    def take(self, position: int, count: int, *, keep: bool = True) -> list[Any]:
+        """Draw elements; what the source raises gets a note of its element."""
+        try:
+            return super().take(position, count, keep=keep)
+        except Exception as error:
+            note_first(error, f"element {self.position} of the epoch")
+            raise
 
     def assemble(self, elements: list[Any], position: int) -> Any:
         """Make the batch of this rank's elements: transform each, and collate them."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.canaries import differs_ahead, gone_elsewhere, read_otherwise, skip_and_compare
 from resumable._fetch.draws import Draws, too_few
+from resumable._fetch.fingerprints import as_the_state_knows, fingerprint_of
 from resumable._fetch.restoring import given_back, without_state
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share, share
@@ -24,7 +25,7 @@ from resumable.errors import (
     StateMismatchError,
     StateMismatchWarning,
 )
-from resumable.protocols import SnapshotBackend, capabilities_of
+from resumable.protocols import ELSEWHERE, SnapshotBackend, capabilities_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +51,7 @@ class _Place:
         reached: the source itself stands at this place now, so that a new snapshot would be one of it.
         between: it is a place between two epochs, or before the first.
         last: the canary of the element before it, with its position.
+        earlier: likewise, of the place before the batch that was delivered last.
     """
 
     base: SourceState | None = None
@@ -59,6 +61,7 @@ class _Place:
     reached: bool = False
     between: bool = False
     last: tuple[int, Canary] | None = None
+    earlier: tuple[int, Canary] | None = None
 
 
 class ElementFetcher:
@@ -88,22 +91,16 @@ class ElementFetcher:
 
     def fingerprint(self) -> dict[str, Any]:
         """Return kind, identity, randomness and tail; and the rank, where each has a stream of its own."""
-        fingerprint = {
-            "backend.kind": self.backend.kind,
-            **{f"backend.{name}": value for name, value in self.backend.identity.items()},
-            "randomness.mode": self._randomness,
-            "randomness.seed": self._options.seed,
-            "sampler.name": "source-order-v1",
-            "tail": self._tail,
-        }
+        sampler = {"name": "source-order-v1"}
+        fingerprint = fingerprint_of(self.backend, self._options, self._randomness, sampler, self._tail)
         if self._options.shard is False:
             world = self._options.find_world()
             fingerprint |= {"rank": world.rank, "world_size": world.size}
         return fingerprint
 
-    def fingerprint_for(self, state: State) -> dict[str, Any]:  # noqa: ARG002  # the protocol has it
-        """Return the fingerprint: earlier versions had the same."""
-        return self.fingerprint()
+    def fingerprint_for(self, state: State) -> dict[str, Any]:
+        """Return the fingerprint, under the identity by which the state knows the stream."""
+        return as_the_state_knows(self.fingerprint(), self.can.also, state)
 
     def check(self, state: State, global_batch: int) -> None:
         """Refuse nothing: what the source gives at the place is compared when it is there."""
@@ -161,6 +158,14 @@ class ElementFetcher:
             self._standing = state
         return state
 
+    def state_before(self, cursor: Cursor) -> tuple[SourceState | None, Canary | None]:
+        """Return the state by the last snapshot, without asking the source; where it is replayed, the canary."""
+        place = self._place
+        if self._has_state and place.base is not None:
+            return replace(place.base, skip=cursor.position - place.taken, ended=False), None
+        last = place.earlier
+        return None, last[1] if last is not None and last[0] == cursor.position else None
+
     def canary(self) -> Canary | None:
         """Return the canary of the place for which `source_state` was just asked: of the element that comes next there.
 
@@ -182,6 +187,8 @@ class ElementFetcher:
         goes on where it stands would give nothing but them in its next pass.
         """
         cursor, state = mark.cursor, mark.source
+        if self.can.forgets:
+            return None
         if self._live is not None:
             state = self._look(self._live, global_batch)
         elif state is not None and not state.ended and cursor.position:
@@ -237,12 +244,20 @@ class ElementFetcher:
             if not drawn or (len(drawn) < size and self._tail == "drop"):
                 return
             last = self._canary_of(drawn, cursor)
-            start, stop = share(0, len(drawn), world)
+            start, stop = self._share(drawn, world)
             batch = draws.assemble(drawn[start:stop], cursor.position + start)
             cursor = Cursor(cursor.epoch, cursor.position + len(drawn), cursor.step + 1)
-            place.position, place.ended, place.last = cursor.position, len(drawn) < size, last
+            place.position, place.ended = cursor.position, len(drawn) < size
+            place.last, place.earlier = last, place.last
             place.reached = True
             yield batch, cursor
+
+    def _share(self, drawn: list[Any], world: World) -> tuple[int, int]:
+        """Return which of the elements of a step are this rank's."""
+        if not self.can.dealt:
+            return share(0, len(drawn), world)
+        own = next(place for place, element in enumerate(drawn) if element is not ELSEWHERE)
+        return own, own + 1
 
     def _canary_of(self, drawn: list[Any], cursor: Cursor) -> tuple[int, Canary] | None:
         """Return the canary of the last element that was drawn, with the position after it, where it may be needed."""

@@ -94,6 +94,10 @@ class Fetcher(Protocol):
         """
         ...
 
+    def state_before(self, cursor: Cursor) -> tuple[SourceState | None, Canary | None]:
+        """Return the source's own state before the batch that was yielded last, and its canary, without asking it."""
+        ...
+
     def canary(self) -> Canary | None:
         """Return what tells the element at the place for which `source_state` was just asked, where it is compared."""
         ...

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.dealt import Dealt
+from resumable._fetch.fingerprints import fingerprint_of
 from resumable._fetch.order import Order
 from resumable._fetch.own_state import Follower
 from resumable._order.cursor import Cursor
@@ -68,15 +69,7 @@ class IndexedFetcher:
 
     @cached_property
     def _fingerprint(self) -> dict[str, Any]:
-        return {
-            "backend.kind": self.backend.kind,
-            **{f"backend.{name}": value for name, value in self.backend.identity.items()},
-            "backend.length": self.backend.length,
-            "randomness.mode": self._randomness,
-            "randomness.seed": self._options.seed,
-            **{f"sampler.{name}": value for name, value in self.sampler.spec().items()},
-            "tail": self._tail,
-        }
+        return fingerprint_of(self.backend, self._options, self._randomness, self.sampler.spec(), self._tail)
 
     def _keeps_tail(self, tail: Any) -> bool:
         return self.can.older_tail is not None and bool(tail == self.can.older_tail != self._tail)
@@ -142,6 +135,10 @@ class IndexedFetcher:
         """Return what the source remembers after the last batch; None where the position says it all."""
         return None if self._own is None else self._own.state()
 
+    def state_before(self, cursor: Cursor) -> tuple[SourceState | None, None]:  # noqa: ARG002  # the protocol has it
+        """Return what the source remembered before the last batch."""
+        return None if self._own is None else self._own.before(), None
+
     def leave(self, mark: Mark, global_batch: int) -> SourceState | None:  # noqa: ARG002  # the protocol has it
         """Return what the source remembers at a mark: the next epoch is just another number."""
         return mark.source
@@ -190,8 +187,8 @@ class IndexedFetcher:
 
     def _order_of(self, plan: Plan, world: World) -> Order:
         """Return the order under a plan: the one that workers know already, unless the plan changed."""
-        seed, keyed = self._options.seed, self._randomness == "sample"
-        if self.can.dealt:  # which is made for a number of ranks, and no worker knows it
+        seed, keyed = self._options.stream_seed, self._randomness == "sample"
+        if self.can.in_turn:  # which is made for a number of ranks, and no worker knows it
             return Dealt(self.sampler, plan, seed, keyed=keyed, ranks=world.size)
         if self._order is None:
             self._order = Order(self.sampler, plan, seed, keyed=keyed)

@@ -123,10 +123,15 @@ class Follower:
         self._place = object()
         self._loaded: SourceState | None = None  # the state that was given back, if nothing was read since
         self._before: AtPlace | None = None  # the batch that is being read
+        self._earlier: AtPlace | None = None  # than the batch that was read last
 
     def state(self) -> AtPlace:
         """Return what the source remembers now; while a batch is read, what it did before."""
         return self._before or _Remembered(copy.deepcopy(self._get()), place=self._place)
+
+    def before(self) -> AtPlace | None:
+        """Return what the source remembered before the batch that was read last."""
+        return self._earlier
 
     def now(self, source: SourceState | None) -> SourceState | None:
         """Return a state again, if the source stands there: its user may have changed what it remembers."""
@@ -146,7 +151,7 @@ class Follower:
         """Yield the batches; where one fails, the source remembers what it did before."""
         try:
             while True:
-                self._before = self.state()
+                self._earlier = self._before = self.state()
                 try:
                     batch = next(batches)
                 except StopIteration:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
+from resumable._fetch.failures import ended_inside, in_short, note
 from resumable._order.plan import Padding
 from resumable._randomness.idle import Seeding
 from resumable._randomness.keys import Randomness, isolated, reseed
-from resumable.errors import DataError, SampleError
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
@@ -24,15 +24,15 @@ def no_end(name: str, function: Callable[[Any], Any], argument: Any) -> Any:
     """Call a user's function, whose `StopIteration` would be taken for the end of the epoch.
 
     Raises:
-        DataError: it raised one; anything else comes as it is.
+        SampleError: it raised one; anything else comes as it is, with a note.
     """
     try:
         return function(argument)
     except StopIteration as error:
-        raise DataError(
-            f"{name} raised StopIteration, by a next() on something that is at its end.\n"
-            "The epoch would end there, without its last batches. Give next() a default, or catch it there."
-        ) from error
+        raise ended_inside(name) from error
+    except Exception as error:
+        note(error, name)
+        raise
 
 
 def indices_of(request: Request) -> list[Any]:
@@ -73,7 +73,7 @@ class Reader:
         """Read a request in a process whose global generators may be changed.
 
         Raises:
-            SampleError: the source raised; the message names the sample, the cause is the original error.
+            SampleError: the source raised `StopIteration`; anything else comes as it is, with a note of the sample.
         """
         point("worker.read", request)
         indices = indices_of(request)
@@ -81,23 +81,26 @@ class Reader:
         if self.randomness == "batch" or (self.together and self.randomness == "sample"):
             reseed(batch_key)
         if self.together:
-            samples = self._together(request, indices)
+            samples = self._together(indices)
         elif self.randomness == "sample":
             samples = self._keyed(request, indices, batch_key)
         else:
-            samples = self._one_by_one(request, indices)
+            samples = self._one_by_one(indices)
         if self.collate is None:
             return samples[0]
         if self.randomness == "sample":
             reseed(batch_key)
         return no_end("collate", self.collate, samples)
 
-    def _one_by_one(self, request: Request, indices: list[Any]) -> list[Any]:
+    def _one_by_one(self, indices: list[Any]) -> list[Any]:
         source, left = self.source, iter(indices)
         try:
             return [source[index] for index in left]
+        except StopIteration as error:
+            raise ended_inside(f"sample {_last_of(indices, left)}") from error
         except Exception as error:
-            raise _failure(request, _last_of(indices, left), error) from error
+            note(error, f"sample {_last_of(indices, left)}")
+            raise
 
     def _keyed(self, request: Request, indices: list[Any], batch_key: int) -> list[Any]:
         source, left, keys = self.source, iter(indices), request.keys.tolist()
@@ -112,25 +115,22 @@ class Reader:
 
         try:
             return self.seeding.read(read_all, batch_key)
+        except StopIteration as error:
+            raise ended_inside(f"sample {_last_of(indices, left)}") from error
         except Exception as error:
-            raise _failure(request, _last_of(indices, left), error) from error
+            note(error, f"sample {_last_of(indices, left)}")
+            raise
 
-    def _together(self, request: Request, indices: list[Any]) -> Any:
+    def _together(self, indices: list[Any]) -> Any:
         try:
             return self.source.__getitems__(indices)
+        except StopIteration as error:
+            raise ended_inside(in_short(indices)) from error
         except Exception as error:
-            raise _failure(request, indices, error) from error
+            note(error, in_short(indices))
+            raise
 
 
 def _last_of(indices: list[Any], left: Iterator[Any]) -> Any:
     """Return the index that an iterator over them gave last."""
     return indices[len(indices) - length_hint(left) - 1]
-
-
-def _failure(request: Request, index: Any, error: Exception) -> SampleError:
-    return SampleError(
-        f"reading sample {index} failed: {type(error).__name__}: {error}\n"
-        f"It belongs to epoch {request.epoch}, step {request.step}, rank {request.rank}. "
-        "The loader's state is that before this batch: mend the sample and go on from it, or leave the sample out "
-        "with a Subset."
-    )

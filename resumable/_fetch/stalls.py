@@ -16,7 +16,7 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakMethod, ref
 
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from resumable._order.world import World
     from resumable._stats import Stopwatch
 
-__all__ = ["Awaited", "answer", "answers_awaited", "awaited", "follow", "leave"]
+__all__ = ["Awaited", "answer", "answers_awaited", "awaited", "dump_stack", "follow", "leave", "shortened"]
 
 # A real-time signal: schedulers and trainers use SIGUSR1 and SIGUSR2, which reach the workers of a job, too.
 _SIGNAL = signal.SIGRTMIN + 9 if hasattr(signal, "SIGRTMIN") else None
 _STDERR = 2
+_WRITES = 2.0  # seconds that a process may take to write its stack
 _SHOWN = 32  # indices of a batch in a message
 
 answers_awaited: dict[int, Any] = {}  # thread, and the iterator of a `DataLoader` with workers that it waits for
@@ -60,6 +61,20 @@ def answer() -> None:
     """Let a worker process write its stack to stderr when the training process asks for it."""
     if _SIGNAL is not None:
         faulthandler.register(_SIGNAL, file=_STDERR, all_threads=True)
+
+
+def dump_stack(pid: int) -> str:
+    """Let a worker process write its stack to stderr, wait until it has, and say where the stack is to be seen."""
+    if _SIGNAL is None or not _has(pid, "SigCgt"):
+        return "not known, as the process answers no signal"
+    with suppress(OSError):
+        os.kill(pid, _SIGNAL)
+    until = perf_counter() + _WRITES
+    while perf_counter() < until and _status(pid, "State") != "Z":
+        sleep(0.01)
+        if not any(_has(pid, where) for where in ("SigPnd", "ShdPnd", "SigBlk")):
+            return "on stderr, as it has just written it"
+    return "not known: the process does not run, as one that was stopped or waits for a device"
 
 
 def awaited(fetcher: Fetcher, cursor: Cursor, global_batch: int, thread: int) -> Awaited:
@@ -179,7 +194,7 @@ def _waited_for(thread: int) -> tuple[str, int | None]:
             number = answers._task_info[answers._rcvd_idx][0]  # noqa: SLF001  # torch tells it by nothing else
             pid: int = answers._workers[number].pid  # noqa: SLF001  # likewise
             name = f"worker {number}, process {pid}"
-            if _answers(pid):
+            if _has(pid, "SigCgt"):
                 return f"{name}, which writes its stack to stderr", pid
             return f"{name}; its stack is shown by `py-spy dump --pid {pid}`", None
     frame = sys._current_frames().get(thread)  # noqa: SLF001  # what Python has for it
@@ -187,18 +202,21 @@ def _waited_for(thread: int) -> tuple[str, int | None]:
     return f"this process:\n{stack.rstrip()}", None
 
 
-def _answers(pid: int) -> bool:
-    """Return whether a process has said how it answers the signal, which would end it otherwise."""
-    with suppress(OSError, ValueError, StopIteration):
+def _has(pid: int, signals: str) -> bool:
+    """Return whether our signal is one of a process's caught, pending or blocked ones. Uncaught, it would end it."""
+    return _SIGNAL is not None and bool(int(_status(pid, signals) or "0", 16) >> (_SIGNAL - 1) & 1)
+
+
+def _status(pid: int, name: str) -> str | None:
+    with suppress(OSError, StopIteration):
         lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
-        caught = next(line for line in lines if line.startswith("SigCgt:"))
-        return _SIGNAL is not None and bool(int(caught.split()[1], 16) >> (_SIGNAL - 1) & 1)
-    return False
+        return next(line for line in lines if line.startswith(f"{name}:")).split()[1]
+    return None
 
 
 def _message(about: Awaited, waited: float, limit: float, source: str) -> str:
     where = "the end of the epoch" if about.place is None else f"step {about.place.step}"
-    samples = "" if about.indices is None else f"  samples:     {_shortened(about.indices)}\n"
+    samples = "" if about.indices is None else f"  samples:     {shortened(about.indices)}\n"
     return (
         f"next() has waited {waited:.3g} s for a batch (stall_after={limit:g}).\n"
         f"  batch:       epoch {about.epoch}, {where}\n{samples}"
@@ -209,6 +227,7 @@ def _message(about: Awaited, waited: float, limit: float, source: str) -> str:
     )
 
 
-def _shortened(indices: list[int]) -> str:
+def shortened(indices: list[Any]) -> str:
+    """Write the indices of a batch, the first of them where there are many."""
     more = len(indices) - _SHOWN
     return f"{indices[:_SHOWN]} and {more} more" if more > 0 else f"{indices}"

@@ -14,6 +14,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
+from resumable._fetch.failures import Sent, WorkerTraceback, received, worker_number
 from resumable._fetch.order import Order
 from resumable._fetch.stalls import answers_awaited
 from resumable.errors import BackendError, WorkerError
@@ -84,7 +85,15 @@ class RequestDataset:
         return getattr(self._reader.source, "user_dataset", self._reader.source)
 
     def __getitem__(self, message: Message) -> Any:
-        """Read a request; in the training process without touching its generators."""
+        """Read a request; in the training process without touching its generators. A worker sends what it raises."""
+        try:
+            return self._read(message)
+        except Exception as error:
+            if worker_number() is None:
+                raise
+            return Sent(error)
+
+    def _read(self, message: Message) -> Any:
         request = self.request_of(message)
         batch = self._reader.read(request) if self._in_worker else self._reader.read_isolated(request)
         return batch if self._pack is None else self._pack(batch)
@@ -157,7 +166,7 @@ class Workers:
         self._ended = True
         self.close()
 
-    def _run(self, requests: Iterable[Request] | None, seed: int | None, given: Mapping[str, Any]) -> Iterator[Any]:
+    def _run(self, requests: Iterable[Request] | None, seed: int | None, given: Mapping[str, Any]) -> Generator[Any]:
         loader, self._spare = self._spare, None
         if loader is not None and is_copy(loader._iterator):  # noqa: SLF001  # what has the processes
             loader = None
@@ -180,7 +189,7 @@ class Workers:
                 thread = get_ident()
                 answers_awaited[thread] = answers
                 try:
-                    answer = next(answers)
+                    answer = received(next(answers))
                 except StopIteration:
                     healthy = True
                     return
@@ -197,13 +206,17 @@ class Workers:
 
     def _build(self, given: Mapping[str, Any], *, asked: bool) -> DataLoader[Any]:
         import torch  # noqa: PLC0415  # where processes are needed
-        from torch.utils.data import DataLoader  # noqa: PLC0415  # likewise
 
         messages: Any = _Messages(given["num_workers"], self._dataset.order) if asked else None
         own = torch.Generator()
-        return DataLoader(
+        return self._loader_type()(
             self._dataset, batch_size=None, sampler=messages, collate_fn=_unchanged, generator=own, **given
         )
+
+    def _loader_type(self) -> type[DataLoader[Any]]:
+        from torch.utils.data import DataLoader  # noqa: PLC0415  # where processes are needed
+
+        return DataLoader
 
     def _start(self, loader: DataLoader[Any], requests: Iterable[Request] | None, seed: int | None) -> Iterator[Any]:
         if requests is not None:
@@ -271,8 +284,8 @@ def is_death(error: BaseException) -> bool:
     Args:
         error: raised while there are workers.
     """
-    if "Caught " in str(error):  # raised by the user's code in a worker, and brought here by torch
-        return False
+    if isinstance(error.__cause__, WorkerTraceback) or "Caught " in str(error):
+        return False  # raised by the user's code in a worker, and brought here by us or by torch
     # A plain RuntimeError: those of this package have bases that are, but say already what they mean.
     told = type(error) is RuntimeError and any(sign in str(error) for sign in _SIGNS)
     return told or isinstance(error, (ConnectionError, EOFError))

@@ -45,6 +45,10 @@ class Recorder:
         self._start: Start | None = None  # until a state was loaded
         self._write_to(bytearray(SIZE))
 
+    def read_from(self, fetcher: Fetcher) -> None:
+        """Go on with another fetcher of the same source."""
+        self._fetcher = fetcher
+
     # ------------------------------------------------------------------ each batch
 
     def reading(self, cursor: Cursor, steps: int) -> None:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from resumable._state.canary import Canary
-from resumable._state.compare import agree_on_batch, check_intact, check_position, check_remembered, check_same
+from resumable._state.compare import (
+    agree_on_batch,
+    brought_along,
+    check_intact,
+    check_position,
+    check_remembered,
+    check_same,
+)
 from resumable._state.describe import shorten
 from resumable._state.journal import Journal, Resize, without_settings
 from resumable._state.schema import FORMAT, Mark, State, damaged, is_shared, parse
@@ -20,6 +27,7 @@ __all__ = [
     "SourceState",
     "State",
     "agree_on_batch",
+    "brought_along",
     "check_intact",
     "check_position",
     "check_remembered",

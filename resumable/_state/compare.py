@@ -6,6 +6,7 @@ import warnings
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from resumable._seeds import GIVEN
 from resumable._state.describe import shorten
 from resumable._state.source import AtPlace
 from resumable.errors import StateFormatError, StateMismatchError, StateMismatchWarning
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from resumable._state.schema import State
     from resumable._state.source import SourceState
 
-__all__ = ["agree_on_batch", "check_intact", "check_position", "check_remembered", "check_same"]
+__all__ = ["agree_on_batch", "brought_along", "check_intact", "check_position", "check_remembered", "check_same"]
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -32,9 +33,23 @@ _HINTS = {
     "sampler": "Use the sampler and the options that the run was started with.",
     "tail": "Give wrap(..., tail=...) the policy that the run was started with.",
     "randomness": "Give wrap(..., randomness=...) the mode that the run was started with.",
+    "name": "Give wrap(..., name=...) the name that the run was started with, or load the state of this stream.",
     "rank": "Give each rank the state that it saved itself.",
     "world_size": "Restart with as many ranks: each has a stream or state of its own, which cannot be divided again.",
 }
+
+
+def brought_along(state: State, options: Options) -> tuple[int, str] | None:
+    """Return the seed and the name that a state brings along for a loader that was given none; None if it has them.
+
+    A name that an integration suggested stays, unless the state has none, as those of earlier versions.
+    """
+    seed, name = state.fingerprint["randomness.seed"], state.fingerprint.get("name", "")
+    if options.origin.seed == GIVEN or type(seed) is not int or seed < 0:
+        seed = options.seed
+    if options.origin.name == GIVEN or (options.origin.name == "suggested" and name):
+        name = options.name
+    return None if (seed, name) == (options.seed, options.name) else (seed, name)
 
 
 def check_same(
@@ -53,8 +68,11 @@ def check_same(
         StateMismatchError: they differ; the message names the field, both values and the way out.
     """
     _say_what_is_missing([name for name in own if name in _NOTED_LATER and name not in stored])
-    for name in [*own, *(name for name in stored if name not in own)]:
+    renamed = stored.get("name") != own.get("name")
+    for name in sorted({**own, **stored}, key=lambda name: name != "name"):  # it says why the sampler's seed differs
         before, now = stored.get(name), own.get(name)
+        if renamed and name == "sampler.seed":
+            continue
         if _equal(before, now) or (name in _NOTED_LATER and name not in stored):
             continue
         message = _mismatch(name, before, now, hints)

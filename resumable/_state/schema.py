@@ -14,7 +14,7 @@ randomness      mode, and the seed of the per-sample keys
 name            of the stream, which salts order and keys
 unit            what a position counts: "sample" or "element"
 journal         changes in the middle of the run, oldest first: [[epoch, position], change]
-fingerprint     of the data's content
+fingerprint     what some samples are like as they are stored; None where they cannot be seen
 canary          digest of the element that comes next (where there is a source_state), or of the one delivered last
 source_state    the source's own snapshot, and the elements to skip after it; None where the cursor says it all
 rank            whose state it is, where ranks draw streams of their own; else None
@@ -99,6 +99,7 @@ class State:
         journal: what was changed in the middle of the run.
         intact: nothing was changed since it was saved, as far as its digest tells.
         world_size: number of ranks when it was taken.
+        data: what some samples are like as they are stored.
     """
 
     mark: Mark
@@ -109,6 +110,7 @@ class State:
     journal: Journal = field(default_factory=Journal)
     intact: bool = True
     world_size: int = 1
+    data: Any = None
 
     def as_dict(self, world_size: int, can: Capabilities) -> dict[str, Any]:
         """Return the state as fresh plain values.
@@ -130,7 +132,7 @@ class State:
             "name": "",
             "unit": self.unit,
             "journal": self.journal.as_list(mark.cursor),
-            "fingerprint": None,
+            "fingerprint": self.data,
             "canary": None if mark.canary is None else mark.canary.digest,
         }
         for name, value in self.fingerprint.items():
@@ -190,6 +192,8 @@ def _read(values: Mapping[str, Any], can: Capabilities) -> State:
     groups = {name: values[name] for name in ("backend", "sampler", "randomness")}
     fingerprint = {f"{group}.{key}": value for group, fields in groups.items() for key, value in dict(fields).items()}
     fingerprint["tail"] = values["tail"]
+    if name := _name(values["name"]):
+        fingerprint["name"] = name
     if values["rank"] is not None:
         fingerprint |= {"rank": values["rank"], "world_size": values["world_size"]}
     for name in ("backend.kind", "sampler.name", "randomness.mode", "randomness.seed"):
@@ -204,7 +208,8 @@ def _read(values: Mapping[str, Any], can: Capabilities) -> State:
     canary, in_force = _canary(values["canary"]), journal.in_force
     mark = Mark(cursor, state, numbers["global_step"], numbers["samples_seen"], canary, in_force=in_force)
     batches = numbers["global_batch"], numbers["batch_size"]
-    return State(mark, *batches, fingerprint, values["unit"], journal, intact, numbers["world_size"])
+    data = values["fingerprint"]
+    return State(mark, *batches, fingerprint, values["unit"], journal, intact, numbers["world_size"], data)
 
 
 def _count(name: str, number: Any, least: int) -> int:
@@ -213,6 +218,12 @@ def _count(name: str, number: Any, least: int) -> int:
     if number > _LARGEST.get(name, number):
         raise ValueError(f"{name} must be an integer of {_LARGEST[name]} or less, but it is {number!r}")
     return number
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise ValueError(f"name must be a string, but it is {name!r}")  # noqa: TRY004  # as for other fields
+    return name
 
 
 def _canary(digest: Any) -> Canary | None:

@@ -144,7 +144,13 @@ class ObjectBackend:
     def capabilities(self) -> Capabilities:
         """The number of elements per epoch, asked for before anything was read; and how to begin a later epoch."""
         otherwise = None if self._methods is None else self._restore_otherwise
-        return Capabilities(length=self._length, reopen=self._reopen, restore_otherwise=otherwise, close=self._close)
+        return Capabilities(
+            length=self._length,
+            reopen=self._reopen,
+            restore_otherwise=otherwise,
+            goes_on=True,
+            close=self._close,
+        )
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Begin an epoch."""

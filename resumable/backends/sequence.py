@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from resumable._checks import length_of
+from resumable._data import Columns
 from resumable._fetch.own_state import own_state
 from resumable._fetch.reader import Reader
 from resumable._naming import name_of
@@ -49,7 +50,8 @@ class SequenceBackend:
         self._source = source
         self.length = length_of(source, name_of(source, options.identity))
         self.identity = {"source": options.identity or _describe(source)}
-        self.capabilities = Capabilities(shows={"dataset": source}, own_state=remembers)
+        stored = Columns(source, self.length)
+        self.capabilities = Capabilities(shows={"dataset": source}, own_state=remembers, stored=stored)
         plain = options.transform is None and options.collate is None and options.batch_size is not None
         self._gather = plain and _is_array(source)
         samples = source if options.transform is None else _Transformed(source, options.transform)

@@ -16,7 +16,7 @@ from resumable.errors import ConfigurationError, StateMismatchError, Unsupported
 from resumable.testing.runs import Run, digest, draw_from_generators, rest_of_run, samples_of, seed_generators
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from resumable.loader import Loader
 
@@ -257,8 +257,16 @@ class BackendTests:
             seed_generators()
             draw_from_generators()
             assert rest_of_run(loader, 1) == [(epoch, what) for epoch, what in self.reference()[0] if not epoch]
+        if can.stored is not None:
+            self._check_stored(backend.length, can.stored)
         if can.needs_shard and loader._options.shard is None:  # noqa: SLF001  # the same
             self._check_shard()
+
+    def _check_stored(self, length: int, stored: Callable[[Sequence[int]], Mapping[str, Sequence[Any]]]) -> None:
+        some = range(min(length, 16))
+        first, again = dict(stored(some)), dict(stored(some))
+        assert all(len(values) in {1, len(some)} for values in first.values()), "stored() has an entry for each index"
+        assert digest(first) == digest(again), "stored() returns the same each time"
 
     def _check_ended(self, elements: Iterator[Any], ended: Callable[[], bool]) -> None:
         told = [ended() for _ in elements]

@@ -20,7 +20,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, get_worker_info
 
 import resumable
 from resumable import World
-from resumable.errors import ConfigurationError, PromiseWarning, SampleError, UnsupportedError, WorkerError
+from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError, WorkerError
 from resumable.testing import digest
 
 
@@ -204,7 +204,7 @@ def test_several_ranks_must_be_told_whether_a_stream_is_shared() -> None:
 def test_a_sample_that_fails_is_named_and_the_state_before_it_resumes(workers: int) -> None:
     golden = run_of(wrap(datasets.Augmented(), batch_size=4), 1)
     loader, got = wrap(datasets.Augmented(broken=9), batch_size=4, num_workers=workers), list[str]()
-    with pytest.raises(SampleError, match="sample 9 failed: OSError: torn file\nIt belongs to epoch 0, step 2, rank 0"):
+    with pytest.raises(OSError, match=r"torn file\n.*raised by sample 9(, in worker 0)?\.\n.*epoch 0, step 2, rank 0"):
         got.extend(digest(batch) for batch in loader)
     assert loader.cursor.step == 2
     mended = wrap(datasets.Augmented(), batch_size=4, num_workers=workers)
@@ -226,7 +226,7 @@ def test_a_stream_that_fails_leaves_the_state_before_it(workers: int) -> None:
     golden = run_of(wrap(datasets.StatefulStream(), batch_size=2, num_workers=workers))
     loader = wrap(Failing(), {"identity": "StatefulStream"}, batch_size=2, num_workers=workers)
     steps = 0
-    with pytest.raises(SampleError, match="torn file"):
+    with pytest.raises(OSError, match="torn file"):
         for _ in loader:
             steps += 1
     mended = wrap(datasets.StatefulStream(), batch_size=2, num_workers=workers)

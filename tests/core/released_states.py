@@ -1,7 +1,8 @@
 """Makes the files of states that the tests load for ever: `python tests/core/released_states.py states/format2.json`.
 
 Run once per released format, with the version that writes it; `format2.json` is from before there were
-canaries. Each case has a state and the rest of its run.
+canaries, and `format2_data.json` has those that say something of the data. Each case has a state and the rest of its
+run.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def test_the_sample_that_fails_is_named_in_a_batch_that_is_read_again() -> None:
             raise OSError("torn file")
         return ["python"] if index == 13 else []
 
-    with pytest.raises(resumable.errors.SampleError, match="sample 14 failed"):
+    with pytest.raises(OSError, match="torn file\n.*raised by sample 14"):
         list(resumable.wrap(Source(when), batch_size=4))
 
 

@@ -45,7 +45,7 @@ def adapt(thing: Any, options: Options) -> tuple[FFCVBackend, Options] | None:
     return backend, replace(
         options,
         batch_size=loader.batch_size,
-        sampler=options.sampler or find_order(loader, options.seed, window),
+        sampler=options.sampler or find_order(loader, options.stream_seed, window),
     ).decided(tail="drop" if loader.drop_last else "partial")
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numba
 
 from resumable._fetch.closing import may_wait
+from resumable._fetch.failures import ended_inside, note
 from resumable.backends.ffcv.device import find_device, seeded
 from resumable.backends.ffcv.pages import needs_all_requests, opened, wake_if_readers_died
 from resumable.backends.ffcv.parts import Team
-from resumable.errors import PromiseWarning, SampleError
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
@@ -94,17 +94,17 @@ class EpochRun:
     def _take(self) -> Any:
         made, request = self._wait(), self._in_flight.popleft()
         if isinstance(made, BaseException):
-            raise _failure(request, made) from made
+            _tell(made)
+            raise made
         job, event = made
         try:
             self._device.hand_over(event, tuple(job.results.values()))
             if self._pipeline.has_late_steps:
                 with seeded(request.batch_key):
                     self._pipeline.finish(job, self._memory)
-        except PromiseWarning:  # where warnings are errors
-            raise
         except Exception as error:
-            raise _failure(request, error) from error
+            _tell(error)
+            raise
         return self._pipeline.outputs(job)
 
     def _wait(self) -> Any:
@@ -134,9 +134,13 @@ class EpochRun:
             return job, self._device.made(job.results)
 
 
-def _failure(request: Request, error: BaseException) -> SampleError:
-    return SampleError(
-        f"making a batch failed in FFCV's pipeline: {type(error).__name__}: {error}\n"
-        f"It belongs to epoch {request.epoch}, step {request.step}, rank {request.rank}. The loader's state is that "
-        "before this batch: mend the pipeline or the file, and go on from it."
-    )
+def _tell(error: BaseException) -> None:
+    """Say what raised an error.
+
+    Raises:
+        SampleError: it is a `StopIteration`, which would be taken for the end of the epoch.
+    """
+    if isinstance(error, StopIteration):
+        raise ended_inside("FFCV's pipeline") from error
+    if isinstance(error, Exception):
+        note(error, "FFCV's pipeline")

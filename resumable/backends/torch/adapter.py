@@ -17,6 +17,7 @@ from resumable._registry import find_dataset
 from resumable.backends.torch.asked_order import torchs_order
 from resumable.backends.torch.custom import CustomOrderBackend
 from resumable.backends.torch.indexed import TorchBackend
+from resumable.backends.torch.logical_backend import LogicalStreamBackend
 from resumable.backends.torch.misuse import refuse_misuse, remembered
 from resumable.backends.torch.order import Order, find_order, is_plain_batch_sampler, is_torchs_own
 from resumable.backends.torch.stream import TorchStreamBackend
@@ -46,9 +47,9 @@ def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] 
         if state_methods(loader.dataset) is not None:
             options = replayed(loader.dataset, type(loader.dataset).__qualname__, options)
         options = options.decided()
-        return TorchStreamBackend(loader, options), replace(
-            options, resume=None
-        )  # it replays by itself, in the workers
+        backend = TorchStreamBackend if options.streams is None else LogicalStreamBackend
+        # The workers replay, and know the streams.
+        return backend(loader, options), replace(options, resume=None, streams=None)
     return _adapt_map_style(loader, options)
 
 
@@ -85,7 +86,9 @@ def _check(loader: DataLoader[Any], options: Options) -> None:
 
 def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options]:
     options.refuse(
-        "a DataLoader over a map-style dataset", resume="It goes to any place without reading what is before."
+        "a DataLoader over a map-style dataset",
+        resume="It goes to any place without reading what is before.",
+        streams="Its order does not depend on the number of workers or ranks anyway.",
     )
     length = check_length(
         length_of(loader.dataset, f"the dataset {name_of(loader.dataset, None)}"), "the length of the data"
@@ -96,9 +99,9 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
             "a DataLoader with a batch sampler of its own",
             sampler="The batch sampler says what is in a batch; give batch_size to the DataLoader instead of it.",
         )
-    order = None if sampler is None else find_order(sampler, length, options.seed)
-    dealt = options.order == "torch"
-    if dealt:
+    order = None if sampler is None else find_order(sampler, length, options.stream_seed)
+    in_turn = options.order == "torch"
+    if in_turn:
         order, options = torchs_order(loader, sampler, order, options), replace(options, order=None)
     kept = order is None and options.sampler is None
     remembers = remembered(loader, kept=kept)
@@ -120,7 +123,7 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
         sampler=options.sampler or (order and order.sampler),
         world=world,
     ).decided(tail=tail)
-    can = Capabilities(older_tail=older, own_state=remembers, dealt=dealt)
+    can = Capabilities(older_tail=older, own_state=remembers, in_turn=in_turn)
     return TorchBackend(loader, reader, options, length, can), options
 
 

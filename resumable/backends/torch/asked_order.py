@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DistributedSampler, SequentialSampler
 
+from resumable._seeds import GIVEN
 from resumable.backends.torch.order import Order, distributed, kind_of
 from resumable.backends.torch.sampler import ResumableSampler
 from resumable.backends.torch.torch_order import Chained, Seeded
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["HINTS", "LARGEST", "torchs_order"]
 
 LARGEST = 10**8  # positions of an epoch
-_DEFAULT_SEED = 0
 _LEAVE_OUT = 'Leave out order="torch" for the order of this package.'
 _ITERATORS = (
     "What the DataLoader itself draws of the generator is part of torch's order. Give it generator, num_workers and "
@@ -74,7 +74,7 @@ def _distributed(sampler: Any, options: Options) -> Sequential | Seeded:
     length = len(sampler.dataset)
     if not sampler.shuffle:
         return Sequential(length)
-    _check_seed(sampler.seed, options.seed, "the DistributedSampler")
+    _check_seed(sampler.seed, options, "the DistributedSampler")
     _check_size(length)
     return Seeded(length, sampler.seed)
 
@@ -89,22 +89,22 @@ def _chained(loader: DataLoader[Any], sampler: Any, options: Options) -> Chained
             f'where it has one), or leave out order="torch".'
         )
     seed = generator.initial_seed()
-    _check_seed(seed, options.seed, "the generator")
+    _check_seed(seed, options, "the generator")
     _check_size(len(sampler))
     drawn = not torch.equal(generator.get_state(), torch.Generator().manual_seed(seed).get_state())
     return Chained(loader, sampler, seed, drawn=drawn)
 
 
-def _check_seed(own: int, asked: int, whose: str) -> None:
+def _check_seed(own: int, options: Options, whose: str) -> None:
     """Refuse a seed that was given to `wrap` and is not the one by which torch shuffles.
 
     Raises:
         ConfigurationError: it is another one.
     """
-    if asked not in {_DEFAULT_SEED, own}:
+    if options.origin.seed == GIVEN and options.seed != own:
         raise ConfigurationError(
-            f'order="torch" and seed={asked} were given, but {whose} of the DataLoader has the seed {own}.\n'
-            f"Only one of them can say the order. Leave out seed, or give {whose} the seed {asked}."
+            f'order="torch" and seed={options.seed} were given, but {whose} of the DataLoader has the seed {own}.\n'
+            f"Only one of them can say the order. Leave out seed, or give {whose} the seed {options.seed}."
         )
 
 

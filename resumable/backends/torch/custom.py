@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.draws import too_few
 from resumable._naming import identity_of
-from resumable.backends.torch.indexed import make_engine, shown
+from resumable.backends.torch.indexed import make_engine, shown, stored_by
 from resumable.backends.torch.user_order import Drawn, UserOrder
 from resumable.protocols import Capabilities, Listed, Request
 
@@ -48,6 +48,7 @@ class CustomOrderBackend:
         self._order = UserOrder(loader, options)
         self._options = options
         self._batches: _Batches | None = None
+        self.length = len(loader.dataset)  # type: ignore[arg-type]  # map-style has a length
         self.capabilities = Capabilities(
             hints=_HINTS,
             length=self._order.length,
@@ -57,11 +58,13 @@ class CustomOrderBackend:
             count=_count,
             without_canaries=True,  # an element is a batch of samples, and what is restored is its indices
             shows=shown(loader, "dataset"),
+            stored=stored_by(reader.source, self.length),
             close=self._engine.close,
+            heals=True,
         )
         self.identity = {
             **identity_of(reader.source, options.identity),
-            "samples": len(loader.dataset),  # type: ignore[arg-type]  # map-style has a length
+            "samples": self.length,
             **self._order.identity,
         }
 
@@ -84,7 +87,7 @@ class CustomOrderBackend:
 
     def _begin(self, epoch: int, drawn: Iterator[Drawn], snapshot: Any = None) -> Iterator[Any]:
         rank, ahead = self._options.find_world().rank, deque[Drawn]()
-        reading = self._engine.run(_requests(drawn, ahead, epoch, rank), seed=self._options.seed, epoch=epoch)
+        reading = self._engine.run(_requests(drawn, ahead, epoch, rank), seed=self._options.stream_seed, epoch=epoch)
         self._batches = _Batches(drawn, ahead, reading, snapshot)
         return self._batches
 

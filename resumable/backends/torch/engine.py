@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import get_worker_info
 
+from resumable._fetch.healing import HealingWorkers
 from resumable._fetch.stalls import answer
 from resumable._fetch.workers import Workers
 from resumable._randomness.keyed import derive
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader
 
+    from resumable._options import Options
     from resumable.protocols import Request
 
-__all__ = ["Engine", "WorkerSetup"]
+__all__ = ["Engine", "WorkerSetup", "wants_stacks"]
 
 
 class Engine:
@@ -29,10 +31,12 @@ class Engine:
         loader: the user's.
         dataset: what the workers run: a `RequestDataset` if it is to be asked by requests, else iterable-style.
         setup: runs first in each worker.
+        heals: start workers again where one dies; those of a stream raise `Died` instead.
     """
 
-    def __init__(self, loader: DataLoader[Any], dataset: Any, setup: WorkerSetup) -> None:
-        self._workers = Workers(dataset, partial(_options, loader, setup))
+    def __init__(self, loader: DataLoader[Any], dataset: Any, setup: WorkerSetup, *, heals: bool = False) -> None:
+        kind = HealingWorkers if heals and loader.num_workers else Workers
+        self._workers = kind(dataset, partial(_options, loader, setup))
 
     def run(self, requests: Iterable[Request] | None, *, seed: int, epoch: int) -> Generator[Any]:
         """Yield what the workers return, in order.
@@ -55,13 +59,18 @@ def _options(user: DataLoader[Any], setup: WorkerSetup) -> dict[str, Any]:
     return given | ({"prefetch_factor": user.prefetch_factor, "worker_init_fn": setup} if user.num_workers else {})
 
 
+def wants_stacks(loader: DataLoader[Any], options: Options) -> bool:
+    """Return whether workers may be asked for their stacks: by `stall_after`, or where one that hangs is ended."""
+    return options.stall_after is not None or (options.on_worker_death == "restart" and loader.timeout > 0)
+
+
 class WorkerSetup:
     """Shows each worker the dataset and the worker number that the user's code expects, then runs `worker_init_fn`.
 
     Args:
         function: the user's `worker_init_fn`, or None.
         rotation: number that the first worker goes by; the others follow in turn.
-        stacks: let the workers write their stacks when they are asked for (`stall_after`).
+        stacks: let the workers write their stacks when they are asked for.
     """
 
     def __init__(self, function: Callable[[int], None] | None, rotation: int = 0, *, stacks: bool = False) -> None:

@@ -6,10 +6,11 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from resumable._data import Columns
 from resumable._fetch.workers import RequestDataset
 from resumable._naming import identity_of
 from resumable.backends.torch.asked_order import HINTS
-from resumable.backends.torch.engine import Engine, WorkerSetup
+from resumable.backends.torch.engine import Engine, WorkerSetup, wants_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,12 +21,17 @@ if TYPE_CHECKING:
     from resumable._options import Options
     from resumable.protocols import Capabilities, Request
 
-__all__ = ["TorchBackend", "make_engine", "shown"]
+__all__ = ["TorchBackend", "make_engine", "shown", "stored_by"]
 
 
 def shown(loader: DataLoader[Any], *also: str) -> dict[str, Any]:
     """Return what a Loader shows of a `DataLoader`."""
     return {name: getattr(loader, name) for name in ("batch_size", "num_workers", "collate_fn", *also)}
+
+
+def stored_by(dataset: Any, length: int) -> Columns | None:
+    """Return what tells what a map-style dataset stores; None where the dataset's identity says it all."""
+    return None if hasattr(dataset, "resumable_identity") else Columns(dataset, length)
 
 
 class TorchBackend:
@@ -45,12 +51,19 @@ class TorchBackend:
         self, loader: DataLoader[Any], reader: Reader, options: Options, length: int, capabilities: Capabilities
     ) -> None:
         self._engine = make_engine(loader, reader, options)
-        self._reader, self._seed = reader, options.seed
+        self._reader, self._seed = reader, options.stream_seed
         self._here = loader.num_workers == 0 and not loader.pin_memory
         self.length = length
         self.identity = identity_of(reader.source, options.identity)
         hints = {**HINTS, **getattr(reader.source, "resumable_hints", {})}
-        self.capabilities = replace(capabilities, hints=hints, shows=shown(loader, "dataset"), close=self._engine.close)
+        self.capabilities = replace(
+            capabilities,
+            hints=hints,
+            shows=shown(loader, "dataset"),
+            stored=stored_by(reader.source, length),
+            close=self._engine.close,
+            heals=True,
+        )
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request; without workers, past the `DataLoader` and what it costs."""
@@ -66,4 +79,5 @@ class TorchBackend:
 def make_engine(loader: DataLoader[Any], reader: Reader, options: Options) -> Engine:
     """Return what reads requests with the workers of a `DataLoader`, or in this process where it has none."""
     dataset = RequestDataset(reader, in_worker=loader.num_workers > 0)
-    return Engine(loader, dataset, WorkerSetup(loader.worker_init_fn, stacks=options.stall_after is not None))
+    setup = WorkerSetup(loader.worker_init_fn, stacks=wants_stacks(loader, options))
+    return Engine(loader, dataset, setup, heals=options.on_worker_death == "restart")

@@ -14,9 +14,11 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from resumable._fetch.deaths import Healing
 from resumable._fetch.own_state import needs_arguments, state_methods
 from resumable._naming import name_of
-from resumable.backends.torch.engine import Engine, WorkerSetup
+from resumable.backends.torch.engine import Engine, WorkerSetup, wants_stacks
+from resumable.backends.torch.healing_stream import healed
 from resumable.backends.torch.indexed import shown
 from resumable.backends.torch.misuse import length_or_none
 from resumable.backends.torch.worker_states import StreamPlan, WorkerState, lenient
@@ -25,18 +27,25 @@ from resumable.errors import StateMismatchWarning, UnsupportedError
 from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from torch.utils.data import DataLoader
 
     from resumable._options import Options
     from resumable.backends.torch.worker_stream import Item
 
-__all__ = ["TorchStreamBackend"]
+__all__ = ["Batches", "TorchStreamBackend"]
 
-_HINTS = dict.fromkeys(
-    ("batch", "drop_last", "workers"), "Make the DataLoader with the options that the run was started with."
-)
+_SAME = "Make the DataLoader with the options that the run was started with."
+_HINTS = {
+    "batch": _SAME,
+    "drop_last": _SAME,
+    "workers": f"{_SAME} To change the number of workers, read a fixed number of streams: wrap(..., streams=N). If the "
+    "dataset has no state_dict(), the number of workers in the checkpoint is such an N, otherwise begin a new run with "
+    "one. If the checkpoint says None, it was saved with streams=.",
+    "streams": "Give wrap(..., streams=N) the number that the run was started with; without a state_dict() of the "
+    "dataset, that of its workers will do.",
+}
 
 
 class TorchStreamBackend:
@@ -57,9 +66,11 @@ class TorchStreamBackend:
         self._stateful = methods is not None and options.resume != "replay"
         if self._stateful and methods is not None and needs_arguments(methods[0]):
             raise _no_loader_of_its_own(type(loader.dataset).__qualname__)
-        self._batches: _Batches | None = None
+        self._batches: Batches | None = None
         self._rotated = False
         self._engine: Engine | None = None
+        heals = options.on_worker_death == "restart" and loader.num_workers > 0
+        self._healing = Healing(self._workers, fixed=True) if heals else None
         self.identity = {
             "source": name_of(loader.dataset, options.identity),
             "batch": loader.batch_size or 0,
@@ -75,6 +86,7 @@ class TorchStreamBackend:
             length=length_or_none(self._loader),
             keyed=True,
             needs_shard=True,
+            goes_on=self._stateful and not self._loader.num_workers,
             places=_own_places,
             count=_count,
             replayed=partial(_replayed, every=self._options.resume == "replay"),
@@ -82,6 +94,7 @@ class TorchStreamBackend:
             lenient=lenient,
             shows=shown(self._loader),
             close=self._close,
+            heals=True,
         )
 
     def open(self, epoch: int) -> Iterator[Any]:
@@ -117,12 +130,16 @@ class TorchStreamBackend:
         return self._begin(StreamPlan(epoch, snapshot["next"], states), reuse=False)
 
     def _begin(self, plan: StreamPlan, *, reuse: bool) -> Iterator[Any]:
+        healing = self._healing
+        running = self._run(plan, reuse) if healing is None else healed(plan, self._run, healing, reuse=reuse)
+        self._batches = Batches(running, plan, looks=self._workers if self._options.canary else 0)
+        return self._batches
+
+    def _run(self, plan: StreamPlan, reuse: bool) -> Generator[Item]:  # whether workers that live on do
         if not reuse or self._engine is None:
             self._engine = self._make_engine(plan)
         self._rotated = plan.turn != 0
-        running = self._engine.run(None, seed=self._options.seed, epoch=plan.epoch)
-        self._batches = _Batches(running, plan, looks=self._options.canary)
-        return self._batches
+        return self._engine.run(None, seed=self._options.stream_seed, epoch=plan.epoch)
 
     def _close(self) -> None:
         """End the workers that live on; what they know of their place, the states say."""
@@ -133,25 +150,28 @@ class TorchStreamBackend:
     def _make_engine(self, plan: StreamPlan) -> Engine:
         rank = (self._options.find_world().rank,) if self._options.shard is False else ()
         stream = WorkerStream(self._loader, plan, self._options, rank)
-        stacks = self._options.stall_after is not None
-        return Engine(self._loader, stream, WorkerSetup(self._loader.worker_init_fn, plan.turn, stacks=stacks))
+        stacks = wants_stacks(self._loader, self._options)
+        setup = WorkerSetup(self._loader.worker_init_fn, plan.turn, stacks=stacks)
+        return Engine(self._loader, stream, setup, heals=self._healing is not None)
 
 
-class _Batches:
+class Batches:
     """Batches of an epoch; keeps the books on which worker made which.
 
     Args:
         running: gives the workers' items in their order.
         plan: where the epoch was begun.
-        looks: a snapshot has the canary of the sample that each worker gives next; their items are read ahead for it.
+        looks: how many workers there are, where a snapshot has the canary of the sample that each of them gives next;
+            their items are read ahead for it.
     """
 
-    def __init__(self, running: Iterator[Item], plan: StreamPlan, *, looks: bool) -> None:
+    def __init__(self, running: Iterator[Item], plan: StreamPlan, *, looks: int) -> None:
         self._running, self._looks = running, looks
         self._ahead: deque[Item | Exception] = deque()
         self._states = list(plan.states)
         self._turn = plan.turn
         self._epoch = plan.epoch
+        self.last = -1  # whose batch was given last
         self.ended = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -169,6 +189,7 @@ class _Batches:
             if item.told is not None:
                 warnings.warn(item.told, StateMismatchWarning, stacklevel=2)
             if item.batch:
+                self.last = item.worker
                 return item.batch[0]
 
     def _next(self) -> Item:
@@ -177,16 +198,28 @@ class _Batches:
             raise item
         return item
 
+    def has_more(self) -> bool:
+        """Return whether there is another batch, by reading it ahead; an error comes up where it belongs."""
+        while not any(isinstance(item, Exception) or item.batch for item in self._ahead):
+            if not self._read_ahead():
+                break
+        return any(isinstance(item, Exception) or item.batch for item in self._ahead)
+
     def _look(self) -> None:
-        """Read an item of each worker ahead; an error belongs where it comes up."""
-        while len(self._ahead) < len(self._states):
-            try:
-                self._ahead.append(next(self._running))
-            except StopIteration:
-                return
-            except Exception as error:  # noqa: BLE001  # of whatever type
-                self._ahead.append(error)
-                return
+        """Read an item of each worker ahead."""
+        while len(self._ahead) < self._looks and self._read_ahead():
+            pass
+
+    def _read_ahead(self) -> bool:
+        """Read an item ahead; an error belongs where it comes up. Return whether more may follow."""
+        try:
+            self._ahead.append(next(self._running))
+        except StopIteration:
+            return False
+        except Exception as error:  # noqa: BLE001  # of whatever type
+            self._ahead.append(error)
+            return False
+        return True
 
     def ended_before(self, epoch: int) -> bool:
         """Return whether these were all the batches of the epoch just before."""
@@ -254,7 +287,8 @@ def _own_places(snapshot: Any) -> Any:
 
 def _own_place(values: dict[str, Any]) -> list[Any]:
     state = WorkerState.from_dict(values)
-    return [state.batches, state.ended, *([values["canary"]] if "canary" in values else [])]
+    elsewhere = ["elsewhere"] if state.elsewhere else []
+    return [state.batches, state.ended, *([values["canary"]] if "canary" in values else []), *elsewhere]
 
 
 def _replayed(snapshot: Any, *, every: bool) -> int:

@@ -68,7 +68,7 @@ class UserOrder:
     """
 
     def __init__(self, loader: DataLoader[Any], options: Options) -> None:
-        self._loader, self._seed, self._seeds = loader, options.seed, options.randomness != "off"
+        self._loader, self._seed, self._seeds = loader, options.stream_seed, options.randomness != "off"
         self._batch_size, self._drop_last = loader.batch_size, loader.drop_last
         batches: Any = loader.batch_sampler
         self._own_batches = batches is not None and not is_plain_batch_sampler(batches)

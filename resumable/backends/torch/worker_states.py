@@ -7,7 +7,7 @@ from typing import Any
 
 __all__ = ["StreamPlan", "WorkerState", "lenient"]
 
-_LENIENT = "lenient"
+_LENIENT, _ELSEWHERE = "lenient", "elsewhere"
 _MOST_BATCHES = 1 << 40  # of an epoch, as no run has
 
 
@@ -22,6 +22,7 @@ class WorkerState:
         iterator: the state of the dataset's iterator after them, where that has one of its own.
         canary: digest of the sample that comes next, where there is a state; else of the last one that was delivered.
         strict: refuse another sample than that, instead of a warning.
+        elsewhere: another rank read it, so that no more is known than how many batches it gave.
     """
 
     batches: int = 0
@@ -30,6 +31,7 @@ class WorkerState:
     iterator: Any = None
     canary: str | None = None
     strict: bool = True
+    elsewhere: bool = False
 
     @property
     def has_own(self) -> bool:
@@ -43,6 +45,7 @@ class WorkerState:
             "batches": self.batches,
             "ended": self.ended,
             **{name: value for name, value in later.items() if value is not None},
+            **({_ELSEWHERE: True} if self.elsewhere else {}),
         }
 
     @classmethod
@@ -59,7 +62,8 @@ class WorkerState:
             raise ValueError(f"batches of a worker must be an integer of 0 to {_MOST_BATCHES}, but it is {batches!r}")
         if type(ended) is not bool or not isinstance(later["canary"], str | None):
             raise ValueError(f"ended and canary of a worker are no bool and no string: {ended!r}, {later['canary']!r}")
-        return cls(batches, ended, **later, strict=not values.get(_LENIENT, False))
+        elsewhere = values.get(_ELSEWHERE, False) is True
+        return cls(batches, ended, **later, strict=not values.get(_LENIENT, False), elsewhere=elsewhere)
 
 
 def lenient(snapshot: Any) -> Any:

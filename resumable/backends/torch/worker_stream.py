@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch.utils.data import IterableDataset, get_worker_info
 
 from resumable._fetch.canaries import differs_ahead, gone_elsewhere, read_otherwise, skip_and_compare
+from resumable._fetch.failures import note, sending
 from resumable._fetch.keyed_draws import KeyedDraws
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import no_end
@@ -17,7 +18,7 @@ from resumable._randomness.keys import SampleKeys, isolated, reseed
 from resumable._state import Canary
 from resumable.backends.torch.epochs import EpochTeller, keep_own_epochs
 from resumable.backends.torch.worker_states import WorkerState
-from resumable.errors import SampleError, StateMismatchError
+from resumable.errors import StateMismatchError
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from resumable._options import Options
     from resumable.backends.torch.worker_states import StreamPlan
 
-__all__ = ["Item", "WorkerStream", "state_of"]
+__all__ = ["Item", "WorkerEpoch", "WorkerStream", "state_of"]
 
 _STREAM = 2
 
@@ -62,14 +63,16 @@ class WorkerStream(IterableDataset[Any]):
         stream: integers that set this rank's keys apart, where ranks have streams of their own.
     """
 
+    called = "worker"
+
     def __init__(self, loader: DataLoader[Any], plan: StreamPlan, options: Options, stream: tuple[int, ...]) -> None:
         self.user_dataset: Any = loader.dataset
         self._batch_size, self._drop_last, self._collate = loader.batch_size, loader.drop_last, loader.collate_fn
-        self._plan, self._seed, self._stream = plan, options.seed, stream
+        self._plan, self._seed, self._stream = plan, options.stream_seed, stream
         self.randomness = options.randomness or "sample"
         self.replays, self.compares = options.resume == "replay", options.canary
         self._teller = EpochTeller(loader)
-        self._passes = 0
+        self._passes, self.in_worker = 0, False  # whether the global generators of this process may be changed
         self._border = WorkerState()  # where the next epoch begins, if not where the dataset stands by itself
 
     def __iter__(self) -> Iterator[Item]:
@@ -79,15 +82,16 @@ class WorkerStream(IterableDataset[Any]):
         state = self._plan.states[worker] if self._passes == 0 else self._border
         if info is not None and self._passes == 0:
             keep_own_epochs()
-        self._passes, self._border = self._passes + 1, WorkerState()
+        self._passes, self._border, self.in_worker = self._passes + 1, WorkerState(), info is not None
         if state.ended:
             self._border = WorkerState(state=state.state)
             return iter(())
-        return _WorkerEpoch(self, worker, epoch, state, in_worker=info is not None).run()
+        running = WorkerEpoch(self, self.user_dataset, worker, epoch, state).run()
+        return running if info is None else sending(running)
 
-    def tell_epoch(self, epoch: int) -> None:
+    def tell_epoch(self, dataset: Any, epoch: int) -> None:
         """Tell the dataset the epoch, if it wants to be told."""
-        self._teller.tell(self.user_dataset, epoch)
+        self._teller.tell(dataset, epoch)
 
     def size(self) -> int:
         """Samples of a full batch."""
@@ -104,22 +108,31 @@ class WorkerStream(IterableDataset[Any]):
         return SampleKeys(self._seed, epoch, _STREAM, worker, *self._stream)
 
 
-class _WorkerEpoch:
-    """One worker's way through one epoch."""
+class WorkerEpoch:
+    """One worker's way through one epoch.
 
-    def __init__(self, stream: WorkerStream, worker: int, epoch: int, state: WorkerState, *, in_worker: bool) -> None:
+    Args:
+        stream: knows how batches are made, and the keys.
+        dataset: what is iterated over.
+        worker: number that sets its keys apart.
+        epoch: the epoch.
+        state: where it begins.
+    """
+
+    def __init__(self, stream: WorkerStream, dataset: Any, worker: int, epoch: int, state: WorkerState) -> None:
         self._stream, self._worker, self._epoch, self._state = stream, worker, epoch, state
-        self._dataset = stream.user_dataset
+        self._dataset = dataset
         self._iterator: Any = None
         self._keys, mode = stream.keys(epoch, worker), stream.randomness
         unit = None if worker else "sample"  # one progress bar is enough
         self._draws = KeyedDraws(self._keys, mode, size=stream.size(), unit=unit)
-        self._isolates = not in_worker and mode != "off"
+        self._isolates = not stream.in_worker and mode != "off"
         self._position = state.batches * stream.size()
         self._canary = Canary.known(state.canary) if state.canary is not None and stream.compares else None
         self._told: str | None = None
 
     def run(self) -> Iterator[Item]:
+        """Yield its items."""
         batches, begun, ended = self._state.batches, False, False
         while not ended:
             point("worker.read")
@@ -154,7 +167,7 @@ class _WorkerEpoch:
     def _replay(self) -> None:
         canary = None if self._state.has_own else self._canary
         found, differs = skip_and_compare(self._draws, 0, self._position, canary)
-        if found < self._position:
+        if found < self._position and not self._may_have_ended(found):
             raise self._too_few(found)
         if differs is not None and canary is not None:
             self._tell(read_otherwise(self._name(), differs, canary, self._position - 1))
@@ -162,6 +175,10 @@ class _WorkerEpoch:
             differs = differs_ahead(self._draws, self._position, self._canary)
             if differs is not None:
                 self._tell(read_otherwise(self._name(), differs, self._canary, self._position))
+
+    def _may_have_ended(self, found: int) -> bool:
+        """Return whether the last batch of a stream of another rank may have been a smaller one."""
+        return self._state.elsewhere and self._position - found < self._stream.size()
 
     def _restore(self) -> None:
         """Give the dataset its state back before it is iterated, or after, whichever goes on where it was."""
@@ -232,13 +249,14 @@ class _WorkerEpoch:
         return state_of(self._dataset), state_of(self._iterator) if apart else None
 
     def _tell_epoch(self) -> None:
-        self._stream.tell_epoch(self._epoch)
+        self._stream.tell_epoch(self._dataset, self._epoch)
 
     def _draw(self) -> list[Any]:
         try:
             return self._draws.take(self._position, self._stream.size())
         except Exception as error:
-            raise self._failure(error) from error
+            note(error, f"sample {self._draws.position} of its stream")
+            raise
 
     def _canaries(self, drawn: list[Any], *, ahead: bool) -> tuple[str | None, str | None]:
         """Return the digests of the first and of the last sample, as far as they are needed."""
@@ -259,7 +277,7 @@ class _WorkerEpoch:
         return isolated() if self._isolates else nullcontext()
 
     def _name(self) -> str:
-        return f"{type(self._dataset).__qualname__} in worker {self._worker}"
+        return f"{type(self._dataset).__qualname__} in {self._stream.called} {self._worker}"
 
     def _tell(self, message: str) -> None:
         if self._state.strict:
@@ -268,16 +286,10 @@ class _WorkerEpoch:
 
     def _too_few(self, drawn: int) -> StateMismatchError:
         return StateMismatchError(
-            f"worker {self._worker} gave fewer samples than the run that saved the state had read of it.\n"
+            f"{self._stream.called} {self._worker} gave fewer samples than the run that saved the state had read "
+            "of it.\n"
             f"  in the checkpoint: {self._position}\n  in this run:       {drawn}\n"
             "The data changed. Give the data that the run was started with, or start a new run."
-        )
-
-    def _failure(self, error: Exception) -> SampleError:
-        return SampleError(
-            f"reading sample {self._draws.position} of worker {self._worker} failed: {type(error).__name__}: {error}\n"
-            f"It belongs to epoch {self._epoch}, step {self._position // self._stream.size()} of that worker. The "
-            "loader's state is that before this batch: mend the sample and go on from it."
         )
 
 

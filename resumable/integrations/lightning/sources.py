@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from torch.utils import _pytree as pytree
 
-import resumable
+from resumable._options import Options
+from resumable._wrap import make_loader as make_named
 from resumable.errors import UnsupportedError
 from resumable.integrations.lightning.streams import TrainStream
 from resumable.loader import Loader
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = ["make_loader", "replace_loaders"]
+
+THE_ONLY = "(the only one)"
 
 
 def replace_loaders(tree: Any, replace: Callable[[Any, str], Any]) -> Any:
@@ -43,7 +45,7 @@ def replace_loaders(tree: Any, replace: Callable[[Any, str], Any]) -> Any:
 
 def _flatten(tree: Any) -> tuple[list[Any], list[str]]:
     pairs, _ = pytree.tree_flatten_with_path(tree, is_leaf=_is_data)
-    return [leaf for _, leaf in pairs], [pytree.keystr(path) or "(the only one)" for path, _ in pairs]
+    return [leaf for _, leaf in pairs], [pytree.keystr(path) or THE_ONLY for path, _ in pairs]
 
 
 def _is_combined(tree: Any) -> bool:
@@ -92,14 +94,14 @@ def make_loader(source: Any, name: str, wrap: bool | Mapping[str, Any], *, world
             f"{type(source).__qualname__}.\nA resumed run would begin its data again, in the middle of an epoch. Give "
             "the Trainer resumable.wrap(loader), or use ResumableCallback(wrap=True)."
         )
-    options = {"seed": int(os.environ.get("PL_GLOBAL_SEED") or 0), **(wrap if wrap is not True else {})}
+    options = dict(wrap) if wrap is not True else {}
     if _has_plain_order(source):
         if world_size > 1 and not source.drop_last:
             options.setdefault("tail", "pad")  # equal shares, as by the DistributedSampler that Lightning injects
         if overfit:
             source = _without_shuffling(source)
     try:
-        return resumable.wrap(source, **options)
+        return make_named(source, Options.of(options), suggested="train" if name == THE_ONLY else f"train{name}")
     except Exception as error:
         error.add_note(f"It is the train loader {name} of the Trainer, which ResumableCallback(wrap=...) wraps.")
         raise

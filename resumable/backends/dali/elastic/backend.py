@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from resumable._data import Columns
 from resumable._fetch.reader import Reader
 from resumable._fetch.workers import describe_death, is_death
 from resumable.backends.dali.elastic.engine import Engine
@@ -61,6 +62,8 @@ class DaliBackend:
         self._workers: SampleWorkers | None = None
         self.length = source.samples.length
         self.identity = {**source.samples.identity, **({"source": options.identity} if options.identity else {})}
+        samples = source.samples
+        self.stored = None if isinstance(samples, Files) else Columns(samples.source, self.length)
         self._idle = [self._engine(self._batch_size)]
         self._idle[0].check()
 

@@ -38,8 +38,7 @@ def find_bad_sample(source: Source, requests: Sequence[Request], error: RuntimeE
             if not _works(source, keys[place : place + 1], int(index), files=files):
                 return SampleError(
                     f"DALI failed on {source.samples.name(int(index))} (sample {index}): {told}\n"
-                    f"It belongs to epoch {request.epoch}, step {request.step}, rank {request.rank}. "
-                    "The loader's state is that before this batch: mend the file and go on from it."
+                    "No batch can be made with it. Mend the file, or leave it out."
                 )
     steps = ", ".join(f"{request.epoch}:{request.step}" for request in requests)
     return DataError(f"DALI failed on a batch of the steps {steps}, but on none of its samples alone: {told}")

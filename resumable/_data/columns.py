@@ -1,0 +1,212 @@
+"""Finds what a dataset stores per sample, without calling its code: names of files, texts, arrays.
+
+A *column* is what is stored under one name, one value for each sample that is asked for. Lists, arrays, tensors, data
+frames and torch's own datasets are read by what they are; of any other object, the attributes that have an entry for
+each of its samples are looked at.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from resumable._data.leaves import Part, leaves_of, names_a_file
+from resumable._data.sketches import tells_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["SAID", "Columns"]
+
+Column = tuple[str, list[Any]]
+
+SAID = "fingerprint()"  # what a source itself says, which may take it long
+_DEEPEST = 4  # datasets inside of datasets
+_ATTRIBUTES = 64
+_MOST = 4  # columns
+_EXACTLY = {list, tuple, range}  # not what a user derived from these, which may compute its elements
+
+
+class Columns:
+    """What a source stores of its samples.
+
+    Args:
+        source: a sequence or map-style dataset.
+        length: number of its samples.
+    """
+
+    def __init__(self, source: Any, length: int) -> None:
+        self._source, self._length = source, length
+
+    def __call__(self, indices: Sequence[int]) -> dict[str, list[Any]]:
+        """Return the columns by name, with values in the order of the indices; the one that tells most comes first."""
+        try:
+            found = list(_columns(self._source, self._length, list(indices), 0))
+            best = sorted(found, key=lambda column: _rank(column[1]))[:_MOST]
+            return {name: values[:1] if name == SAID else values for name, values in best}
+        except Exception:  # noqa: BLE001  # what is stored are a user's objects, and they may raise whatever they like
+            return {}
+
+    def again(self, name: str, indices: Sequence[int]) -> list[Any] | None:
+        """Return one of the columns, as far as it is there now."""
+        try:
+            columns = _columns(self._source, self._length, list(indices), 0)
+            return next((values for one, values in columns if one == name), None)
+        except Exception:  # noqa: BLE001  # likewise
+            return None
+
+
+def _columns(source: Any, length: int, indices: list[int], deep: int) -> Iterator[Column]:
+    said = _fingerprint(source)
+    if said is not None:
+        yield SAID, [said] * len(indices)
+    else:
+        yield from _entries(source, length, indices, deep)
+
+
+def _entries(source: Any, length: int, indices: list[int], deep: int) -> Iterator[Column]:
+    if (rows := _rows(source, length, indices)) is not None:
+        yield "elements", rows
+    elif deep < _DEEPEST:
+        inside = _of_torch(source, length, indices, deep)
+        yield from _of_attributes(source, length, indices, deep) if inside is None else inside
+
+
+def _fingerprint(source: Any) -> str | None:
+    """Return what a dataset's own method `fingerprint` says; None where it has none that is meant for this."""
+    method = getattr(type(source), "fingerprint", None)
+    if not callable(method):
+        return None
+    try:
+        said = method(source)
+    except Exception:  # noqa: BLE001  # it is meant for something else, and needs arguments
+        return None
+    return said if isinstance(said, str) else None
+
+
+def _rows(source: Any, length: int, indices: list[int]) -> list[Any] | None:
+    """Return the entries of a thing that stores one for each sample; None for any other."""
+    kind = type(source)
+    torch = sys.modules.get("torch")
+    if kind in _EXACTLY or kind in {np.ndarray, np.memmap} or (torch is not None and kind is torch.Tensor):
+        if kind not in _EXACTLY and not source.shape:
+            return None
+        return [source[index] for index in indices] if len(source) == length else None
+    if kind.__module__.partition(".")[0] == "pandas" and hasattr(source, "iloc"):
+        return _frame(source.iloc[indices]) if len(source) == length else None
+    if kind.__module__ == "datasets.arrow_dataset" and kind.__qualname__ == "Dataset":
+        return source.with_format("arrow")[indices].to_pylist() if len(source) == length else None
+    return None
+
+
+def _frame(rows: Any) -> list[Any]:
+    return list(rows.itertuples(index=False, name=None)) if hasattr(rows, "itertuples") else rows.tolist()
+
+
+def _of_torch(source: Any, length: int, indices: list[int], deep: int) -> list[Column] | None:
+    """Return the columns of one of torch's own datasets, by those inside of it; None where it is another one."""
+    own: Any = sys.modules.get("torch.utils.data")
+    if own is None or not isinstance(source, (own.TensorDataset, own.Subset, own.ConcatDataset, _stacked(own))):
+        return None
+    if len(source) != length:
+        return []
+    if isinstance(source, own.TensorDataset):
+        return [("tensors", [tuple(one[index] for one in source.tensors) for index in indices])]
+    if isinstance(source, own.Subset):
+        return _chosen(source, indices, deep)
+    if isinstance(source, own.ConcatDataset):
+        return _concatenated(source, indices, deep)
+    datasets: Any = source.datasets
+    parts = datasets.items() if isinstance(datasets, dict) else enumerate(datasets)
+    inside = ((key, _columns(part, len(part), indices, deep + 1)) for key, part in parts)
+    return [(f"{key}.{name}", values) for key, columns in inside for name, values in columns]
+
+
+def _chosen(source: Any, indices: list[int], deep: int) -> list[Column]:
+    inner = [int(source.indices[index]) for index in indices]
+    columns = list(_columns(source.dataset, len(source.dataset), inner, deep + 1))
+    if any(SAID in name for name, _ in columns):  # it says nothing of which samples these are
+        return [(f"indices {name}", list(zip(inner, values, strict=True))) for name, values in columns]
+    return [*columns, ("indices", list(inner))]
+
+
+def _stacked(own: Any) -> Any:
+    return getattr(own, "StackDataset", ())  # torch has it from 2.1 on
+
+
+def _concatenated(source: Any, indices: list[int], deep: int) -> list[Column]:
+    ends, parts = source.cumulative_sizes, [bisect_right(source.cumulative_sizes, index) for index in indices]
+    values, names = dict[int, Any](), list[str]()
+    for number, dataset in enumerate(source.datasets):
+        begin = ends[number - 1] if number else 0
+        some = [index for index, part in zip(indices, parts, strict=True) if part == number]
+        if not some:
+            continue
+        inner = list(_columns(dataset, ends[number] - begin, [index - begin for index in some], deep + 1))
+        if not inner:
+            return []
+        name, column = min(inner, key=lambda one: _rank(one[1]))
+        names.append(name)
+        values |= {index: Part(number, value) for index, value in zip(some, column, strict=True)}
+    name = ", ".join(dict.fromkeys(names))
+    return [(f"parts {name}" if name == SAID else name, [values[index] for index in indices])]
+
+
+def _of_attributes(source: Any, length: int, indices: list[int], deep: int) -> Iterator[Column]:
+    """Yield the attributes with an entry per sample that differ from sample to sample, and are no mere numbering."""
+    kept = source if isinstance(source, dict) else getattr(source, "__dict__", {})
+    for name, value in list(kept.items())[:_ATTRIBUTES]:
+        if not isinstance(name, str):
+            continue
+        try:
+            yield from list(_of_attribute(name, value, length, indices, deep))
+        except Exception:  # noqa: BLE001, S112  # a user's object, which may raise whatever it likes; another one is asked
+            continue
+
+
+def _of_attribute(name: str, value: Any, length: int, indices: list[int], deep: int) -> Iterator[Column]:
+    rows = _rows(value, length, indices)
+    if rows is not None:
+        if _tells(rows, indices):
+            yield name, rows
+    elif type(value) is dict or _is_indexed(value):
+        for inner, values in _entries(value, length, indices, deep + 1):
+            yield f"{name}.{inner}", values
+
+
+def _is_indexed(value: Any) -> bool:
+    kind = type(value)
+    return hasattr(kind, "__getitem__") and hasattr(kind, "__len__") and hasattr(value, "__dict__")
+
+
+def _tells(values: list[Any], indices: list[int]) -> bool:
+    return not _numbers(values, indices) and tells_apart(values)
+
+
+def _numbers(values: list[Any], indices: list[int]) -> bool:
+    """Return whether the values are the indices themselves, from some number on."""
+    try:
+        begin = _number(values[0]) - indices[0]
+        return all(_number(value) - index == begin for value, index in zip(values, indices, strict=True))
+    except (TypeError, ValueError, RuntimeError):
+        return False
+
+
+def _number(value: Any) -> float:
+    if getattr(value, "ndim", None) == 0:  # an array's or a tensor's
+        value = (value.detach() if hasattr(value, "detach") else value).item()
+    if not isinstance(value, (int, float, str)):
+        raise TypeError
+    return float(value)
+
+
+def _rank(values: list[Any]) -> int:
+    """Return 0 for what names files, 1 for texts, 2 for anything else."""
+    leaves = [leaf for one in leaves_of(values) for _, leaf in one]
+    if any(map(names_a_file, leaves)):
+        return 0
+    return 1 if any(isinstance(leaf, (str, PurePath)) for leaf in leaves) else 2

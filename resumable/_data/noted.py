@@ -1,0 +1,161 @@
+"""What a loader noted of its data, and the comparison with what a state says.
+
+Data may change while a run goes on and be right: pseudo-labels, a curriculum, elements that the loop changes in place.
+So they are noted at two moments, when the source is wrapped and when a stream was last opened, and compared at two,
+when the source is wrapped and when the state is loaded. Data are others only where no moment of the one run has what
+a moment of the other has.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import PosixPath, WindowsPath
+from typing import TYPE_CHECKING, Any
+
+from resumable._data.columns import SAID
+from resumable._data.leaves import spread
+from resumable._data.sketches import Sketch, is_sketch, sketches_of
+from resumable._randomness.keyed import derive, scale
+from resumable._state import shorten
+from resumable.errors import StateMismatchError, StateMismatchWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["Noted"]
+
+_SAMPLES = 16
+_FIXED = {bool, int, float, str, bytes, type(None), PosixPath, WindowsPath}
+
+
+class Noted:
+    """What a loader knows of its data.
+
+    Args:
+        stored: returns what is stored of some samples, by the name of a column; None where that is unknown.
+        length: number of samples.
+    """
+
+    def __init__(self, stored: Callable[[Sequence[int]], Mapping[str, Sequence[Any]]] | None, length: int) -> None:
+        self._stored = stored
+        self._indices = _keyed(length)
+        columns = self._look()
+        self._wrapped = {name: found for name, values in columns.items() if (found := _sketched(values))}
+        self._name = next(iter(self._wrapped), None)
+        self._values = None if self._name is None else _fixed(columns[self._name], self._wrapped[self._name])
+        self._text = "" if self._name is None else _text(self._wrapped[self._name])
+        self._opened: str | None = None  # what is another one than when the source was wrapped
+
+    def opened(self) -> None:
+        """Note what the data are like now, where a stream is opened."""
+        if self._name is None or SAID in self._name:
+            return
+        values = self._again(self._name)
+        if self._values is not None and values == self._values:
+            self._opened = None
+            return
+        text = _text(_sketched(values))
+        self._opened = None if text == self._text else text
+
+    def as_dict(self) -> dict[str, Any] | None:
+        """Return what a state says of the data: plain values, or None."""
+        if self._name is None:
+            return None
+        return {"of": self._name, "samples": [self._text, self._opened] if self._opened else [self._text]}
+
+    def check(self, stored: Any, *, strict: bool) -> None:
+        """Compare the data with what a state says.
+
+        Args:
+            stored: the state's `fingerprint`.
+            strict: refuse other data; else warn.
+
+        Raises:
+            StateMismatchError: they are others.
+        """
+        moments = _parsed(stored, len(self._indices))
+        if not moments or _fits(self._wrapped.get(stored["of"]), moments):
+            return
+        values = self._look().get(stored["of"], ())
+        now = _sketched(values)
+        if _fits(now, moments):
+            return
+        message = self._describe(stored["of"], values, now, moments[0])
+        if strict:
+            raise StateMismatchError(message)
+        warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=3)
+
+    def _look(self) -> Mapping[str, Sequence[Any]]:
+        return {} if self._stored is None else self._stored(self._indices)
+
+    def _again(self, name: str) -> Sequence[Any]:
+        again = getattr(self._stored, "again", None)
+        values = self._look().get(name) if again is None else again(name, self._indices)
+        return () if values is None else values
+
+    def _describe(self, name: str, values: Sequence[Any], now: list[Sketch], before: list[str]) -> str:
+        differing = _differing(now, before)
+        number = differing[0]
+        which = "the data" if name == SAID else f"sample {self._indices[number]}"
+        what = SAID if name == SAID else f"{which} ({name})"
+        many = "." if name == SAID else f"; {len(differing)} of {len(now)} that were compared differ."
+        return (
+            f"the data have another {what} than the checkpoint's{many}\n"
+            f"  in the checkpoint: {which} with the digest {before[number]}\n"
+            f"  in this run:       {which} with the digest {now[number].text}: {shorten(values[number])}\n"
+            "Some samples would be read twice, and others never. Give the data that the run was started with, in the "
+            "same order (sort what lists files), or start a new run. If they change for a reason of their own, give "
+            "wrap(..., canary=False). Or load_state_dict(state, strict=False) to go on at this position all the same."
+        )
+
+
+def _keyed(length: int) -> list[int]:
+    """Return the indices of the samples that are compared: all of a few, else some that depend on the length alone."""
+    if length <= _SAMPLES:
+        return list(range(length))
+    ends = spread(length, _SAMPLES)
+    words = scale(derive(length, words=_SAMPLES, purpose=b"data"), max(1, length // (_SAMPLES + 1)))
+    return sorted({min(length - 1, at + int(word)) for at, word in zip(ends, words, strict=True)})
+
+
+def _fixed(values: Sequence[Any], sketches: list[Sketch]) -> Sequence[Any] | None:
+    """Return values that cannot be changed in place, so that comparing them says all; None for others.
+
+    Files may be written again. Others than these values are not kept, as a row may hold the whole of an array.
+    """
+    fixed = all(map(_is_fixed, values)) and all(sketch.number is None for sketch in sketches)
+    return values if fixed else None
+
+
+def _is_fixed(value: Any) -> bool:
+    kind = type(value)
+    return kind in _FIXED or (kind is tuple and all(map(_is_fixed, value)))
+
+
+def _fits(now: list[Sketch] | None, moments: list[list[str]]) -> bool:
+    """Return whether data may be those of one of a state's moments; also where they have no such column."""
+    return not now or any(len(texts) != len(now) or not _differing(now, texts) for texts in moments)
+
+
+def _sketched(column: Sequence[Any]) -> list[Sketch]:
+    try:
+        return sketches_of(column)
+    except Exception:  # noqa: BLE001  # what is stored are a user's objects, and they may raise whatever they like
+        return []
+
+
+def _text(sketches: list[Sketch]) -> str:
+    return " ".join(sketch.text for sketch in sketches)
+
+
+def _differing(now: list[Sketch], before: list[str]) -> list[int]:
+    return [number for number, (sketch, text) in enumerate(zip(now, before, strict=True)) if not sketch.fits(text)]
+
+
+def _parsed(stored: Any, most: int) -> list[list[str]]:
+    """Return what a state says of its samples at each of its moments; nothing where it has none of this form."""
+    moments = stored.get("samples") if isinstance(stored, dict) and isinstance(stored.get("of"), str) else None
+    if not isinstance(moments, list) or not all(isinstance(text, str) for text in moments):
+        return []
+    parsed = [text.split() for text in moments]
+    return parsed if all(texts and len(texts) <= most and all(map(is_sketch, texts)) for texts in parsed) else []

@@ -1,0 +1,152 @@
+"""Seed and name of a stream: who said them, and how both together set its order and its randomness apart from others.
+
+A seed that was given to `wrap` counts; else that of the wrapped loader's sampler or generator; else that of torch's
+global generator, if somebody set it; else 0. It is in the state, and a loader that was given none takes the state's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from datetime import timedelta
+from logging import getLogger
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from resumable._order.world import World, find
+from resumable._randomness.keyed import derive
+from resumable.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["GIVEN", "STATE", "Origin", "find_seed", "refuse_unagreed", "salted"]
+
+GIVEN = "wrap"
+STATE = "the state"
+_TORCH = "torch.manual_seed"
+_RANK_0 = "torch.manual_seed of rank 0"
+_SAMPLER, _GENERATOR = "the sampler", "the generator"
+_LARGEST = 1 << 32  # of seeds that somebody set: an unseeded process has 64 random bits
+_NEW_GENERATOR = 67280421310721  # the seed of a torch.Generator that was given none
+_LIGHTNING = {"pytorch_lightning", "lightning", "lightning_fabric"}
+_PATIENCE = timedelta(seconds=10)
+
+_log = getLogger("resumable")
+_agreements: Counter[str] = Counter()  # how many seeds the ranks have agreed on, by the names of the streams
+
+
+class Origin(NamedTuple):
+    """Who said the seed and the name of a stream; what `wrap` was not given, a loaded state may say."""
+
+    seed: str = GIVEN
+    name: str = GIVEN
+
+
+def salted(seed: int, name: str) -> int:
+    """Return the seed from which a stream computes order and keys: of 64 bits, or without a name the seed itself."""
+    return int(derive(seed, name, words=1, purpose=b"name")[0]) if name else seed
+
+
+def find_seed(source: Any, given: int | None, name: str, world: World | None) -> tuple[int, str]:
+    """Return the seed of a stream, and who said it.
+
+    Args:
+        source: what is wrapped.
+        given: what `wrap` was given.
+        name: the stream's, by which the ranks know which of their loaders they agree on.
+        world: as it was given.
+
+    Raises:
+        ConfigurationError: a seed was given, and the source's sampler or generator has another one; or rank 0 does not
+            say its own.
+    """
+    own, by = next(_seeds_of(source), (None, ""))
+    if given is not None:
+        if own not in {None, given} and (own or by != _SAMPLER):  # 0 is what a DistributedSampler has by default
+            raise ConfigurationError(
+                f"seed={given} was given, and {by} of what is wrapped has the seed {own}.\n"
+                "One of them would have no effect. Give both the same one, or none to wrap: then the other one counts."
+            )
+        return given, GIVEN
+    if own is not None:
+        return own, by
+    seed = _of_process()
+    if seed is None:
+        return 0, "the default"
+    return _agree(seed, name, world)
+
+
+def refuse_unagreed(by: str, seed: int | None, ranks: int) -> None:
+    """Refuse to divide a stream by a seed that each rank took from its own generator.
+
+    Raises:
+        ConfigurationError: that is so.
+    """
+    if by == _TORCH and ranks > 1:
+        raise ConfigurationError(
+            f"{ranks} ranks divide one order, and its seed was given to none of them: this one took {seed}, which "
+            "torch.manual_seed had set.\nRanks with another one would read samples twice and leave others out. Give "
+            "wrap(..., seed=...), or call wrap after torch.distributed.init_process_group, so that they can agree."
+        )
+
+
+def _seeds_of(source: Any) -> Iterator[tuple[int, str]]:
+    """Yield the seeds that a DataLoader has been given, the sampler's first."""
+    data = sys.modules.get("torch.utils.data")
+    if data is None or not isinstance(source, data.DataLoader):
+        return
+    layers = [source.sampler, source.batch_sampler, getattr(source.batch_sampler, "sampler", None)]
+    for layer in layers:
+        if isinstance(layer, data.DistributedSampler) and isinstance(layer.seed, int):
+            yield layer.seed, _SAMPLER
+    for holder in (*layers, source):
+        generator = vars(holder).get("generator") if hasattr(holder, "__dict__") else None
+        if isinstance(generator, sys.modules["torch"].Generator) and generator.initial_seed() != _NEW_GENERATOR:
+            yield generator.initial_seed(), _GENERATOR
+
+
+def _of_process() -> int | None:
+    """Return what Lightning's `seed_everything` left for its own samplers, else what torch was seeded with."""
+    if sys.modules.keys() & _LIGHTNING and os.environ.get("PL_GLOBAL_SEED", "").isdecimal():
+        return int(os.environ["PL_GLOBAL_SEED"])
+    torch = sys.modules.get("torch")
+    seed = None if torch is None else int(torch.initial_seed())
+    return seed if seed is not None and seed < _LARGEST else None
+
+
+def _agree(seed: int, name: str, world: World | None) -> tuple[int, str]:
+    """Return the seed of rank 0, where there is a process group; its store tells it, so that no rank waits for others.
+
+    Each rank counts the loaders of a name, as all of them make the same ones in the same order.
+    """
+    found = find()
+    if found.variables is not None or found.size == 1 or (world is not None and world.size == 1):
+        return seed, _TORCH
+    number = _agreements[name]
+    _agreements[name] += 1
+    key = f"resumable/seed/{number}/{name}"
+    store = sys.modules["torch.distributed"].distributed_c10d._get_default_store()  # noqa: SLF001  # the rendezvous
+    if found.rank == 0:
+        store.set(key, str(seed))
+    else:
+        _wait(store, key, name)
+        seed = int(store.get(key))
+    return seed, _RANK_0
+
+
+def _wait(store: Any, key: str, name: str) -> None:
+    error = sys.modules["torch.distributed"].DistStoreError
+    waits: list[Callable[[], None]] = [lambda: store.wait([key], _PATIENCE), lambda: store.wait([key])]
+    for number, wait in enumerate(waits):
+        try:
+            return wait()
+        except error as problem:
+            which = f"the loader {name!r}" if name else "a loader without a name"
+            if number == len(waits) - 1:
+                raise ConfigurationError(
+                    f"rank 0 did not say the seed of {which}: {problem}.\nThis rank would read another order. Make the "
+                    "same loaders in the same order on all ranks, or give wrap(..., seed=...)."
+                ) from problem
+            _log.warning("waiting for rank 0 to wrap %s, and to say its seed", which)
+    raise AssertionError
