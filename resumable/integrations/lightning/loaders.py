@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from resumable._order.cursor import Cursor
+from resumable._twins import is_over, tell_twins
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.integrations.lightning import private
 from resumable.integrations.lightning.handed import Handed
@@ -70,6 +71,7 @@ class TrainLoaders:
             )
         stream = TrainStream(loader, name, number, self.handed, self._on_fetch, same_epoch=overfit)
         stream.stands_in_for = getattr(source, "stands_in_for", source)
+        tell_twins(stream, loader)
         self.streams.append(stream)
         return stream
 
@@ -130,4 +132,5 @@ class TrainLoaders:
     def give_back(self) -> None:
         """Let the Loaders acknowledge by themselves again."""
         for stream in self.streams:
+            is_over(stream)
             stream.give_back()
