@@ -67,10 +67,11 @@ def adopt(
             "draws in another way.\nThe epochs to come would be in another order. Wrap the StatefulDataLoader itself."
         )
     at = _locate(place, source, order, loader)
-    theirs = tuple(tuple(_as_list(batch)) for batch in next_batches(source, order, place, at, batches))
-    steps = _following(loader, at, len(theirs))
+    steps = _following(loader, at, batches)
     ours = tuple(tuple(loader.sample_indices(epoch=one, step=number, rank=rank)) for one, number in steps)
-    adoption = Adoption(place.by, *at, type(source).__qualname__, steps, theirs, ours)
+    theirs = tuple(tuple(_as_list(batch)) for batch in next_batches(source, order, place, at, batches))
+    count = len(theirs)  # torchdata's loader goes on from a state up to the end of its epoch
+    adoption = Adoption(place.by, *at, type(source).__qualname__, steps[:count], theirs, ours[:count])
     differs = adoption.first_difference
     if differs is not None:
         raise StateMismatchError(
@@ -96,8 +97,8 @@ def _known(loader: Any) -> tuple[DataLoader[Any], Sampler, int]:
     source, fetcher = loader._wrapped, loader._fetcher  # noqa: SLF001  # a Loader shows neither
     order = fetcher.sampler if isinstance(fetcher, IndexedFetcher) else None
     in_order = isinstance(source, DataLoader) and kind_of(source.sampler) is SequentialSampler
-    dealt = isinstance(fetcher, IndexedFetcher) and fetcher.can.dealt
-    if order is None or not dealt or not (isinstance(order, (Seeded, Chained)) or in_order):
+    in_turn = isinstance(fetcher, IndexedFetcher) and fetcher.can.in_turn
+    if order is None or not in_turn or not (isinstance(order, (Seeded, Chained)) or in_order):
         raise UnsupportedError(
             f"the order of {loader!r} is not torch's own.\n"
             'A job of torch would go on with other samples. Wrap its map-style DataLoader with order="torch", which '

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
+from tqdm import tqdm
 
 from resumable._randomness.keys import isolated
 from resumable.backends.torch.torch_order import Chained
@@ -95,7 +96,8 @@ def _rebuilt(source: DataLoader[Any], order: Sampler, workers: int) -> DataLoade
 
 def _uninterrupted(loader: DataLoader[Any], at: tuple[int, int], *, replayed: bool) -> Iterator[Any]:
     epoch, step = at
-    for past in range(epoch) if replayed else ():
+    before = range(epoch) if replayed else range(0)
+    for past in tqdm(before, desc="replaying torch's loader", unit="epoch", delay=1.0, leave=False):
         _tell(loader, past)
         deque(loader, maxlen=0)
     _tell(loader, epoch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import chain, product
 from typing import Any
@@ -163,6 +164,7 @@ def test_a_resume_at_every_step_goes_on_as_torch_would(make: Make) -> None:
     whole = [b for epoch in resumable.wrap(make(), order="torch").epochs(3) for b in epoch]
     assert indices(whole) == list(chain.from_iterable(epochs_of(make(), 3)))
     states = [state for _, state in _with_states(make)]
+    assert max(len(json.dumps(state)) for state in states) < 1024
     for done, state in enumerate(states, start=1):
         resumed = resumable.wrap(make(), order="torch")
         resumed.load_state_dict(state)
@@ -317,10 +319,13 @@ def test_what_has_no_order_of_torchs_own_is_refused_by_name(make: Callable[[], A
 
 
 def test_options_that_contradict_it_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"seed=5 were given, but the generator of the DataLoader.*seed 3"):
+    with pytest.raises(ConfigurationError, match=r"seed=5 was given, and the generator of what is wrapped.* seed 3"):
         resumable.wrap(GENERATORS["shuffle"](), order="torch", seed=5)
-    with pytest.raises(ConfigurationError, match=r"seed=5 were given, but the DistributedSampler.*seed 7"):
+    with pytest.raises(ConfigurationError, match=r"seed=5 was given, and the sampler of what is wrapped.* seed 7"):
         resumable.wrap(dealt(23, 4, World(), (False, False)), order="torch", seed=5)
+    by_default = DataLoader(DATA, sampler=DistributedSampler(DATA, 1, 0))
+    with pytest.raises(ConfigurationError, match=r"seed=5 were given, but the DistributedSampler.*seed 0"):
+        resumable.wrap(by_default, order="torch", seed=5)
     resumable.wrap(GENERATORS["shuffle"](), order="torch", seed=3)
     with pytest.raises(ConfigurationError, match="only one of them can say the order"):
         resumable.wrap(GENERATORS["shuffle"](), order="torch", sampler=resumable.samplers.Sequential(23))
