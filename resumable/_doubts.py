@@ -150,11 +150,11 @@ class Doubts:
         if self._doubt is not None:
             self._whole(self._doubt)
 
-    def _go_back(self, *, anew: bool = False) -> None:
+    def _go_back(self, *, new_loop: bool = False) -> None:
         """Go back to before the last batch, if that does not count.
 
         Args:
-            anew: another loop begins; else only where the loop of that batch was left by an exception.
+            new_loop: another loop begins; else only where the loop of that batch was left by an exception.
 
         Warns:
             LoopWarning: that cannot be known; or the source cannot go back.
@@ -162,11 +162,11 @@ class Doubts:
         doubt = self._doubt
         if doubt is None:
             return
-        if doubt.left is Left.BY_EXCEPTION or (anew and (self._is_out(doubt) or _was_shown(doubt))):
+        if doubt.left is Left.BY_EXCEPTION or (new_loop and (self._is_out(doubt) or _was_shown(doubt))):
             self._leave_out(doubt)
         else:
             _tell_unclear(doubt)
-        if anew:
+        if new_loop:
             self._doubt = None
 
     def _leave_out(self, doubt: Doubt) -> None:

@@ -107,7 +107,7 @@ class Progress(Peeks):
     def begin(self) -> int:
         """Go back to after the last acknowledged batch, and return the number of the epoch."""
         self.stopwatch.begin_loop()
-        self._go_back(anew=True)
+        self._go_back(new_loop=True)
         if self._in_flight:
             self._rewind()
         return self._acknowledged.cursor.epoch
@@ -222,7 +222,7 @@ class Progress(Peeks):
     def set_ack(self, ack: Literal["auto", "manual"]) -> None:
         """Change who acknowledges, from the place at which the loader stands now."""
         if self._auto != (ack == "auto"):
-            self._go_back(anew=True)
+            self._go_back(new_loop=True)
             self._in_flight.clear()
             mark = self._mark_now()
             self._close()
@@ -243,7 +243,7 @@ class Progress(Peeks):
                 "not acknowledged.\nThe next epoch would count them as trained on. Call ack() after each optimizer "
                 "step, or seek() to where the weights are."
             )
-        self._go_back(anew=True)
+        self._go_back(new_loop=True)
         if self._ended is not None and self._ended[0] is self._acknowledged:  # the source has come to its end since
             self._move(self._ended[1])
             return
@@ -283,7 +283,7 @@ class Progress(Peeks):
 
     def go_to(self, cursor: Cursor) -> None:
         """Go to any place of a source that needs no state of its own for that."""
-        self._go_back(anew=True)
+        self._go_back(new_loop=True)
         self._move(self._acknowledged.at(cursor, None))
         self._opening.moved("after seek()")
 
