@@ -130,7 +130,7 @@ def _operation(code: CodeType, at: int) -> str:
 
 
 def _start(code: CodeType, at: int) -> int:
-    """Return where an instruction begins: a frame that has called another one may stand after it, at what it caches."""
+    """Return where an instruction begins: a frame that has called another one may stand after what it caches."""
     operations = code.co_code
     while at > 0 and opcode.opname[operations[at]] == "CACHE":
         at -= 2

@@ -377,7 +377,7 @@ def test_the_batch_on_which_a_loop_failed_comes_again(leave: Callable[..., Any],
 @pytest.mark.usefixtures("_traced")
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("leave", LEAVE)
-def test_a_loop_that_is_left_at_will_goes_on_behind(leave: Callable[..., Any], form: Callable[[Any], Any]) -> None:
+def test_a_loop_that_is_left_at_will_goes_on(leave: Callable[..., Any], form: Callable[[Any], Any]) -> None:
     loader = resumable.wrap([[number + 1] for number in range(8)])
     for step in range(1, 4):
         leave(form, loader)
@@ -395,7 +395,7 @@ def test_what_cannot_be_known_is_said_to_be_so() -> None:
     for _ in held[0]:
         break
     drivers = held[0]._doubt.drivers
-    assert how_left(drivers, sys._getframe()) is Left.UNCLEAR, "code behind the loop that is no assignment"
+    assert how_left(drivers, sys._getframe()) is Left.UNCLEAR, "code after the loop that is no assignment"
 
 
 def leave_held(batches: Iterable[Any]) -> None:
