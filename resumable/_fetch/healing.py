@@ -79,9 +79,11 @@ class HealingWorkers(Workers):
             self._pool = None
 
     def _start(self, loader: DataLoader[Any], requests: Iterable[Request] | None, seed: int | None) -> Iterator[Any]:
-        loader.careful = self._healing.careful  # type: ignore[attr-defined]  # `PoolLoader`
-        self._pool = super()._start(loader, requests, seed)
-        return self._pool
+        made: Any = loader  # by `PoolLoader`
+        made.careful = self._healing.careful
+        answers: Iterator[Any] = super()._start(loader, requests, seed)
+        self._pool = answers
+        return answers
 
     def _loader_type(self) -> type[DataLoader[Any]]:
         from resumable._fetch.pool import PoolLoader  # noqa: PLC0415  # torch comes with it
