@@ -551,9 +551,7 @@ def test_names_that_are_made_up_at_each_start_do_not_hide_the_files() -> None:
 
 def test_what_is_the_same_for_all_samples_or_only_numbers_them_does_not_hide_the_rest() -> None:
     def make(**kept: Any) -> Loader:
-        return loaded(
-            Held(root=["data.zip"] * 12, order=np.arange(5, 17), ids=list("0123456789") + ["10", "11"], **kept)
-        )
+        return loaded(Held(root=["data.zip"] * 12, order=np.arange(5, 17), ids=list(map(str, range(12))), **kept))
 
     for kept in ({"files": FILES}, {"labels": numbers(FILES[::5] + FILES[:9])}, {"rows": vectors(FILES)}):
         other = {name: values[::-1] for name, values in kept.items()}
