@@ -362,6 +362,11 @@ def test_each_of_several_folders_may_be_moved() -> None:
 
     accepted(make("/x/1", "y/2", r"C:\data"), make("/scratch/9/x", "/z", "/more").state_dict())
 
+    def twice(first: str, second: str) -> Loader:
+        return loaded(ConcatDataset([Images([f"{at}/{number}.jpg" for number in range(5)]) for at in (first, second)]))
+
+    accepted(twice("/data/a", "/scratch/1"), twice("/data/a", "/scratch/2").state_dict())
+
 
 class Alive(Images):
     """Everything that it gives is another thing each time, and it may be read in workers only."""
@@ -542,6 +547,17 @@ def test_names_that_are_made_up_at_each_start_do_not_hide_the_files() -> None:
     state = make(FILES, 1).state_dict()
     accepted(make(FILES, 2), state)
     refused(make(FILES[::-1], 1), state)
+
+
+def test_what_is_the_same_for_all_samples_or_only_numbers_them_does_not_hide_the_rest() -> None:
+    def make(**kept: Any) -> Loader:
+        return loaded(Held(root=["data.zip"] * 12, order=np.arange(5, 17), ids=list(map(str, range(12))), **kept))
+
+    for kept in ({"files": FILES}, {"labels": numbers(FILES[::5] + FILES[:9])}, {"rows": vectors(FILES)}):
+        other = {name: values[::-1] for name, values in kept.items()}
+        state = make(**kept).state_dict()
+        accepted(make(**kept), state)
+        refused(make(**other), state, rf"sample 0 \({next(iter(kept))}\)")
 
 
 def test_a_sampler_of_torchs_goes_on() -> None:
