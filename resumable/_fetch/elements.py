@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.canaries import differs_ahead, gone_elsewhere, read_otherwise, skip_and_compare
+from resumable._fetch.dealt import known_by, share_of
 from resumable._fetch.draws import Draws, too_few
 from resumable._fetch.restoring import given_back, without_state
 from resumable._order.cursor import Cursor
-from resumable._order.plan import Schedule, check_share, share
+from resumable._order.plan import Schedule, check_share
 from resumable._order.world import World
 from resumable._state import AtPlace, Canary, LeftEarly, Mark
 from resumable.errors import (
@@ -24,7 +25,7 @@ from resumable.errors import (
     StateMismatchError,
     StateMismatchWarning,
 )
-from resumable.protocols import ELSEWHERE, SnapshotBackend, capabilities_of
+from resumable.protocols import SnapshotBackend, capabilities_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,14 +104,7 @@ class ElementFetcher:
 
     def fingerprint_for(self, state: State) -> dict[str, Any]:
         """Return the fingerprint, under the identity by which the state knows the stream."""
-        own, also = self.fingerprint(), self.can.also
-        known = {} if also is None else {f"backend.{name}": value for name, value in also.items()}
-        if not known or any(state.fingerprint.get(name) != value for name, value in known.items()):
-            return own
-        return {name: value for name, value in own.items() if name.partition(".")[0] != "backend"} | {
-            "backend.kind": self.backend.kind,
-            **known,
-        }
+        return known_by(state.fingerprint, self.fingerprint(), self.can)
 
     def check(self, state: State, global_batch: int) -> None:
         """Refuse nothing: what the source gives at the place is compared when it is there."""
@@ -246,19 +240,12 @@ class ElementFetcher:
             if not drawn or (len(drawn) < size and self._tail == "drop"):
                 return
             last = self._canary_of(drawn, cursor)
-            start, stop = self._share(drawn, world)
+            start, stop = share_of(drawn, world, self.can)
             batch = draws.assemble(drawn[start:stop], cursor.position + start)
             cursor = Cursor(cursor.epoch, cursor.position + len(drawn), cursor.step + 1)
             place.position, place.ended, place.last = cursor.position, len(drawn) < size, last
             place.reached = True
             yield batch, cursor
-
-    def _share(self, drawn: list[Any], world: World) -> tuple[int, int]:
-        """Return which of the elements of a step are this rank's."""
-        if not self.can.dealt:
-            return share(0, len(drawn), world)
-        own = next(place for place, element in enumerate(drawn) if element is not ELSEWHERE)
-        return own, own + 1
 
     def _canary_of(self, drawn: list[Any], cursor: Cursor) -> tuple[int, Canary] | None:
         """Return the canary of the last element that was drawn, with the position after it, where it may be needed."""
