@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.canaries import differs_ahead, gone_elsewhere, read_otherwise, skip_and_compare
+from resumable._fetch.dealing import share_of
 from resumable._fetch.draws import Draws, too_few
 from resumable._fetch.fingerprints import as_the_state_knows, fingerprint_of
 from resumable._fetch.restoring import given_back, without_state
 from resumable._order.cursor import Cursor
-from resumable._order.plan import Schedule, check_share, share
+from resumable._order.plan import Schedule, check_share
 from resumable._order.world import World
 from resumable._state import AtPlace, Canary, LeftEarly, Mark
 from resumable.errors import (
@@ -25,7 +26,7 @@ from resumable.errors import (
     StateMismatchError,
     StateMismatchWarning,
 )
-from resumable.protocols import ELSEWHERE, SnapshotBackend, capabilities_of
+from resumable.protocols import SnapshotBackend, capabilities_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -244,20 +245,13 @@ class ElementFetcher:
             if not drawn or (len(drawn) < size and self._tail == "drop"):
                 return
             last = self._canary_of(drawn, cursor)
-            start, stop = self._share(drawn, world)
+            start, stop = share_of(drawn, world, self.can)
             batch = draws.assemble(drawn[start:stop], cursor.position + start)
             cursor = Cursor(cursor.epoch, cursor.position + len(drawn), cursor.step + 1)
             place.position, place.ended = cursor.position, len(drawn) < size
             place.last, place.earlier = last, place.last
             place.reached = True
             yield batch, cursor
-
-    def _share(self, drawn: list[Any], world: World) -> tuple[int, int]:
-        """Return which of the elements of a step are this rank's."""
-        if not self.can.dealt:
-            return share(0, len(drawn), world)
-        own = next(place for place, element in enumerate(drawn) if element is not ELSEWHERE)
-        return own, own + 1
 
     def _canary_of(self, drawn: list[Any], cursor: Cursor) -> tuple[int, Canary] | None:
         """Return the canary of the last element that was drawn, with the position after it, where it may be needed."""
