@@ -78,10 +78,10 @@ class HealingWorkers(Workers):
             answers.close()
             self._pool = None
 
-    def _start(self, loader: DataLoader[Any], requests: Iterable[Request] | None, seed: int | None) -> Iterator[Any]:
-        loader.careful = self._healing.careful  # type: ignore[attr-defined]  # `PoolLoader`
-        self._pool = super()._start(loader, requests, seed)
-        return self._pool
+    def _start(self, loader: Any, requests: Iterable[Request] | None, seed: int | None) -> Iterator[Any]:
+        loader.careful = self._healing.careful
+        self._pool = answers = super()._start(loader, requests, seed)
+        return answers
 
     def _loader_type(self) -> type[DataLoader[Any]]:
         from resumable._fetch.pool import PoolLoader  # noqa: PLC0415  # torch comes with it
