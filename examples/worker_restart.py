@@ -36,7 +36,7 @@ def make() -> resumable.Loader[torch.Tensor]:
 
 if __name__ == "__main__":
     logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
-    unharmed = [batch.tolist() for batch in make()]
+    expected = [batch.tolist() for batch in make()]
 
     harmed = []
     for batch in make():
@@ -47,5 +47,5 @@ if __name__ == "__main__":
             worker.kill()
             worker.join()
 
-    assert harmed == unharmed
+    assert harmed == expected
     print("all", len(harmed), "batches are those of the run whose workers were left alone")

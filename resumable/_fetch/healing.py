@@ -78,11 +78,9 @@ class HealingWorkers(Workers):
             answers.close()
             self._pool = None
 
-    def _start(self, loader: DataLoader[Any], requests: Iterable[Request] | None, seed: int | None) -> Iterator[Any]:
-        made: Any = loader  # by `PoolLoader`
-        made.careful = self._healing.careful
-        answers: Iterator[Any] = super()._start(loader, requests, seed)
-        self._pool = answers
+    def _start(self, loader: Any, requests: Iterable[Request] | None, seed: int | None) -> Iterator[Any]:
+        loader.careful = self._healing.careful
+        self._pool = answers = super()._start(loader, requests, seed)
         return answers
 
     def _loader_type(self) -> type[DataLoader[Any]]:

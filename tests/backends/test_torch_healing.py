@@ -6,15 +6,17 @@ import gc
 import logging
 import multiprocessing
 import os
+import queue
 import random
 import re
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 import torch_datasets as data
 from healing_data import (
     HANGS,
@@ -205,6 +207,30 @@ def test_the_training_step_is_not_interrupted(unharmed: Callable[..., Steps]) ->
         steps_of(wrap(persistent_workers=True, on_worker_death="error"), harm)
     assert not isinstance(caught.value, WorkerError)
     assert reached == [2]
+
+
+@pytest.mark.parametrize("kind", ["big", "stateful-stream"])
+def test_a_thread_that_pins_is_not_kept_waiting(
+    kind: str, unharmed: Callable[..., Steps], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a GPU, torch starts the thread only if it is made to believe in one; what it does is then left out."""
+    pinned: list[int] = []
+
+    def loop(source: Any, target: Any, device_id: int, done: Any, device: Any) -> None:  # torch's
+        while not done.is_set():
+            with suppress(queue.Empty):
+                item = source.get(timeout=5)
+                pinned.append(item[0])
+                target.put(item)
+
+    expected = unharmed(kind)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda *_, **__: True)
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_, **__: torch.device("cpu"))
+    monkeypatch.setattr("torch.utils.data._utils.pin_memory._pin_memory_loop", loop)
+    loader = wrap(kind, pin_memory=True)
+    assert steps_of(loader, lambda step: strike(step) if step % EVERY == 0 else None) == expected
+    assert len(pinned) > len(expected)
 
 
 def test_an_evaluation(caplog: pytest.LogCaptureFixture) -> None:
