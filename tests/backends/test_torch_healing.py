@@ -345,6 +345,24 @@ def test_workers_that_die_in_their_start_are_not_started_for_ever(context: str, 
     assert len(restarts(caplog)) == 3
 
 
+def test_a_death_in_the_middle_of_a_start_leaves_nothing_in_torchs_list(
+    unharmed: Callable[..., Steps], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted: list[int] = []
+
+    def handler_is_set() -> None:
+        if not interrupted:
+            interrupted.append(1)
+            strike(0)
+            raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Hangup.")
+
+    expected = unharmed("indexed")
+    monkeypatch.setattr("torch.utils.data._utils.signal_handling._set_SIGCHLD_handler", handler_is_set)
+    assert steps_of(wrap()) == expected
+    assert interrupted
+    torch._C._error_if_any_worker_fails()
+
+
 def test_an_error_of_a_sample_stays_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
     source = DataLoader(data.Augmented(broken=7), batch_size=3, num_workers=2)
     with pytest.raises(resumable.errors.SampleError, match="reading sample 7 failed"):
