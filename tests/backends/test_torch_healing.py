@@ -349,6 +349,11 @@ def test_a_death_in_the_middle_of_a_start_leaves_nothing_in_torchs_list(
     unharmed: Callable[..., Steps], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupted: list[int] = []
+    begun: list[int] = []
+
+    def begin(known: int, pids: tuple[int, ...]) -> None:
+        begun.append(known)
+        torch._C._set_worker_pids(known, pids)
 
     def handler_is_set() -> None:
         if not interrupted:
@@ -358,9 +363,12 @@ def test_a_death_in_the_middle_of_a_start_leaves_nothing_in_torchs_list(
 
     expected = unharmed("indexed")
     monkeypatch.setattr("torch.utils.data._utils.signal_handling._set_SIGCHLD_handler", handler_is_set)
+    monkeypatch.setattr("torch.utils.data._utils.signal_handling._set_worker_pids", begin)
     assert steps_of(wrap()) == expected
     assert interrupted
-    torch._C._error_if_any_worker_fails()
+    for known in begun:
+        with pytest.raises(ValueError, match="Cannot find worker information"):
+            torch._C._remove_worker_pids(known)
 
 
 def test_an_error_of_a_sample_stays_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
