@@ -192,6 +192,8 @@ class Pool(_MultiProcessingDataLoaderIter):
     def _end_now(self) -> None:
         """End what is left of processes, threads and pipes."""
         self._shutdown = self._inbox.over = True
+        with suppress(ValueError):  # it is not known, unless a start was interrupted just then
+            _remove_worker_pids(id(self))
         if self._watch is not None:
             self._watch.over.set()
         _kill(self._workers)
