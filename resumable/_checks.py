@@ -176,10 +176,18 @@ def _check_identity(name: str, value: Any) -> str:
     return str(value)
 
 
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True
+
+
 def _check_name(name: str, value: Any) -> str:
-    if not isinstance(value, str):
+    if not isinstance(value, str) or not _is_text(value):
         raise ConfigurationError(
-            f"{name} must be a string, but it is {value!r}.\n"
+            f"{name} must be a string of text, but it is {value!r}.\n"
             'It sets the order and the randomness of this stream apart from others. Use for instance name="unlabelled".'
         )
     return str(value)

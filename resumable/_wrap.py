@@ -250,7 +250,8 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
     assert options.tail is not None
     assert options.randomness is not None
     if not capabilities_of(backend).heals:
-        options.refuse("a source that is read without the workers of a DataLoader", on_worker_death=_NO_WORKERS)
+        what = "a source that is read without the workers of a DataLoader, or as logical streams"
+        options.refuse(what, on_worker_death=_NO_WORKERS)
     check_plain("the identity of the backend", backend.identity)
     options.refuse(f"a source of the kind {backend.kind}", streams=_STREAMS)
     if not isinstance(backend, IndexedBackend):
@@ -276,7 +277,7 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
 
 
 _NO_WORKERS = (
-    "Only the worker processes of a PyTorch DataLoader can be started again. Start the script again after a crash, and "
+    "Only the worker processes of a PyTorch DataLoader without streams= can be started again. Start the script again after a crash, and "
     "go on from its checkpoint."
 )
 _TORCHS = "It is for a map-style DataLoader with a sampler of torch. Leave it out."

@@ -118,4 +118,6 @@ def _as_file(leaf: Any, shared: int) -> Any:
     if not names_a_file(leaf):
         return leaf
     path = os.fspath(leaf)
+    if "://" in path:
+        path = path.partition("?")[0]  # what follows may be a signature, which is another one at each start
     return File("/".join(_SEPARATOR.split(path)[shared:]), path)

@@ -146,7 +146,7 @@ class Workers:
         given = self._options()
         try:
             yield from self._run(requests, seed, given)
-        except (RuntimeError, ConnectionError, EOFError) as error:
+        except (RuntimeError, OSError, EOFError) as error:
             # Around all of it, as torch's handler of the signal that a child died raises between any two lines.
             if not given["num_workers"] or not is_death(error):
                 raise
@@ -288,7 +288,17 @@ def is_death(error: BaseException) -> bool:
         return False  # raised by the user's code in a worker, and brought here by us or by torch
     # A plain RuntimeError: those of this package have bases that are, but say already what they mean.
     told = type(error) is RuntimeError and any(sign in str(error) for sign in _SIGNS)
-    return told or isinstance(error, (ConnectionError, EOFError))
+    return told or isinstance(error, (ConnectionError, EOFError)) or _is_of_transport(error)
+
+
+def _is_of_transport(error: BaseException) -> bool:
+    """Return whether a tensor could not be fetched from the process that sent it, as that is gone."""
+    entry = error.__traceback__ if isinstance(error, OSError) else None
+    while entry is not None:
+        if entry.tb_frame.f_globals.get("__name__") in _TRANSPORT:
+            return True
+        entry = entry.tb_next
+    return False
 
 
 def describe_death(error: BaseException) -> WorkerError:
@@ -305,6 +315,7 @@ def describe_death(error: BaseException) -> WorkerError:
     )
 
 
+_TRANSPORT = {"multiprocessing.resource_sharer", "multiprocessing.connection", "torch.multiprocessing.reductions"}
 _TIMEOUT = "DataLoader timed out"
 _SIGNS = _TIMEOUT, "DataLoader worker", "Pin memory thread exited"
 

@@ -84,11 +84,11 @@ class SizedStateful(Stateful):
 
 
 def snapshot(batches: int = 5, base: float = 0) -> Loader:
-    return resumable.wrap(Stateful(batches, base), identity="reader")
+    return resumable.wrap(Stateful(batches, base), identity="reader", seed=0)
 
 
 def sized_snapshot(batches: int = 5, base: float = 0) -> Loader:
-    return resumable.wrap(SizedStateful(batches, base), identity="reader")
+    return resumable.wrap(SizedStateful(batches, base), identity="reader", seed=0)
 
 
 def replay(batches: int = 5, base: float = 0) -> Loader:
@@ -96,7 +96,7 @@ def replay(batches: int = 5, base: float = 0) -> Loader:
         for number in range(batches):
             yield batch_of(epoch, number, base)
 
-    return resumable.wrap(generate, identity="generator")
+    return resumable.wrap(generate, identity="generator", seed=0)
 
 
 class Again:
@@ -118,7 +118,7 @@ class Again:
 
 
 def sized_replay(batches: int = 5, base: float = 0) -> Loader:
-    return resumable.wrap(Again(batches, base), identity="again")
+    return resumable.wrap(Again(batches, base), identity="again", seed=0)
 
 
 MAKERS: dict[str, Callable[..., Any]] = {

@@ -51,6 +51,7 @@ class LogicalStreamBackend(TorchStreamBackend):
         return replace(
             super().capabilities,
             needs_shard=False,
+            heals=False,
             dealt=self._options.shard is None,
             forgets=True,
             also=None if self._stateful else self._of_workers,  # a dataset with a state may go on over epochs there
