@@ -92,6 +92,11 @@ class Doubts:
         whole = before is self._opened_at or before.source is not None
         self._doubt = Doubt(before, sys.exception(), id(last_raised()), whole)
 
+    @property
+    def failed(self) -> Doubt | None:
+        """The doubt about a batch that does not count now, as an exception came up after it."""
+        return self._doubt if self._doubt is not None and self._is_out(self._doubt) else None
+
     def not_handed(self) -> None:
         """An exception came up on the way of a batch to the loop."""
         if self._doubt is not None:
@@ -116,7 +121,11 @@ class Doubts:
         if doubt.left is Left.BY_EXCEPTION:
             return True
         error = _handled()
-        return error is not None and threading.get_ident() == self._owner.reader and not _is_older(error, doubt.handled)
+        if error is None:
+            return _was_shown(doubt)
+        if doubt.left is Left.AT_NEXT and not went_through(error, doubt.drivers, at_next=True):
+            return False
+        return threading.get_ident() == self._owner.reader and not _is_older(error, doubt.handled)
 
     def _mark_without(self) -> Mark | None:
         """Return the mark to save if the last batch does not count; else it counts from now on.
@@ -130,7 +139,9 @@ class Doubts:
             if doubt is not None:
                 _tell_unclear(doubt)
             return None
-        passed = error is not None and went_through(error, doubt.drivers) and not is_running(doubt.drivers)
+        if doubt.left is Left.AT_NEXT:
+            doubt.left = Left.BY_EXCEPTION  # which is known only now
+        passed = error is None or (went_through(error, doubt.drivers) and not is_running(doubt.drivers))
         if doubt.left is not Left.BY_EXCEPTION and not passed:
             cursor = doubt.before.cursor
             told = _IN_EXCEPT.format(type(error).__name__, cursor.step, cursor.epoch)
@@ -162,7 +173,7 @@ class Doubts:
         doubt = self._doubt
         if doubt is None:
             return
-        if doubt.left is Left.BY_EXCEPTION or (new_loop and (self._is_out(doubt) or _was_shown(doubt))):
+        if doubt.left is Left.BY_EXCEPTION or (new_loop and self._is_out(doubt)):
             self._leave_out(doubt)
         else:
             _tell_unclear(doubt)
@@ -211,7 +222,9 @@ def _is_older(error: BaseException, handled: BaseException | None) -> bool:
 def _was_shown(doubt: Doubt) -> bool:
     """Return whether an interactive session has shown an exception since that passed the code of the loop."""
     error = last_raised()
-    return error is not None and id(error) != doubt.raised and went_through(error, doubt.drivers)
+    if error is None or id(error) == doubt.raised:
+        return False
+    return went_through(error, doubt.drivers, at_next=doubt.left is Left.AT_NEXT)
 
 
 def _depth() -> int:

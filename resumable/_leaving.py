@@ -35,6 +35,9 @@ class Left(Enum):
 
     BY_EXCEPTION = auto()
     BY_ITSELF = auto()
+    AT_NEXT = (
+        auto()
+    )  # as it asked for more: at the end of what is around the iterator, or by an exception in it (`map`)
     UNCLEAR = auto()  # it was, and nothing tells how
     UNKNOWN = auto()  # there may be no loop at all, as with `next(iter(loader))`
 
@@ -74,6 +77,8 @@ def how_left(drivers: tuple[Driver, ...], frame: FrameType | None) -> Left:
         if not left:
             break
         code, at = left.pop(0)
+        if code.co_flags & inspect.CO_ASYNC_GENERATOR:
+            break  # it is ended later, by the event loop
         now = _operation(code, frame.f_lasti)
         if not (code.co_flags & inspect.CO_GENERATOR and now in _YIELDS):
             return _of_loop(code, at, frame.f_lasti, now)
@@ -86,11 +91,18 @@ def last_raised() -> BaseException | None:
     return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
 
 
-def went_through(error: BaseException, drivers: tuple[Driver, ...]) -> bool:
-    """Return whether an exception passed the code that asked for batches."""
-    codes, entry = {driver.code for driver in drivers}, error.__traceback__
+def went_through(error: BaseException, drivers: tuple[Driver, ...], *, at_next: bool = False) -> bool:
+    """Return whether an exception passed the code that asked for batches.
+
+    Args:
+        error: the exception.
+        drivers: the code.
+        at_next: only where it passed the very place that asks for one.
+    """
+    places, entry = {driver.code: _start(*driver) for driver in drivers}, error.__traceback__
     while entry is not None:
-        if entry.tb_frame.f_code in codes:
+        code = entry.tb_frame.f_code
+        if code in places and (not at_next or _start(code, entry.tb_lasti) == places[code]):
             return True
         entry = entry.tb_next
     return False
@@ -117,7 +129,9 @@ def _ends_handler(code: CodeType, at: int) -> bool:
 def _of_loop(code: CodeType, at: int, left: int, operation: str) -> Left:
     if _operation(code, at) != "FOR_ITER":
         return Left.UNKNOWN
-    if operation == "FOR_ITER" or operation in _POPS:
+    if operation == "FOR_ITER":
+        return Left.AT_NEXT
+    if operation in _POPS:
         return Left.BY_ITSELF
     if operation in _RAISES or _start(code, at) < left < _end(code, at):
         return Left.BY_EXCEPTION

@@ -86,8 +86,9 @@ def refuse_unagreed(by: str, seed: int | None, ranks: int) -> None:
     if by == _TORCH and ranks > 1:
         raise ConfigurationError(
             f"{ranks} ranks divide one order, and its seed was given to none of them: this one took {seed}, which "
-            "torch.manual_seed had set.\nRanks with another one would augment otherwise, and where the order is shuffled "
-            "read samples twice and leave others out. Give wrap(..., seed=...), or call wrap after torch.distributed.init_process_group, so that they can agree."
+            "torch.manual_seed had set.\nRanks with another one would augment otherwise and, where the order is "
+            "shuffled, read samples twice and leave others out. Give wrap(..., seed=...), or call wrap after "
+            "torch.distributed.init_process_group, so that they can agree."
         )
 
 

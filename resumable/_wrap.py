@@ -277,8 +277,8 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
 
 
 _NO_WORKERS = (
-    "Only the worker processes of a PyTorch DataLoader without streams= can be started again. Start the script again after a crash, and "
-    "go on from its checkpoint."
+    "Only the worker processes of a PyTorch DataLoader can be started again, and not with streams=. Start the script "
+    "again after a crash, and go on from its checkpoint."
 )
 _TORCHS = "It is for a map-style DataLoader with a sampler of torch. Leave it out."
 _BACKENDS_OWN = "The backend itself says what its batches and its identity are."

@@ -103,6 +103,7 @@ class BatchIterator(_Leaves[T_co]):
 
     def __init__(self, loader: Loader[T_co], epoch: int | None = None) -> None:
         super().__init__(loader)
+        self._failed = loader.progress.failed
         self._only = epoch
         self._epoch = -1
         self._moves = -1
@@ -128,6 +129,9 @@ class BatchIterator(_Leaves[T_co]):
             return self._after_end(nothing_left=position == self._start > 0)
 
     def _begin(self) -> None:
+        if self._failed is not None and self._failed is self._loader.progress.doubt:
+            self._loader.progress.not_handed()  # the loop of that batch was given up for this one
+        self._failed = None
         self._epoch = self._loader.progress.begin()
         tell_twins(self, self._loader)
         self._moves = self._loader.progress.moves

@@ -59,7 +59,7 @@ def leaves_of(samples: Sequence[Any]) -> list[list[Leaf]]:
     paths: dict[str, list[str]] = {}
     for where, leaf in (one for leaves in taken for one in leaves):
         if _has_folder(leaf):
-            paths.setdefault(where, []).append(os.fspath(leaf))
+            paths.setdefault(where, []).append(_path_of(leaf))
     shared = {where: _shared(some) for where, some in paths.items()}
     return [[(where, _as_file(leaf, shared.get(where, 0))) for where, leaf in leaves] for leaves in taken]
 
@@ -105,6 +105,12 @@ def _has_folder(leaf: Any) -> bool:
     return isinstance(leaf, str) and len(leaf) <= _LONGEST and _SEPARATOR.search(leaf) is not None
 
 
+def _path_of(leaf: str | os.PathLike[str]) -> str:
+    """Return a path; of an address, what comes before a question mark: a signature is another one at each start."""
+    path = os.fspath(leaf)
+    return path.partition("?")[0] if "://" in path else path
+
+
 def _shared(paths: list[str]) -> int:
     """Return how many folders at the beginning all of the paths share."""
     folders = [_SEPARATOR.split(path)[:-1] for path in paths]
@@ -117,7 +123,5 @@ def _shared(paths: list[str]) -> int:
 def _as_file(leaf: Any, shared: int) -> Any:
     if not names_a_file(leaf):
         return leaf
-    path = os.fspath(leaf)
-    if "://" in path:
-        path = path.partition("?")[0]  # what follows may be a signature, which is another one at each start
+    path = _path_of(leaf)
     return File("/".join(_SEPARATOR.split(path)[shared:]), path)

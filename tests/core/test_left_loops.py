@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import code
 import io
 import itertools
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext, redirect_stderr, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -722,3 +723,108 @@ def test_no_warning_and_no_log_come_on_the_way(caplog: pytest.LogCaptureFixture)
             leave(iter, loader)
             assert loader.state_dict()["cursor"]["step"] == 2
     assert not [one for one in caplog.records if one.levelname != "INFO"]
+
+
+# ---------------------------------------------------------------------- loops that others drive
+
+
+def sequence() -> resumable.Loader[Any]:
+    return resumable.wrap(range(16), batch_size=2, seed=0)
+
+
+ALL = [[number, number + 1] for number in range(0, 16, 2)]
+
+
+@pytest.mark.parametrize("around", [map, lambda function, loader: (function(batch) for batch in loader)])
+def test_a_state_knows_of_an_exception_in_what_is_mapped(around: Callable[..., Iterable[Any]]) -> None:
+    loader, trained, steps = sequence(), list[Any](), list[int]()
+
+    def to_device(batch: Any) -> Any:
+        if len(trained) == 3 and not steps:
+            fail()
+        return batch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LoopWarning)  # of the generator, which is warned of
+        try:
+            for batch in around(to_device, loader):
+                trained.append(batch)
+        except LossError:
+            steps.append(loader.state_dict()["cursor"]["step"])
+    assert steps == [3]
+    if around is map:
+        assert trained + list(loader) == ALL
+
+
+@pytest.mark.parametrize(
+    "limit", [lambda loader: zip(loader, range(3), strict=False), lambda loader: itertools.islice(loader, 3)]
+)
+def test_the_end_of_what_limits_a_loop_is_no_exception(limit: Callable[[Any], Iterable[Any]]) -> None:
+    loader = sequence()
+    taken = 0
+    for _ in limit(loader):
+        taken += 1
+    before = loader.global_step
+    try:
+        fail()
+    except LossError:
+        assert loader.state_dict()["cursor"]["step"] == before >= taken == 3
+    assert list(loader) == ALL[before:]
+
+
+def test_a_break_out_of_an_async_loop_is_no_exception() -> None:
+    loader, trained = sequence(), list[Any]()
+
+    async def batches() -> Any:
+        for batch in loader:
+            yield batch
+
+    async def train() -> None:
+        async for batch in batches():
+            trained.append(batch)
+            if len(trained) == 3:
+                break
+
+    asyncio.run(train())
+    assert loader.state_dict()["cursor"]["step"] == 3
+    assert trained + list(loader) == ALL
+
+
+def test_an_iterator_that_is_made_in_a_handler_begins_with_the_batch_that_failed() -> None:
+    loader, trained, failed = sequence(), list[Any](), list[bool]()
+    batches = iter(loader)
+    while True:
+        try:
+            batch = next(batches)
+            if len(trained) == 3 and not failed:
+                failed.append(True)
+                fail()
+            trained.append(batch)
+        except StopIteration:
+            break
+        except LossError:
+            batches = iter(loader)
+    assert trained == ALL
+
+
+def test_the_end_of_another_iterator_is_no_exception() -> None:
+    loader, batches, other = sequence(), None, iter(())
+    batches = iter(loader)
+    for step in range(8):
+        try:
+            next(other)
+        except StopIteration:
+            assert loader.state_dict()["cursor"]["step"] == step
+        next(batches)
+
+
+def test_a_state_in_the_cell_after_the_one_that_failed_leaves_out_its_batch() -> None:
+    console = code.InteractiveConsole({"loader": sequence(), "fail": fail})
+    with redirect_stderr(io.StringIO()):
+        console.runsource(
+            "def train():\n    batches = iter(loader)\n    for batch in batches:\n        fail()\n", symbol="exec"
+        )
+        console.runsource("train()")
+    console.runsource("step = loader.state_dict()['cursor']['step']")
+    console.runsource("first = next(iter(loader))")
+    assert (console.locals["step"], console.locals["first"]) == (0, ALL[0])
