@@ -85,7 +85,7 @@ class _Leaves(Generic[T_co]):
         """Note how the loop was left."""
         doubt = getattr(self, "_doubt", None)
         if doubt is not None:
-            self._loader.progress.leave(doubt, how_left(doubt.drivers, sys._getframe(1)))  # noqa: SLF001  # the loop's
+            self._loader.progress.leave(doubt, how_left(doubt.drivers, sys._getframe().f_back))  # noqa: SLF001  # the loop
 
 
 class BatchIterator(_Leaves[T_co]):
