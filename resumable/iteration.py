@@ -86,7 +86,7 @@ class _Leaves(Generic[T_co]):
         """Say how the loop was left."""
         doubt = getattr(self, "_doubt", None)
         if doubt is not None:
-            self._loader.progress.leave(doubt, how_left(doubt.drivers, sys._getframe().f_back))  # noqa: SLF001  # what drops it
+            self._loader.progress.leave(doubt, how_left(doubt.drivers, sys._getframe().f_back))  # noqa: SLF001  # the loop
 
 
 class BatchIterator(_Leaves[T_co]):
