@@ -49,8 +49,15 @@ class Driver(NamedTuple):
     at: int
 
 
-def drivers_of(frame: FrameType | None) -> tuple[Driver, ...]:
-    """Return what asks for a batch, from the innermost to the first that is neither a generator nor a `__next__`."""
+def drivers_of(frame: FrameType | None, known: tuple[Driver, ...] = ()) -> tuple[Driver, ...]:
+    """Return what asks for a batch, from the innermost to the first that is neither a generator nor a `__next__`.
+
+    Args:
+        frame: the innermost.
+        known: what was returned for the batch before, which mostly is the same.
+    """
+    if frame is not None and len(known) == 1 and known[0].code is frame.f_code and known[0].at == frame.f_lasti:
+        return known
     drivers: list[Driver] = []
     while frame is not None and len(drivers) < _DEEPEST:
         code = frame.f_code
@@ -88,7 +95,8 @@ def how_left(drivers: tuple[Driver, ...], frame: FrameType | None) -> Left:
 
 def last_raised() -> BaseException | None:
     """Return the exception that a notebook or an interactive Python showed last."""
-    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    shown = sys.__dict__  # as they are not there in a script, where `getattr` would take long
+    return shown.get("last_exc") or shown.get("last_value")
 
 
 def went_through(error: BaseException, drivers: tuple[Driver, ...], *, at_next: bool = False) -> bool:

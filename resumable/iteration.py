@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers bring it along, and know its `default`
 
     from resumable._doubts import Doubt
+    from resumable._leaving import Driver
     from resumable.loader import Loader
 
     T_co = TypeVar("T_co", covariant=True, default=Any)
@@ -59,6 +60,7 @@ class _Leaves(Generic[T_co]):
     def __init__(self, loader: Loader[T_co]) -> None:
         self._loader = loader
         self._doubt: Doubt | None = None
+        self._drivers: tuple[Driver, ...] = ()
 
     def _ask(self) -> None:
         """Count the last batch, as the next one is asked for."""
@@ -73,7 +75,7 @@ class _Leaves(Generic[T_co]):
             batch = deliver(self._loader, epoch)
             doubt = self._doubt = progress.doubt
             if doubt is not None:
-                doubt.drivers = drivers_of(frame)
+                doubt.drivers = self._drivers = drivers_of(frame, self._drivers)
         except StopIteration:
             raise
         except BaseException:
