@@ -105,12 +105,14 @@ class Options:
             ConfigurationError: a seed was given, and the source has another one.
         """
         name, name_by = (suggested, "suggested" if suggested else "") if self.name is None else (self.name, GIVEN)
-        seed, seed_by = find_seed(source, self.seed, name, self.world)
+        known_as = f"{name} for evaluation" if self.evaluation else name  # which one rank alone may have
+        seed, seed_by = find_seed(source, self.seed, known_as, self.world)
         return replace(self, seed=seed, name=name, origin=Origin(seed_by, name_by))
 
     def of_state(self, seed: int, name: str) -> Options:
-        """Return the options with the seed and the name of a state."""
-        return replace(self, seed=seed, name=name, origin=Origin(STATE, STATE))
+        """Return the options with the seed and the name of a state; what was given stays given."""
+        origin = Origin(*(by if by == GIVEN else STATE for by in self.origin))
+        return replace(self, seed=seed, name=name, origin=origin)
 
     def find_world(self) -> World:
         """Return the world that was given, or the one that is there now."""

@@ -210,6 +210,21 @@ def test_workers_that_live_on_read_with_the_seed_of_the_state(workers: int) -> N
         assert rest(used) == rest(reference)
 
 
+def test_what_was_given_stays_given_where_the_state_brings_the_rest() -> None:
+    loader = indexed(name="left")
+    loader.load_state_dict(indexed(name="left", seed=5).state_dict())
+    loader.load_state_dict(indexed(name="left", seed=6).state_dict())
+    assert (loader.seed, loader.name) == (6, "left")
+    with pytest.raises(StateMismatchError, match="name differs"):
+        loader.load_state_dict(indexed(name="right", seed=6).state_dict())
+    loader = indexed(seed=5)
+    loader.load_state_dict(indexed(name="left", seed=5).state_dict())
+    with pytest.raises(StateMismatchError, match="seed differs"):
+        loader.load_state_dict(indexed(name="left", seed=6).state_dict())
+    loader.load_state_dict(indexed(name="right", seed=5).state_dict())
+    assert loader.name == "right"
+
+
 def test_an_explicit_seed_against_that_of_the_state_is_refused_and_nothing_changes() -> None:
     state = indexed(seed=5).state_dict()
     loader = indexed(seed=1)
@@ -368,9 +383,11 @@ RANK = """
 
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
-    torch.manual_seed(100 + rank)
+    torch.manual_seed(300 + rank)
     if rank == 0:
         resumable.wrap(range(6), batch_size=3, shuffle=True, name="of rank 0 alone")
+        resumable.wrap(range(6), batch_size=3, shuffle=True, evaluation=True)
+    torch.manual_seed(100 + rank)
     loaders = [resumable.wrap(range(12), batch_size=3, shuffle=True, name=name) for name in ("", "", "other")]
     torch.manual_seed(200 + rank)
     loaders.append(resumable.wrap(range(12), batch_size=3, shuffle=True))
