@@ -42,7 +42,7 @@ class Opening:
     def __init__(self, fetcher: Fetcher, options: Options) -> None:
         self._fetcher, self._options = fetcher, options
         self._how: str | None = "from the beginning" + (" of each loop" if options.evaluation else "")
-        self._loaded = False
+        self._agreed = False  # the ranks on the seed
         self.shares = False
 
     def of(self, fetcher: Fetcher, options: Options) -> Opening:
@@ -57,14 +57,16 @@ class Opening:
 
     def loaded(self) -> None:
         """Note that the place was set by a state, which is the same on all ranks, as its seed is."""
-        self._how, self._loaded = "after a loaded state", True
+        self._how, self._agreed = "after a loaded state", True
 
     def tell(self, mark: Mark, global_batch: int) -> None:
         """Say that the stream opens at a mark, unless it is a later opening of a running loop."""
         if self._how is None:
             return
-        if not self._loaded:
-            refuse_unagreed(self._options.origin.seed, self._options.seed, self._options.find_world().size)
+        if not self._agreed:
+            options = self._options
+            refuse_unagreed(options.origin.seed, options.seed or 0, options.known_as, options.world)
+            self._agreed = True
         how, self._how = self._how, None
         if self._options.world is None and self._fetcher.world().size > 1:
             self._warn(find())

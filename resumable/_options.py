@@ -94,6 +94,12 @@ class Options:
         """The seed from which order and keys are computed: that of the loader, salted by the stream's name."""
         return salted(self.seed or 0, self.name or "")
 
+    @property
+    def known_as(self) -> str:
+        """How the ranks know the stream among their others; evaluations apart, as one rank may have them alone."""
+        name = self.name or ""
+        return f"{name} for evaluation" if self.evaluation else name
+
     def settled(self, source: Any, *, suggested: str = "") -> Options:
         """Return the options with a seed and a name.
 
@@ -105,9 +111,9 @@ class Options:
             ConfigurationError: a seed was given, and the source has another one.
         """
         name, name_by = (suggested, "suggested" if suggested else "") if self.name is None else (self.name, GIVEN)
-        known_as = f"{name} for evaluation" if self.evaluation else name  # which one rank alone may have
-        seed, seed_by = find_seed(source, self.seed, known_as, self.world)
-        return replace(self, seed=seed, name=name, origin=Origin(seed_by, name_by))
+        named = replace(self, name=name)
+        seed, seed_by = find_seed(source, self.seed, named.known_as, self.world)
+        return replace(named, seed=seed, origin=Origin(seed_by, name_by))
 
     def of_state(self, seed: int, name: str) -> Options:
         """Return the options with the seed and the name of a state; what was given stays given."""

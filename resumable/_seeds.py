@@ -77,19 +77,33 @@ def find_seed(source: Any, given: int | None, name: str, world: World | None) ->
     return _agree(seed, name, world)
 
 
-def refuse_unagreed(by: str, seed: int | None, ranks: int) -> None:
-    """Refuse to divide a stream by a seed that each rank took from its own generator.
+def refuse_unagreed(by: str, seed: int, name: str, world: World | None) -> None:
+    """Refuse to divide a stream by a seed that each rank took from its own generator, unless rank 0 has the same.
 
     Raises:
-        ConfigurationError: that is so.
+        ConfigurationError: it has another one; or there is no process group, by which it could be known.
     """
-    if by == _TORCH and ranks > 1:
+    ranks = (world or find()).size
+    if by != _TORCH or ranks == 1:
+        return
+    first, who = _agree(seed, name, world)
+    if who != _RANK_0:
         raise ConfigurationError(
             f"{ranks} ranks divide one order, and its seed was given to none of them: this one took {seed}, which "
-            "torch.manual_seed had set.\nRanks with another one would augment otherwise and, where the order is "
-            "shuffled, read samples twice and leave others out. Give wrap(..., seed=...), or call wrap after "
+            f"torch.manual_seed had set.\n{_OTHERWISE} Give wrap(..., seed=...), or call wrap after "
             "torch.distributed.init_process_group, so that they can agree."
         )
+    if first != seed:
+        raise ConfigurationError(
+            f"this rank took the seed {seed} from torch.manual_seed, and rank 0 took {first}.\n{_OTHERWISE} Give "
+            "wrap(..., seed=...), or call wrap after torch.distributed.init_process_group: then rank 0's counts."
+        )
+
+
+_OTHERWISE = (
+    "Ranks with another one would augment otherwise and, where the order is shuffled, read samples twice and leave "
+    "others out."
+)
 
 
 def _seeds_of(source: Any) -> Iterator[tuple[int, str]]:

@@ -377,6 +377,43 @@ def test_ranks_that_cannot_agree_are_refused() -> None:
     assert list(loader)
 
 
+LATE = """
+    import os, sys, torch, torch.distributed as dist
+    import resumable
+
+    rank = int(os.environ["RANK"])
+    torch.manual_seed(100 + rank * int(sys.argv[2]))
+    loader = resumable.wrap(range(12), batch_size=3, shuffle=True)
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
+    try:
+        print(sorted(index for batch in loader for index in batch))
+    except resumable.errors.ConfigurationError as error:
+        print(str(error).splitlines()[0])
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other", [0, 1])
+def test_ranks_that_wrapped_before_their_group_was_there_are_compared(other: int, tmp_path: Path) -> None:
+    script = textwrap.dedent(LATE)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path / "store"), str(other)],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    told = [rank.communicate(timeout=120)[0].strip() for rank in ranks]
+    if other:
+        assert told[1] == "this rank took the seed 101 from torch.manual_seed, and rank 0 took 100."
+    else:
+        assert sorted(json.loads(told[0]) + json.loads(told[1])) == list(range(12))
+
+
 RANK = """
     import os, sys, torch, torch.distributed as dist
     import resumable
