@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 if TYPE_CHECKING:
     from resumable.loader import Loader
 
-__all__ = ["is_over", "tell_twins"]
+__all__ = ["is_over", "tell_twins", "tell_twins_of"]
 
 _log = getLogger("resumable")
 _loops: WeakKeyDictionary[Any, tuple[tuple[int, str], int]] = WeakKeyDictionary()  # that are being read
@@ -31,14 +31,31 @@ def tell_twins(loop: Any, loader: Loader) -> None:
     stream, place = (loader.seed, loader.name), id(loader.progress)
     met = any(other == stream and where != place for other, where in _loops.values())
     _loops[loop] = stream, place
-    if met and stream not in _said:
-        _said.add(stream)
-        _log.warning(
-            "two loaders with seed %d and %s are read in turn: at each step they have the same order and the same "
-            "randomness.\nBatches of both are no independent samples. Give each a name of its own: wrap(..., name=...)",
-            loader.seed,
-            f"name {loader.name!r}" if loader.name else "no name",
-        )
+    if met:
+        _tell(loader)
+
+
+def tell_twins_of(loaders: list[Loader]) -> None:
+    """Warn likewise of loaders whose batches are taken together."""
+    known: set[tuple[int, str]] = set()
+    for loader in loaders:
+        stream = loader.seed, loader.name
+        if loader.shuffles and stream in known:
+            _tell(loader)
+        known |= {stream} if loader.shuffles else set()
+
+
+def _tell(loader: Loader) -> None:
+    stream = loader.seed, loader.name
+    if stream in _said:
+        return
+    _said.add(stream)
+    _log.warning(
+        "two loaders with seed %d and %s are read in turn: at each step they have the same order and the same "
+        "randomness.\nBatches of both are no independent samples. Give each a name of its own: wrap(..., name=...)",
+        loader.seed,
+        f"name {loader.name!r}" if loader.name else "no name",
+    )
 
 
 def is_over(loop: Any) -> None:

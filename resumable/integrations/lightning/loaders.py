@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from resumable._order.cursor import Cursor
-from resumable._twins import is_over, tell_twins
+from resumable._twins import tell_twins_of
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.integrations.lightning import private
 from resumable.integrations.lightning.handed import Handed
@@ -50,6 +50,7 @@ class TrainLoaders:
         before, self.streams = self.streams, []
         self.handed.clear()
         tree = replace_loaders(tree, self._stream)
+        tell_twins_of([stream.loader for stream in self.streams])
         if not self._resume(self.streams):
             self._keep_counting(before)
         self._lengths = self._count()
@@ -71,7 +72,6 @@ class TrainLoaders:
             )
         stream = TrainStream(loader, name, number, self.handed, self._on_fetch, same_epoch=overfit)
         stream.stands_in_for = getattr(source, "stands_in_for", source)
-        tell_twins(stream, loader)
         self.streams.append(stream)
         return stream
 
@@ -132,5 +132,4 @@ class TrainLoaders:
     def give_back(self) -> None:
         """Let the Loaders acknowledge by themselves again."""
         for stream in self.streams:
-            is_over(stream)
             stream.give_back()
