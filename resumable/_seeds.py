@@ -27,9 +27,9 @@ STATE = "the state"
 _TORCH = "torch.manual_seed"
 _RANK_0 = "torch.manual_seed of rank 0"
 _SAMPLER, _GENERATOR = "the sampler", "the generator"
-_LARGEST = 1 << 32  # of seeds that somebody set: an unseeded process has 64 random bits
-_NEW_GENERATOR = 67280421310721  # the seed of a torch.Generator that was given none
+_LARGEST = 1 << 32  # of seeds that somebody set: an unseeded process, or generator, has more bits
 _LIGHTNING = {"pytorch_lightning", "lightning", "lightning_fabric"}
+_TORCHS = ("torch.utils.data", "torchdata.stateful_dataloader")
 _PATIENCE = timedelta(seconds=10)
 
 _log = getLogger("resumable")
@@ -115,9 +115,10 @@ def _seeds_of(source: Any) -> Iterator[tuple[int, str]]:
     for layer in layers:
         if isinstance(layer, data.DistributedSampler) and isinstance(layer.seed, int):
             yield layer.seed, _SAMPLER
-    for holder in (*layers, source):
+    known = [layer for layer in layers if type(layer).__module__.startswith(_TORCHS)]  # a user's own keeps its order
+    for holder in (*known, source):
         generator = vars(holder).get("generator") if hasattr(holder, "__dict__") else None
-        if isinstance(generator, sys.modules["torch"].Generator) and generator.initial_seed() != _NEW_GENERATOR:
+        if isinstance(generator, sys.modules["torch"].Generator) and generator.initial_seed() < _LARGEST:
             yield generator.initial_seed(), _GENERATOR
 
 

@@ -28,7 +28,8 @@ from healing_data import (
     tries,
     workers,
 )
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, _utils
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 import resumable
 from resumable.errors import ConfigurationError, UnsupportedError, WorkerError
@@ -38,6 +39,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _no_death_of_before() -> None:
+    """Take the workers of other tests off torch's list: as long as one that died is held, torch tells of it."""
+    for one in gc.get_objects():
+        if type(one) is _MultiProcessingDataLoaderIter and getattr(one, "_worker_pids_set", False):
+            one._worker_pids_set = False
+            with suppress(ValueError):
+                _utils.signal_handling._remove_worker_pids(id(one))
+
 
 Steps = list[tuple[int, str, dict[str, Any] | None]]
 EPOCHS = 3

@@ -15,7 +15,7 @@ OPTIONS = set(sys.argv[1:])
 CHECKPOINT = Path("checkpoint.json")
 
 shift = 100 if CHECKPOINT.exists() and "--other-data" in OPTIONS else 0
-loader = resumable.wrap(np.arange(24) + shift, batch_size=4, seed=1)
+loader = resumable.wrap(np.arange(24) + shift, batch_size=4, seed=1, canary="--other-data" not in OPTIONS)
 weights, step = 0.0, 0
 if CHECKPOINT.exists():
     saved = json.loads(CHECKPOINT.read_text())
