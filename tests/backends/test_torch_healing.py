@@ -44,11 +44,12 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def _no_death_of_before() -> None:
     """Take the workers of other tests off torch's list: as long as one that died is held, torch tells of it."""
+    handler: Any = _utils.signal_handling
     for one in gc.get_objects():
         if type(one) is _MultiProcessingDataLoaderIter and getattr(one, "_worker_pids_set", False):
             one._worker_pids_set = False
             with suppress(ValueError):
-                _utils.signal_handling._remove_worker_pids(id(one))
+                handler._remove_worker_pids(id(one))
 
 
 Steps = list[tuple[int, str, dict[str, Any] | None]]
@@ -169,13 +170,15 @@ def test_one_run_whose_workers_are_all_killed_after_every_step(
     steps = steps_of(wrap(), harm)
     assert steps == unharmed("indexed")
     assert len(steps) >= len(restarts(caplog)) > EPOCHS
-    assert "worker 0, process" in restarts(caplog)[0]
+    assert re.search(r"worker [01], process", restarts(caplog)[0])
     assert re.search(r"was killed by SIGHUP\n  it was asked for: epoch 0, step [1-4], samples \[", restarts(caplog)[0])
 
 
 def test_a_state_of_a_harmed_run_goes_on_in_an_unharmed_one(unharmed: Callable[..., Steps]) -> None:
     expected = unharmed("stateful-stream", persistent_workers=True)
-    steps = steps_of(wrap("stateful-stream", persistent_workers=True), lambda step: strike(step) if step % 3 else None)
+    steps = steps_of(
+        wrap("stateful-stream", persistent_workers=True), lambda step: strike(step) if step % 3 == 1 else None
+    )
     for done in (1, 5, len(steps) // 3, len(steps) // 2, len(steps) - 1):
         resumed = wrap("stateful-stream", persistent_workers=True)
         resumed.load_state_dict(steps[done - 1][2] or {})
@@ -385,7 +388,7 @@ def test_a_death_in_the_middle_of_a_start_leaves_nothing_in_torchs_list(
 
 def test_an_error_of_a_sample_stays_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
     source = DataLoader(data.Augmented(broken=7), batch_size=3, num_workers=2)
-    with pytest.raises(resumable.errors.SampleError, match="reading sample 7 failed"):
+    with pytest.raises(OSError, match="torn file"):
         list(resumable.wrap(source, on_worker_death="restart"))
     assert not restarts(caplog)
 
