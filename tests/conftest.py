@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -15,6 +17,22 @@ def unseeded() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.default_generator.manual_seed(_UNSEEDED)
+
+
+@pytest.fixture
+def no_death_of_before() -> None:
+    """End torch's workers that other tests left in cycles, and take those that are held off torch's list.
+
+    As long as a loader with a worker that died is held, torch's handler of SIGCHLD tells of that one at every death.
+    """
+    gc.collect()
+    if (dataloader := sys.modules.get("torch.utils.data.dataloader")) is None:
+        return
+    for one in gc.get_objects():
+        if type(one) is dataloader._MultiProcessingDataLoaderIter and getattr(one, "_worker_pids_set", False):
+            one._worker_pids_set = False
+            with suppress(ValueError):
+                dataloader._utils.signal_handling._remove_worker_pids(id(one))
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are deselected

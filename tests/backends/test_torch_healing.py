@@ -28,8 +28,7 @@ from healing_data import (
     tries,
     workers,
 )
-from torch.utils.data import DataLoader, IterableDataset, _utils
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from torch.utils.data import DataLoader, IterableDataset
 
 import resumable
 from resumable.errors import ConfigurationError, UnsupportedError, WorkerError
@@ -38,18 +37,7 @@ from resumable.testing.runs import digest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _no_death_of_before() -> None:
-    """Take the workers of other tests off torch's list: as long as one that died is held, torch tells of it."""
-    handler: Any = _utils.signal_handling
-    for one in gc.get_objects():
-        if type(one) is _MultiProcessingDataLoaderIter and getattr(one, "_worker_pids_set", False):
-            one._worker_pids_set = False
-            with suppress(ValueError):
-                handler._remove_worker_pids(id(one))
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_death_of_before")]
 
 
 Steps = list[tuple[int, str, dict[str, Any] | None]]

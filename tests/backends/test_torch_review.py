@@ -253,6 +253,7 @@ def test_a_time_out_is_an_error_of_the_workers() -> None:
 SIGNAL = "DataLoader worker (pid 7) is killed by signal: Killed. "
 
 
+@pytest.mark.usefixtures("no_death_of_before")  # it would be ended by the broken method
 @pytest.mark.parametrize("error", [ConnectionResetError(104, "reset by peer"), EOFError(), RuntimeError(SIGNAL)])
 @pytest.mark.parametrize("place", ["_try_get_data", "_process_data", "_shutdown_workers", "__init__"])
 def test_a_death_is_told_as_such_wherever_it_shows(

@@ -17,7 +17,7 @@ import resumable
 sys.path.insert(0, str(Path(__file__).parent))
 from trainer_runs import Model, Outcome, check_rest, fit
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_death_of_before")]
 
 
 class Kills(Callback):
@@ -45,7 +45,7 @@ def run(*callbacks: Callback) -> Outcome:
     def loader(count: int, **options: Any) -> Any:
         samples: Any = torch.arange(count, dtype=torch.float32)
         source: Any = DataLoader(samples, num_workers=2, persistent_workers=True, **options)
-        return resumable.wrap(source, on_worker_death="restart")
+        return resumable.wrap(source, seed=0, on_worker_death="restart")
 
     with loader(18, batch_size=2, shuffle=True) as training, loader(8, batch_size=2) as validation:
         return fit(Model(), training, validation, callbacks=[*callbacks])

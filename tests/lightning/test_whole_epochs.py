@@ -24,7 +24,7 @@ def elements(kind: type[Stateful]) -> resumable.Loader:
 
 
 def batches_of_two_ranks(kind: type[Stateful]) -> resumable.Loader:
-    return resumable.wrap(kind(9, 0), world=World(0, 2), identity="reader")
+    return resumable.wrap(kind(9, 0), seed=0, world=World(0, 2), identity="reader")
 
 
 @pytest.mark.parametrize("kind", [Stateful, SizedStateful])
