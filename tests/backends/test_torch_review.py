@@ -254,12 +254,13 @@ SIGNAL = "DataLoader worker (pid 7) is killed by signal: Killed. "
 
 
 @pytest.mark.usefixtures("no_death_of_before")  # it would be ended by the broken method
-@pytest.mark.parametrize("error", [ConnectionResetError(104, "reset by peer"), EOFError(), RuntimeError(SIGNAL)])
+@pytest.mark.parametrize("shown", [(ConnectionResetError, 104, "reset by peer"), (EOFError,), (RuntimeError, SIGNAL)])
 @pytest.mark.parametrize("place", ["_try_get_data", "_process_data", "_shutdown_workers", "__init__"])
 def test_a_death_is_told_as_such_wherever_it_shows(
-    place: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+    place: str, shown: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Torch's handler of SIGCHLD raises between any two lines of the process, the connection wherever it is read."""
+    error = shown[0](*shown[1:])  # made here, as its traceback holds the workers
     original = getattr(_MultiProcessingDataLoaderIter, place)
     shows = iter([True])
 
