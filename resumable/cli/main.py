@@ -1,4 +1,4 @@
-"""The command `resumable`."""
+"""The command `resumable`: its words, and the status that it ends with."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
 from resumable import __version__
-from resumable._flight.command import add_flight
-from resumable.chaos.command import add_chaos
+from resumable.cli.chaos import add_chaos
+from resumable.cli.flight import add_flight
 from resumable.errors import ResumableError
 
 if TYPE_CHECKING:

@@ -1,0 +1,5 @@
+"""The command line: one file per command."""
+
+from resumable.cli.main import main
+
+__all__ = ["main"]
