@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-__all__ = ["LoaderStats"]
+__all__ = ["LoaderStats", "between"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class LoaderStats:
             that are measured, and stand for the samples up to the next one: to measure each batch would cost a fast
             loop more than all the rest. It is exact where all samples are as large as each other. Tensors and arrays
             count by `nbytes`, text and bytes by their length, numbers as 8, in dicts, lists, tuples and dataclasses,
-            nested as they like; of a list of more than 32 values, 32 are measured. Other objects count nothing.
+            nested as they like; of a list of more than 16 values, 16 are measured. Other objects count nothing.
         wait_seconds: what the loop waited in `next()`.
         opening_seconds: the part of `wait_seconds` that passed until the first batch of an epoch, or the first one
             after a resume: workers start, buffers fill, places are skipped to.
@@ -82,3 +82,16 @@ class LoaderStats:
         values: dict[str, Any] = asdict(self) | {name: getattr(self, name) for name in derived}
         unknown = () if self.asks else ("asks", "ready", "starved")
         return {name: value for name, value in values.items() if value is not None and name not in unknown}
+
+
+_SUMS = (
+    *("batches", "samples", "estimated_bytes", "wait_seconds", "opening_seconds", "loop_seconds", "read_seconds"),
+    *("asks", "ready", "starved"),
+)
+
+
+def between(before: LoaderStats, now: LoaderStats) -> LoaderStats:
+    """Return what came between two moments; the longest wait is that of all."""
+    sums: dict[str, tuple[Any, Any]] = {name: (getattr(before, name), getattr(now, name)) for name in _SUMS}
+    recent: dict[str, Any] = {name: None if None in pair else pair[1] - pair[0] for name, pair in sums.items()}
+    return replace(now, **recent)

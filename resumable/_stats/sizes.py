@@ -8,9 +8,10 @@ from typing import Any
 
 __all__ = ["size_of"]
 
-_MOST = 32  # values of a list that are looked at
+_MOST = 16  # values of a list that are looked at
 _DEEPEST = 16  # levels; a list may contain itself
 _NUMBER = 8
+_NUMBERS = {int, float, bool, complex}
 
 
 def size_of(batch: Any) -> int:
@@ -25,13 +26,13 @@ def size_of(batch: Any) -> int:
 
 
 def _size(value: Any, most: int, levels: int) -> float:
+    if type(value) in _NUMBERS:
+        return _NUMBER
     size = getattr(value, "nbytes", None)
     if isinstance(size, int):
         return size
     if isinstance(value, (bytes, bytearray, str)):
         return len(value)
-    if isinstance(value, (int, float, complex)):
-        return _NUMBER
     return _of_parts(_parts(value), most, levels) if levels else 0
 
 
