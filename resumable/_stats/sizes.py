@@ -33,7 +33,9 @@ def _size(value: Any, most: int, levels: int) -> float:
         return size
     if isinstance(value, (bytes, bytearray, str)):
         return len(value)
-    return _of_parts(_parts(value), most, levels) if levels else 0
+    if not levels:
+        return 0
+    return _of_parts(_parts(value), most if isinstance(value, list) else _MOST, levels)
 
 
 def _parts(value: Any) -> list[Any]:
@@ -51,7 +53,7 @@ def _of_parts(parts: list[Any], most: int, levels: int) -> float:
 
     Args:
         parts: of a collection.
-        most: how many are looked at, those inside of them included, as far as that can be.
+        most: how many are looked at, those in lists inside of them included.
         levels: how deep to go.
     """
     count = len(parts)
