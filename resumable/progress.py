@@ -64,7 +64,7 @@ class Progress(Peeks):
         self._untouched = True  # nothing was opened or loaded yet
         self._auto = options.ack == "auto"
         self.moves = 0
-        self.stopwatch = Stopwatch()
+        self.stopwatch = Stopwatch(fetcher.can)
 
     @property
     def delivered(self) -> Cursor:
@@ -131,7 +131,7 @@ class Progress(Peeks):
         watch.start()
         try:
             batch = self._next(epoch)
-            watch.delivered(before, self._delivered.cursor)
+            watch.delivered(before, self._delivered.cursor, batch)
         except StopIteration:
             raise
         except Exception as error:
@@ -332,13 +332,14 @@ class Progress(Peeks):
         self._stream = self._opened(self._delivered)
 
     def _opened(self, mark: Mark) -> Stream:
-        self.stopwatch.opens()
+        self.stopwatch.opens(self._fetcher.can)
         self._opened_at = mark
         self._opening.tell(mark, self.global_batch)
         self._owner.opened()
         self.noted.opened()
         self._in_force = self._changes.in_force(mark)
-        stream = Stream(self._fetcher.open(mark._replace(in_force=self._in_force), self.global_batch))
+        mark = mark._replace(in_force=self._in_force)
+        stream = Stream(self._fetcher.open(mark, self.global_batch), self.stopwatch.meter)
         if self._options.stall_after is not None:
             stalls.follow(stream, self.stopwatch, self._options.stall_after, self._awaited)
         return stream

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from resumable._fetch.order import Order
     from resumable._order.plan import Tail
     from resumable._randomness.keyed import IntArray, Words
+    from resumable._stats import Meter
 
 __all__ = [
     "ELSEWHERE",
@@ -265,6 +266,9 @@ class Capabilities:
         heals: starts worker processes that died again by itself, where `wrap(..., on_worker_death="restart")` says so.
         strided: of an indexed backend whose requests stay in this process or list their samples: the ranks take the
             samples of a global batch in turn, as torch's `DistributedSampler` deals them out, and not a part each.
+        reads_ahead: it reads in the background, by threads or processes that tell no times, so `read_seconds` of
+            `loader.stats()` is unknown. Otherwise it is what this process waits, or what `meter` says.
+        meter: of backends of this package, what their worker processes measure.
     """
 
     hints: Mapping[str, str] = field(default_factory=dict)
@@ -294,6 +298,8 @@ class Capabilities:
     close: Callable[[], None] | None = None
     heals: bool = False
     strided: bool = False
+    reads_ahead: bool = False
+    meter: Meter | None = None
 
 
 def capabilities_of(backend: Any) -> Capabilities:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from resumable._fetch.deaths import Healing
+    from resumable._stats import Meter
     from resumable.protocols import Request
 
 __all__ = ["HealingWorkers"]
@@ -30,10 +31,13 @@ class HealingWorkers(Workers):
         dataset: what the processes run: a `RequestDataset`, or an iterable-style one.
         options: returns the options for a `DataLoader` that say how many processes there are and what they are like.
         healing: decides whether they are started again.
+        meter: is told what the processes measure.
     """
 
-    def __init__(self, dataset: Any, options: Callable[[], Mapping[str, Any]], healing: Healing) -> None:
-        super().__init__(dataset, options)
+    def __init__(
+        self, dataset: Any, options: Callable[[], Mapping[str, Any]], healing: Healing, meter: Meter | None = None
+    ) -> None:
+        super().__init__(dataset, options, meter)
         self._healing = healing
         self._pool: Any = None
 

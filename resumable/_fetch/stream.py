@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resumable._order.cursor import Cursor
+    from resumable._stats import Meter
 
 __all__ = ["Stream"]
 
@@ -21,10 +22,11 @@ class Stream:
 
     Args:
         batches: a fetcher's generator.
+        meter: is told what is delivered; None where there are no worker processes.
     """
 
-    def __init__(self, batches: Iterator[tuple[Any, Cursor]]) -> None:
-        self._batches = batches
+    def __init__(self, batches: Iterator[tuple[Any, Cursor]], meter: Meter | None = None) -> None:
+        self._batches, self._meter = batches, meter
         self._ahead: tuple[Any, Cursor] | None = None
 
     @property
@@ -52,9 +54,12 @@ class Stream:
             StopIteration: the epoch is over.
         """
         if self._ahead is None:
-            return next(self._batches)
-        ahead, self._ahead = self._ahead, None
-        return ahead
+            taken = next(self._batches)
+        else:
+            taken, self._ahead = self._ahead, None
+        if self._meter is not None:
+            self._meter.deliver()
+        return taken
 
     def peek(self) -> Any:
         """Return the batch that `take` will return.

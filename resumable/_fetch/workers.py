@@ -11,12 +11,14 @@ import pickle
 from contextlib import suppress
 from itertools import chain
 from threading import get_ident
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 from resumable._fetch.failures import Sent, WorkerTraceback, received, worker_number
 from resumable._fetch.order import Order
 from resumable._fetch.stalls import answers_awaited
+from resumable._stats import Made, Meter, Queue
 from resumable.errors import BackendError, WorkerError
 from resumable.protocols import Request
 
@@ -86,12 +88,14 @@ class RequestDataset:
 
     def __getitem__(self, message: Message) -> Any:
         """Read a request; in the training process without touching its generators. A worker sends what it raises."""
-        try:
+        if worker_number() is None:
             return self._read(message)
-        except Exception as error:
-            if worker_number() is None:
-                raise
+        began = perf_counter()
+        try:
+            batch = self._read(message)
+        except Exception as error:  # noqa: BLE001  # of whatever type, it is raised in the training process
             return Sent(error)
+        return Made(batch, (made := perf_counter()) - began, made)
 
     def _read(self, message: Message) -> Any:
         request = self.request_of(message)
@@ -126,10 +130,11 @@ class Workers:
     Args:
         dataset: what the processes run: a `RequestDataset`, or an iterable-style one.
         options: returns the options for a `DataLoader` that say how many processes there are and what they are like.
+        meter: is told what the processes measure.
     """
 
-    def __init__(self, dataset: Any, options: Callable[[], Mapping[str, Any]]) -> None:
-        self._dataset, self._options = dataset, options
+    def __init__(self, dataset: Any, options: Callable[[], Mapping[str, Any]], meter: Meter | None = None) -> None:
+        self._dataset, self._options, self._meter = dataset, options, meter or Meter()
         self._spare: DataLoader[Any] | None = None  # with processes that live on
         self._ended = False
 
@@ -184,13 +189,16 @@ class Workers:
             if loader is None:
                 loader = self._build(given, asked=requests is not None)
             answers = self._start(loader, requests, seed)
+            queue = Queue(self._meter, loader.num_workers * (loader.prefetch_factor or 1))
             while True:
                 healthy = False
+                queue.ask()
                 thread = get_ident()
                 answers_awaited[thread] = answers
                 try:
-                    answer = received(next(answers))
+                    answer = received(queue.came(next(answers)))
                 except StopIteration:
+                    queue.over()
                     healthy = True
                     return
                 finally:

@@ -54,7 +54,9 @@ class FFCVBackend:
         if source.content_hash:
             self.identity["content"] = hash_content(loader.reader.file_name)
         settings = Settings(loader)
-        self.capabilities = Capabilities(hints=_HINTS, settings=settings.changed, set_settings=settings.change)
+        self.capabilities = Capabilities(
+            hints=_HINTS, settings=settings.changed, set_settings=settings.change, reads_ahead=True
+        )
         told = None if options.randomness == "off" else source.modes
         self.pipeline = Pipeline(loader, CodeMaker(_folder(source)), told)
 

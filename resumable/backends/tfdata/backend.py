@@ -67,7 +67,13 @@ class ReplayBackend:
     @property
     def capabilities(self) -> Capabilities:
         """The number of elements per epoch, and what a snapshot costs."""
-        return Capabilities(hints=_HINTS, length=self._length, needs_shard=True, snapshot_every=self._snapshot_every)
+        return Capabilities(
+            hints=_HINTS,
+            length=self._length,
+            needs_shard=True,
+            snapshot_every=self._snapshot_every,
+            reads_ahead=True,
+        )
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Begin a pass over the dataset of an epoch."""

@@ -52,7 +52,7 @@ class TfdsBackend:
         self._randomness, self._seeding = options.randomness, Seeding()
         self.length = len(source)
         self.identity = identity_of(source, options.identity)
-        self.capabilities = Capabilities(hints=source.resumable_hints)
+        self.capabilities = Capabilities(hints=source.resumable_hints, reads_ahead=bool(source.threads))
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.draws import too_few
 from resumable._naming import identity_of
+from resumable.backends.torch.engine import meter_of
 from resumable.backends.torch.indexed import make_engine, shown, stored_by
 from resumable.backends.torch.user_order import Drawn, UserOrder
 from resumable.protocols import Capabilities, Listed, Request
@@ -44,7 +45,8 @@ class CustomOrderBackend:
     kind = "torch-map-own-order"
 
     def __init__(self, loader: DataLoader[Any], reader: Reader, options: Options) -> None:
-        self._engine = make_engine(loader, reader, options)
+        meter = meter_of(loader)
+        self._engine = make_engine(loader, reader, options, meter)
         self._order = UserOrder(loader, options)
         self._options = options
         self._batches: _Batches | None = None
@@ -61,6 +63,7 @@ class CustomOrderBackend:
             stored=stored_by(reader.source, self.length),
             close=self._engine.close,
             heals=True,
+            meter=meter,
         )
         self.identity = {
             **identity_of(reader.source, options.identity),

@@ -14,6 +14,7 @@ from resumable._fetch.healing import HealingWorkers
 from resumable._fetch.stalls import answer
 from resumable._fetch.workers import Workers
 from resumable._randomness.keyed import derive
+from resumable._stats import Meter
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from resumable._options import Options
     from resumable.protocols import Request
 
-__all__ = ["Engine", "WorkerSetup", "healing_of", "wants_stacks"]
+__all__ = ["Engine", "WorkerSetup", "healing_of", "meter_of", "wants_stacks"]
 
 
 class Engine:
@@ -36,13 +37,22 @@ class Engine:
         setup: runs first in each worker.
         healing: decides whether workers are started again where one dies, which those of a stream tell by `Died`; None
             for an error.
+        meter: is told what the workers measure.
     """
 
-    def __init__(
-        self, loader: DataLoader[Any], dataset: Any, setup: WorkerSetup, healing: Healing | None = None
+    def __init__(  # made in few places
+        self,
+        loader: DataLoader[Any],
+        dataset: Any,
+        setup: WorkerSetup,
+        healing: Healing | None = None,
+        meter: Meter | None = None,
     ) -> None:
         given = partial(_options, loader, setup)
-        self._workers = Workers(dataset, given) if healing is None else HealingWorkers(dataset, given, healing)
+        if healing is None:
+            self._workers = Workers(dataset, given, meter)
+        else:
+            self._workers = HealingWorkers(dataset, given, healing, meter)
 
     def run(self, requests: Iterable[Request] | None, *, seed: int, epoch: int) -> Generator[Any]:
         """Yield what the workers return, in order.
@@ -75,6 +85,11 @@ def healing_of(loader: DataLoader[Any], options: Options, *, fixed: bool = False
     """
     heals = options.on_worker_death == "restart" and loader.num_workers > 0
     return Healing(loader.num_workers, fixed=fixed) if heals else None
+
+
+def meter_of(loader: DataLoader[Any]) -> Meter | None:
+    """Return what measures the workers of a `DataLoader`, where it has any."""
+    return Meter() if loader.num_workers else None
 
 
 def wants_stacks(loader: DataLoader[Any], options: Options) -> bool:

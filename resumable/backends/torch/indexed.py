@@ -10,7 +10,7 @@ from resumable._data import Columns
 from resumable._fetch.workers import RequestDataset
 from resumable._naming import identity_of
 from resumable.backends.torch.asked_order import HINTS
-from resumable.backends.torch.engine import Engine, WorkerSetup, healing_of, wants_stacks
+from resumable.backends.torch.engine import Engine, WorkerSetup, healing_of, meter_of, wants_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from resumable._fetch.reader import Reader
     from resumable._options import Options
+    from resumable._stats import Meter
     from resumable.protocols import Capabilities, Request
 
 __all__ = ["TorchBackend", "make_engine", "shown", "stored_by"]
@@ -50,7 +51,8 @@ class TorchBackend:
     def __init__(
         self, loader: DataLoader[Any], reader: Reader, options: Options, length: int, capabilities: Capabilities
     ) -> None:
-        self._engine = make_engine(loader, reader, options)
+        meter = meter_of(loader)
+        self._engine = make_engine(loader, reader, options, meter)
         self._reader, self._seed = reader, options.stream_seed
         self._here = loader.num_workers == 0 and not loader.pin_memory
         self.length = length
@@ -63,6 +65,7 @@ class TorchBackend:
             stored=stored_by(reader.source, length),
             close=self._engine.close,
             heals=True,
+            meter=meter,
         )
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
@@ -76,8 +79,8 @@ class TorchBackend:
             yield from self._engine.run(chain([first], source), seed=self._seed, epoch=first.epoch)
 
 
-def make_engine(loader: DataLoader[Any], reader: Reader, options: Options) -> Engine:
+def make_engine(loader: DataLoader[Any], reader: Reader, options: Options, meter: Meter | None) -> Engine:
     """Return what reads requests with the workers of a `DataLoader`, or in this process where it has none."""
     dataset = RequestDataset(reader, in_worker=loader.num_workers > 0)
     setup = WorkerSetup(loader.worker_init_fn, stacks=wants_stacks(loader, options))
-    return Engine(loader, dataset, setup, healing_of(loader, options))
+    return Engine(loader, dataset, setup, healing_of(loader, options), meter)

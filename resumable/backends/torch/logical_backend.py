@@ -88,7 +88,7 @@ class LogicalStreamBackend(TorchStreamBackend):
         if not reuse or self._engine is None:
             self._engine = self._make_engine(plan)
         items = only_items(self._engine.run(None, seed=self._options.stream_seed, epoch=plan.epoch))
-        batches = Batches(items, plan, looks=len(self._own(world)) if self._options.canary else 0)
+        batches = Batches(items, plan, self._meter, looks=len(self._own(world)) if self._options.canary else 0)
         if world.size == 1:
             self._running = batches
         else:
@@ -98,7 +98,8 @@ class LogicalStreamBackend(TorchStreamBackend):
     def _make_engine(self, plan: StreamPlan) -> Engine:
         rank = (self._options.find_world().rank,) if self._options.shard is False else ()
         streams = LogicalStreams(self._loader, plan, self._options, rank, self._own(self._world()))
-        return Engine(self._loader, streams, WorkerSetup(None, stacks=self._options.stall_after is not None))
+        setup = WorkerSetup(None, stacks=self._options.stall_after is not None)
+        return Engine(self._loader, streams, setup, meter=self._meter)
 
     def _world(self) -> World:
         """Return the ranks to which the streams are dealt.

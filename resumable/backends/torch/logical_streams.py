@@ -24,7 +24,7 @@ from resumable._randomness.keyed import derive
 from resumable._randomness.keys import isolated, reseed
 from resumable.backends.torch.epochs import keep_own_epochs
 from resumable.backends.torch.worker_states import WorkerState
-from resumable.backends.torch.worker_stream import WorkerEpoch, WorkerStream
+from resumable.backends.torch.worker_stream import WorkerEpoch, WorkerStream, stamped
 from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class LogicalStreams(WorkerStream):
         base = _base_seed(self._seed, epoch)
         open_streams = {one: self._open(one, epoch, states[one], base) for one in mine if not states[one].ended}
         running = _in_turn(mine, open_streams, idle=-(-len(self._own) // workers) - len(mine))
-        return running if info is None else sending(running)
+        return running if info is None else sending(stamped(running))
 
     def batch(self, samples: list[Any]) -> Any:
         """Make a batch. In this process as outside of any worker: in one, torch's collate takes shared memory."""

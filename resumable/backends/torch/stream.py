@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.own_state import needs_arguments, state_methods
 from resumable._naming import name_of
-from resumable.backends.torch.engine import Engine, WorkerSetup, healing_of, wants_stacks
+from resumable.backends.torch.engine import Engine, WorkerSetup, healing_of, meter_of, wants_stacks
 from resumable.backends.torch.healing_stream import healed
 from resumable.backends.torch.indexed import shown
 from resumable.backends.torch.misuse import length_or_none
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from resumable._options import Options
+    from resumable._stats import Meter
     from resumable.backends.torch.worker_stream import Item
 
 __all__ = ["Batches", "TorchStreamBackend"]
@@ -68,7 +69,7 @@ class TorchStreamBackend:
         self._batches: Batches | None = None
         self._rotated = False
         self._engine: Engine | None = None
-        self._healing = healing_of(loader, options, fixed=True)
+        self._healing, self._meter = healing_of(loader, options, fixed=True), meter_of(loader)
         self.identity = {
             "source": name_of(loader.dataset, options.identity),
             "batch": loader.batch_size or 0,
@@ -93,6 +94,7 @@ class TorchStreamBackend:
             shows=shown(self._loader),
             close=self._close,
             heals=True,
+            meter=self._meter,
         )
 
     def open(self, epoch: int) -> Iterator[Any]:
@@ -130,7 +132,7 @@ class TorchStreamBackend:
     def _begin(self, plan: StreamPlan, *, reuse: bool) -> Iterator[Any]:
         healing = self._healing
         running = self._run(plan, reuse) if healing is None else healed(plan, self._run, healing, reuse=reuse)
-        self._batches = Batches(running, plan, looks=self._workers if self._options.canary else 0)
+        self._batches = Batches(running, plan, self._meter, looks=self._workers if self._options.canary else 0)
         return self._batches
 
     def _run(self, plan: StreamPlan, reuse: bool) -> Generator[Item]:  # whether workers that live on do
@@ -150,7 +152,7 @@ class TorchStreamBackend:
         stream = WorkerStream(self._loader, plan, self._options, rank)
         stacks = wants_stacks(self._loader, self._options)
         setup = WorkerSetup(self._loader.worker_init_fn, plan.turn, stacks=stacks)
-        return Engine(self._loader, stream, setup, self._healing)
+        return Engine(self._loader, stream, setup, self._healing, self._meter)
 
 
 class Batches:
@@ -159,12 +161,13 @@ class Batches:
     Args:
         running: gives the workers' items in their order.
         plan: where the epoch was begun.
+        meter: is told what the workers needed for what is given.
         looks: how many workers there are, where a snapshot has the canary of the sample that each of them gives next;
             their items are read ahead for it.
     """
 
-    def __init__(self, running: Iterator[Item], plan: StreamPlan, *, looks: int) -> None:
-        self._running, self._looks = running, looks
+    def __init__(self, running: Iterator[Item], plan: StreamPlan, meter: Meter | None, *, looks: int) -> None:
+        self._running, self._meter, self._looks = running, meter, looks
         self._ahead: deque[Item | Exception] = deque()
         self._states = list(plan.states)
         self._turn = plan.turn
@@ -187,6 +190,8 @@ class Batches:
             if item.told is not None:
                 warnings.warn(item.told, StateMismatchWarning, stacklevel=2)
             if item.batch:
+                if self._meter is not None:
+                    self._meter.add(item.seconds)
                 self.last = item.worker
                 return item.batch[0]
 

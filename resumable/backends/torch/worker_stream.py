@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -16,6 +17,7 @@ from resumable._fetch.reader import no_end
 from resumable._fetch.restoring import given_back, without_state
 from resumable._randomness.keys import SampleKeys, isolated, reseed
 from resumable._state import Canary
+from resumable._stats import Made
 from resumable.backends.torch.epochs import EpochTeller, keep_own_epochs
 from resumable.backends.torch.worker_states import WorkerState
 from resumable.errors import StateMismatchError
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from resumable._options import Options
     from resumable.backends.torch.worker_states import StreamPlan
 
-__all__ = ["Item", "WorkerEpoch", "WorkerStream", "state_of"]
+__all__ = ["Item", "WorkerEpoch", "WorkerStream", "stamped", "state_of"]
 
 _STREAM = 2
 
@@ -44,6 +46,7 @@ class Item(NamedTuple):
         batch: the batch in a list; empty where there was none.
         first: digest of the batch's first sample, where the state before it is one of the dataset's own.
         told: what is to be warned about.
+        seconds: what reading the batch took, apart from going to the place of a state.
     """
 
     worker: int
@@ -51,6 +54,7 @@ class Item(NamedTuple):
     batch: list[Any]
     first: str | None = None
     told: str | None = None
+    seconds: float = 0.0
 
 
 class WorkerStream(IterableDataset[Any]):
@@ -87,7 +91,7 @@ class WorkerStream(IterableDataset[Any]):
             self._border = WorkerState(state=state.state)
             return iter(())
         running = WorkerEpoch(self, self.user_dataset, worker, epoch, state).run()
-        return running if info is None else sending(running)
+        return running if info is None else sending(stamped(running))
 
     def tell_epoch(self, dataset: Any, epoch: int) -> None:
         """Tell the dataset the epoch, if it wants to be told."""
@@ -140,6 +144,7 @@ class WorkerEpoch:
                 if not begun:
                     self._start()
                     begun = True
+                began = perf_counter()
                 drawn = self._draw()
                 ended = len(drawn) < self._stream.size()
                 state, iterator = self._own_states()
@@ -149,7 +154,7 @@ class WorkerEpoch:
             batches += batch is not None
             place = WorkerState(batches, ended, state, iterator, None if owns else last)
             told, self._told = self._told, None
-            yield Item(self._worker, place.as_dict(), batch or [], first, told)
+            yield Item(self._worker, place.as_dict(), batch or [], first, told, perf_counter() - began)
 
     def _start(self) -> None:
         """Go to the place of the worker's state."""
@@ -298,6 +303,12 @@ def _give_back(thing: Any, state: Any) -> None:
     if methods is None:
         raise without_state(f"the dataset {type(thing).__qualname__}")
     given_back(lambda: methods[1](copy.deepcopy(state)), state)
+
+
+def stamped(items: Iterator[Item | None]) -> Iterator[Any]:
+    """Yield a worker's items, those with a batch as being made now."""
+    for item in items:
+        yield Made(item, 0.0, perf_counter()) if item is not None and item.batch else item
 
 
 def state_of(thing: Any) -> Any:

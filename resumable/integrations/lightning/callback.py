@@ -14,6 +14,7 @@ from resumable.integrations.lightning.requeue import RequeueSignal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from resumable.integrations.lightning.curves import Curves
     from resumable.integrations.lightning.evaluating import EvaluationStreams
     from resumable.integrations.lightning.session import Session
 
@@ -38,25 +39,34 @@ class ResumableCallback(LightningCallback):
             of the first ModelCheckpoint, where `ckpt_path="last"` finds it.
         strict: refuse a checkpoint that does not fit this run, or has been saved without this callback. Without, both
             are warned about, and the run goes on as near to it as possible.
+        log_stats: log what `stats()` of each train loader says, as `data/wait_fraction` and the like, by the Trainer's
+            loggers at every `log_every_n_steps`: what came since the last time. Of the loader `"a"` of several it is
+            `data/a/wait_fraction`. The run is the same without.
     """
 
     _session: Session | None = None
     _requeue: RequeueSignal | None = None
     _evaluated: EvaluationStreams | None = None  # outside of fit
+    _curves: Curves | None = None
+    log_stats = False  # also in those that were pickled before it
 
     def __init__(
-        self, *, wrap: bool | Mapping[str, Any] = False, save_on_sigterm: bool = False, strict: bool = True
+        self,
+        *,
+        wrap: bool | Mapping[str, Any] = False,
+        save_on_sigterm: bool = False,
+        strict: bool = True,
+        log_stats: bool = False,
     ) -> None:
         self.wrap = wrap
         self.save_on_sigterm = save_on_sigterm
         self.strict = strict
+        self.log_stats = log_stats
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy the options, and nothing of a run."""
-        options = {
-            name: value for name, value in vars(self).items() if name not in {"_session", "_requeue", "_evaluated"}
-        }
-        return _make, (type(self),), options
+        of_run = {"_session", "_requeue", "_evaluated", "_curves"}
+        return _make, (type(self),), {name: value for name, value in vars(self).items() if name not in of_run}
 
     @property
     def state_key(self) -> str:
@@ -74,8 +84,10 @@ class ResumableCallback(LightningCallback):
             raise ConfigurationError(
                 "the Trainer has more than one ResumableCallback.\nEach would acknowledge every batch. Give it one."
             )
+        from resumable.integrations.lightning.curves import Curves  # noqa: PLC0415  # torch comes with it
         from resumable.integrations.lightning.session import Session  # noqa: PLC0415  # torch comes with it
 
+        self._curves = Curves(trainer) if self.log_stats else None
         # First of all, so that no other callback has drawn random numbers, or saves, before this one knows of a hook.
         trainer.callbacks = [self, *(callback for callback in trainer.callbacks if callback is not self)]
         warn_of_limits(trainer, pl_module)
@@ -90,6 +102,8 @@ class ResumableCallback(LightningCallback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
         """Begin to train, or go to the checkpoint's place."""
         self._live.start()
+        if self._curves is not None:
+            self._curves.begin(self._live.streams)
         point("lightning.start", trainer)
         self._requeue = RequeueSignal(trainer, self._live.save_alone)
 
@@ -106,6 +120,8 @@ class ResumableCallback(LightningCallback):
     def on_train_batch_end(self, *_: Any) -> None:
         """Count the batch as trained on, once the optimizer has stepped."""
         self._live.follow()
+        if self._curves is not None:
+            self._curves.log(self._live.streams)
         point("lightning.batch_end")
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature

@@ -36,6 +36,7 @@ __all__ = [
     "is_over",
     "is_restoring",
     "is_sigterm",
+    "logs_now",
     "metrics",
     "note_reload",
     "partial_metrics",
@@ -54,6 +55,7 @@ FIT_LOOP = "fit_loop"  # of the checkpoint's "loops"
 
 _NAMES = """
     _logger_connector._callback_metrics
+    _logger_connector.should_update_logs
     _checkpoint_connector._loaded_checkpoint
     _signal_connector._slurm_sigusr_handler_fn
     interrupted
@@ -222,6 +224,11 @@ def counters(trainer: Any) -> tuple[Any, Any]:
 def steps_logged(trainer: Any) -> int:
     """Count the optimizer steps after which everything was done, validation included."""
     return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
+
+
+def logs_now(trainer: Any) -> bool:
+    """Return whether the Trainer logs after this batch (`log_every_n_steps`)."""
+    return bool(trainer._logger_connector.should_update_logs)
 
 
 def is_accumulating(trainer: Any) -> bool:

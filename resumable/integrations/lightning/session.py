@@ -105,6 +105,11 @@ class Session:
         self._origin.restore_loaders(streams, trainer.global_rank, trainer.world_size, strict=self._strict)
         return True
 
+    @property
+    def streams(self) -> list[TrainStream]:
+        """The train loaders."""
+        return self._loaders.streams
+
     def _note_fetch(self) -> None:
         self._busy = True
 

@@ -50,6 +50,7 @@ class DaliBackend:
     """
 
     kind = "dali-indexed"
+    reads_ahead = True
 
     def __init__(self, source: Source, options: Options) -> None:
         assert options.batch_size is not None

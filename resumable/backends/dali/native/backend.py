@@ -64,6 +64,7 @@ class NativeBackend:
             needs_shard=self._needs_shard,
             eager=True,
             ended=self._source.ended,
+            reads_ahead=True,
             without_canaries=True,  # nothing is drawn ahead of a state
         )
 
