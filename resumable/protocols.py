@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resumable._fetch.order import Order
+    from resumable._fetch.reading import Reading
     from resumable._order.plan import Tail
     from resumable._randomness.keyed import IntArray, Words
 
@@ -265,6 +266,7 @@ class Capabilities:
         heals: starts worker processes that died again by itself, where `wrap(..., on_worker_death="restart")` says so.
         in_turn: of an indexed backend whose requests stay in this process or list their samples: the ranks take the
             samples of a global batch in turn, as torch's `DistributedSampler` deals them out, and not a part each.
+        reading: where the backend notes which sample it reads, if `wrap(..., flight_recorder=...)` was given.
     """
 
     hints: Mapping[str, str] = field(default_factory=dict)
@@ -294,6 +296,7 @@ class Capabilities:
     close: Callable[[], None] | None = None
     heals: bool = False
     in_turn: bool = False
+    reading: Reading | None = None
 
 
 def capabilities_of(backend: Any) -> Capabilities:

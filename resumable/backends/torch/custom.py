@@ -61,6 +61,7 @@ class CustomOrderBackend:
             stored=stored_by(reader.source, self.length),
             close=self._engine.close,
             heals=True,
+            reading=reader.reading,
         )
         self.identity = {
             **identity_of(reader.source, options.identity),

@@ -63,6 +63,7 @@ class TorchBackend:
             stored=stored_by(reader.source, length),
             close=self._engine.close,
             heals=True,
+            reading=reader.reading,
         )
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
