@@ -83,11 +83,11 @@ def test_a_sample_that_raises_is_no_longer_read(tmp_path: Path) -> None:
 def test_what_is_read_in_whole_batches_has_no_sample(tmp_path: Path) -> None:
     from torch.utils.data import DataLoader  # noqa: PLC0415  # takes seconds
 
-    data = Batches(tmp_path)
+    data: Any = Batches(tmp_path)
     list(resumable.wrap(DataLoader(data, batch_size=BATCH), randomness="batch", flight_recorder=tmp_path))
     assert [noted for _, noted, _ in data.seen] == [()] * LENGTH
     assert all(where.endswith("while reading") for *_, where in data.seen)
-    one_by_one = Batches(tmp_path / "one")
+    one_by_one: Any = Batches(tmp_path / "one")
     list(
         resumable.wrap(DataLoader(one_by_one, batch_size=BATCH), randomness="sample", flight_recorder=tmp_path / "one")
     )
@@ -97,7 +97,7 @@ def test_what_is_read_in_whole_batches_has_no_sample(tmp_path: Path) -> None:
 def test_a_sampler_of_ones_own_is_noted_where_it_gives_indices(tmp_path: Path) -> None:
     from torch.utils.data import DataLoader  # noqa: PLC0415  # takes seconds
 
-    data = Watched(tmp_path)
+    data: Any = Watched(tmp_path)
     order: Any = [7, "x", 2, -1, 1 << 60]
     loader: Any = DataLoader(data, batch_size=2, sampler=order, collate_fn=list)
     assert list(resumable.wrap(loader, shard=False, flight_recorder=tmp_path)) == [[7, "x"], [2, -1], [1 << 60]]

@@ -38,18 +38,24 @@ def die(folder: Path, sample: int, how: str) -> None:
     assert os.waitstatus_to_exitcode(status) == {"kill": -9, "exit": 0, "fault": -signal.SIGSEGV}[how]
 
 
-def die_with_workers(folder: Path, sample: int, how: str, context: str, blocked: int, step: int) -> None:
-    """Let a training with two workers die, or one of them."""
-    arguments = [folder, 2, context, sample, how, blocked, step]
-    child = subprocess.run(
-        [sys.executable, str(SCRIPT), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        start_new_session=True,
-    )
-    assert child.returncode == (-9 if how == "group" else 1), child.stderr
+def die_with_workers(folder: Path, samples: Samples, context: str | None = None) -> None:
+    """Let a training with two workers die, or one of them; without a context as a fork of this process."""
+    if context is None:
+        import torch.utils.data  # noqa: F401, PLC0415  # once, and not in each fork
+
+        child = os.fork()
+        if not child:
+            os.setsid()
+            list(wrap(samples, folder, 2, "fork"))
+            os._exit(77)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    else:
+        numbers = samples.fatal, samples.how, samples.blocked, samples.step
+        arguments = [sys.executable, str(SCRIPT), str(folder), "2", context, *map(str, numbers)]
+        status = subprocess.run(
+            arguments, check=False, timeout=300, start_new_session=True, capture_output=True
+        ).returncode
+    assert status == (-9 if samples.how == "group" else 1)
 
 
 def begun_last(folder: Path) -> dict[int, int]:
@@ -82,14 +88,14 @@ def test_the_sample_that_was_read_is_named(
     assert "crashes in a row" not in told
 
 
-@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
+@pytest.mark.parametrize("context", [None, pytest.param("spawn", marks=pytest.mark.long)])
 def test_a_sample_that_is_read_ahead_is_named_whatever_batch_was_waited_for(
-    context: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    context: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fatal = ORDER[5 * BATCH + 1]  # that worker 1 reads, before or after worker 0 is at the other one
     for count, step in enumerate((0, 2, 4)):
         blocked = ORDER[step * BATCH]
-        die_with_workers(tmp_path, fatal, "group", context, blocked, step)
+        die_with_workers(tmp_path, Samples(tmp_path, fatal, "group", blocked, step), context)
         assert begun_last(tmp_path) == {0: blocked, 1: fatal}
         (record,) = flight.read(tmp_path / "flight")
         assert record.reading == ((0, blocked), (1, fatal))
@@ -103,7 +109,7 @@ def test_a_sample_that_is_read_ahead_is_named_whatever_batch_was_waited_for(
 
 def test_only_the_worker_that_died_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fatal = ORDER[3 * BATCH]
-    die_with_workers(tmp_path, fatal, "kill", "fork", ORDER[0], 0)
+    die_with_workers(tmp_path, Samples(tmp_path, fatal, "kill", ORDER[0]), "fork")
     (record,) = flight.read(tmp_path / "flight")
     assert (record.ended, record.reading) == ("raised", ((1, fatal),))
     told = next_start(tmp_path, 2, caplog)
