@@ -79,6 +79,6 @@ def lost_workers(answers: Any, error: Exception | None = None) -> list[int]:
 
 
 def last_samples(reading: Reading | None, workers: list[int]) -> str:
-    """Tell what workers read when they were lost, in a line each; empty where that is unknown."""
+    """Return a line for each worker whose last sample is known."""
     read = [] if reading is None else [(worker, reading.of(worker)) for worker in workers]
     return "".join(f"  worker {worker} was reading sample {sample}\n" for worker, sample in read if sample is not None)
