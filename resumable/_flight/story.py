@@ -75,7 +75,8 @@ def tell(
         f"  worker {one.worker} was reading sample {one.sample}" for one in earlier.reading if one.worker is not None
     ]
     if earlier.phase != "opened" and (most := max(tallies.values(), default=0)) >= _MANY:
-        lines.append(_poisonous(most, [sample for sample, count in tallies.items() if count == most]))
+        suspects = [sample for sample, count in tallies.items() if count == most]
+        lines.append(_poisonous(most, suspects, awaited=earlier.phase in {"reading", "waiting"}))
     elif earlier.phase != "opened" and crashes >= _MANY:
         lines.append(_poison(crashes, samples, ahead=earlier.phase == "waiting"))
     return "\n".join(lines)
@@ -105,13 +106,14 @@ def _poison(crashes: int, samples: Sequence[int], *, ahead: bool) -> str:
     )
 
 
-def _poisonous(crashes: int, samples: Sequence[int]) -> str:
+def _poisonous(crashes: int, samples: Sequence[int], *, awaited: bool) -> str:
+    surely = "is likely" if awaited else "may be"
     if len(samples) == 1:
         return (
-            f"  These are {crashes} crashes in a row while sample {samples[0]} was read, so it is likely what crashes. "
+            f"  These are {crashes} crashes in a row while sample {samples[0]} was read, so it {surely} what crashes. "
             f"Read it in a process of its own. Mend it; or {_WAY_OUT}"
         )
     return (
-        f"  These are {crashes} crashes in a row while the samples {_list(samples)} were read, so one of them is "
-        f"likely what crashes. Read them one by one, each in a process of its own. Mend the sample; or {_WAY_OUT}"
+        f"  These are {crashes} crashes in a row while the samples {_list(samples)} were read, so one of them "
+        f"{surely} what crashes. Read them one by one, each in a process of its own. Mend the sample; or {_WAY_OUT}"
     )

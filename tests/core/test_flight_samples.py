@@ -248,3 +248,24 @@ def test_a_fork_that_reads_notes_nothing(tmp_path: Path, caplog: pytest.LogCaptu
     next(batches)
     assert data.seen[-1][:2] == (5, ((None, 5),))
     assert not caplog.text
+
+
+class Telling(Watched):
+    def __getitem__(self, _: int) -> tuple[int, ...]:  # type: ignore[override]  # what is seen while it is read
+        return flight.read(self.folder)[0].samples
+
+
+@pytest.mark.slow
+def test_the_workers_of_a_fork_note_nothing(tmp_path: Path) -> None:
+    from torch.utils.data import DataLoader  # noqa: PLC0415  # takes seconds
+
+    data: Any = Telling(tmp_path)
+    loader: Any = DataLoader(data, batch_size=BATCH, num_workers=1, collate_fn=list, multiprocessing_context="fork")
+    loader = resumable.wrap(loader, flight_recorder=tmp_path)
+    assert [seen for batch in loader for seen in batch] == [(index,) for index in range(LENGTH)]
+    child = os.fork()
+    if not child:
+        (tmp_path / "child").write_text(f"{ {seen for batch in loader for seen in batch} }")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert (tmp_path / "child").read_text() == "{()}"
