@@ -7,6 +7,6 @@ for record in resumable.flight.read("runs/flight"):
 """
 
 from resumable._flight.folder import odd_ones, read
-from resumable._flight.records import FlightRecord
+from resumable._flight.records import BeingRead, FlightRecord
 
-__all__ = ["FlightRecord", "odd_ones", "read"]
+__all__ = ["BeingRead", "FlightRecord", "odd_ones", "read"]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader
 
-    from resumable._fetch.deaths import Healing
+    from resumable._fetch.deaths import Healing, Lost
     from resumable._stats import Meter
     from resumable.protocols import Request
 
@@ -64,11 +64,16 @@ class HealingWorkers(Workers):
                     self._healing.delivered()
                     yield answer
             except Died as died:
-                self._healing.after(died, lambda lost: _batch(asked[lost.asked[0]]) if lost.asked else "")
+                self._healing.after(died, lambda lost: self._work_of(lost, asked))
             else:
                 return
             finally:
                 answers.close()
+
+    def _work_of(self, lost: Lost, asked: deque[Request]) -> str:
+        sample = None if self._reading is None else self._reading.of(lost.number)
+        reading = "" if sample is None else f"\n  it was reading:   sample {sample}"
+        return _batch(asked[lost.asked[0]]) + reading if lost.asked else ""
 
     def _pooled(self, requests: Iterator[Request] | None, seed: int | None) -> Generator[Any]:
         """Run one pool, as carefully as has to be."""

@@ -15,6 +15,7 @@ from resumable.failpoints import point
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from resumable._fetch.reading import Reading
     from resumable.protocols import Request
 
 __all__ = ["Reader", "indices_of", "no_end"]
@@ -54,6 +55,7 @@ class Reader:
         together: read all samples of a request by `source.__getitems__` instead of one by one; the generators are then
             seeded once per batch.
         seeding: what is known about the generators that the source draws from.
+        reading: where is noted which sample is read, one by one; None: nowhere.
     """
 
     source: Any
@@ -61,6 +63,7 @@ class Reader:
     randomness: Randomness
     together: bool = False
     seeding: Seeding = field(default_factory=Seeding)
+    reading: Reading | None = None
 
     def read_isolated(self, request: Request) -> Any:
         """Read a request and give the global generators back as they were."""
@@ -82,18 +85,21 @@ class Reader:
             reseed(batch_key)
         if self.together:
             samples = self._together(indices)
-        elif self.randomness == "sample":
-            samples = self._keyed(request, indices, batch_key)
+        elif self.reading is None:
+            samples = self._apart(request, indices, batch_key, self.source)
         else:
-            samples = self._one_by_one(indices)
+            with self.reading.noting(self.source) as source:
+                samples = self._apart(request, indices, batch_key, source)
         if self.collate is None:
             return samples[0]
         if self.randomness == "sample":
             reseed(batch_key)
         return no_end("collate", self.collate, samples)
 
-    def _one_by_one(self, indices: list[Any]) -> list[Any]:
-        source, left = self.source, iter(indices)
+    def _apart(self, request: Request, indices: list[Any], batch_key: int, source: Any) -> list[Any]:
+        if self.randomness == "sample":
+            return self._keyed(request, indices, batch_key, source)
+        left = iter(indices)
         try:
             return [source[index] for index in left]
         except StopIteration as error:
@@ -102,8 +108,8 @@ class Reader:
             note(error, f"sample {_last_of(indices, left)}")
             raise
 
-    def _keyed(self, request: Request, indices: list[Any], batch_key: int) -> list[Any]:
-        source, left, keys = self.source, iter(indices), request.keys.tolist()
+    def _keyed(self, request: Request, indices: list[Any], batch_key: int, source: Any) -> list[Any]:
+        left, keys = iter(indices), request.keys.tolist()
 
         def read_all(seed: Callable[[int], object]) -> list[Any]:
             nonlocal left

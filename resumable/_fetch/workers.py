@@ -15,7 +15,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
-from resumable._fetch.failures import Sent, WorkerTraceback, received, worker_number
+from resumable._fetch.failures import Sent, received, worker_number
+from resumable._fetch.lost_workers import describe_death, is_death, last_samples, lost_workers
 from resumable._fetch.order import Order
 from resumable._fetch.stalls import answers_awaited
 from resumable._stats import Made, Meter, Queue
@@ -23,13 +24,14 @@ from resumable.errors import BackendError, WorkerError
 from resumable.protocols import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from torch.utils.data import DataLoader
 
     from resumable._fetch.reader import Reader
+    from resumable._fetch.reading import Reading
 
-__all__ = ["RequestDataset", "Workers", "describe_death", "is_death"]
+__all__ = ["RequestDataset", "Workers"]
 
 Numbers = tuple[int, int, int, int, int, int]
 
@@ -86,6 +88,11 @@ class RequestDataset:
         """The user's dataset, without what was put around it for its care."""
         return getattr(self._reader.source, "user_dataset", self._reader.source)
 
+    @property
+    def reading(self) -> Reading | None:
+        """Where is noted which sample is read, if it is noted."""
+        return getattr(self._reader, "reading", None)
+
     def __getitem__(self, message: Message) -> Any:
         """Read a request; in the training process without touching its generators. A worker sends what it raises."""
         if worker_number() is None:
@@ -137,6 +144,8 @@ class Workers:
         self._dataset, self._options, self._meter = dataset, options, meter or Meter()
         self._spare: DataLoader[Any] | None = None  # with processes that live on
         self._ended = False
+        self._reading: Reading | None = getattr(dataset, "reading", None)
+        self._lost: list[int] = []  # workers that ended the last run
 
     def run(self, requests: Iterable[Request] | None, *, seed: int | None = None) -> Generator[Any]:
         """Yield what the processes return, in order.
@@ -155,7 +164,7 @@ class Workers:
             # Around all of it, as torch's handler of the signal that a child died raises between any two lines.
             if not given["num_workers"] or not is_death(error):
                 raise
-            raise describe_death(error) from error
+            raise describe_death(error, last_samples(self._reading, self._lost)) from error
 
     def close(self) -> None:
         """End the processes that wait for another run; that gets new ones."""
@@ -176,7 +185,7 @@ class Workers:
         if loader is not None and is_copy(loader._iterator):  # noqa: SLF001  # what has the processes
             loader = None
         answers: Iterator[Any] | None = None
-        healthy = False
+        healthy, lost = False, None
         try:
             if requests is not None:
                 source = iter(requests)
@@ -205,12 +214,31 @@ class Workers:
                     answers_awaited.pop(thread, None)
                 healthy = True
                 yield answer
+        except Exception as error:
+            lost = self._lost_of(answers, error)
+            raise
         finally:
-            if not healthy or self._ended:
-                # An error's traceback keeps the iterator alive, and its workers with it, until the error is dropped.
-                _shut_down(answers)
-            elif given.get("persistent_workers"):
+            healthy = healthy and not self._ended
+            if healthy and given.get("persistent_workers"):
                 self._spare = loader
+            else:
+                self._shut_down(answers, lost, healthy=healthy)
+
+    def _lost_of(self, answers: Any, error: Exception | None = None) -> list[int]:
+        return [] if self._reading is None or is_copy(answers) else lost_workers(answers, error)
+
+    def _shut_down(self, answers: Any, lost: list[int] | None, *, healthy: bool) -> None:
+        """End a run's processes, and forget what they read, but for those that were lost."""
+        if healthy and self._reading is None:
+            return  # they end with the iterator
+        self._lost = self._lost_of(answers) if lost is None else lost
+        # An error's traceback keeps the iterator alive, and its workers with it, until the error is dropped.
+        _shut_down(answers)
+        self._forget(self._lost)
+
+    def _forget(self, but: Sequence[int] = ()) -> None:
+        if self._reading is not None:
+            self._reading.forget(but)
 
     def _build(self, given: Mapping[str, Any], *, asked: bool) -> DataLoader[Any]:
         import torch  # noqa: PLC0415  # where processes are needed
@@ -231,6 +259,7 @@ class Workers:
             loader.sampler.requests = requests  # type: ignore[attr-defined]  # `_Messages`
         if seed is not None:
             loader.generator.manual_seed(seed)
+        self._forget()
         try:
             answers = iter(loader)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -282,50 +311,6 @@ class _Messages:
             return request
         self._known[worker] = order
         return _Introduction(packed, request[:6])
-
-
-def is_death(error: BaseException) -> bool:
-    """Return whether an error says that a worker process died.
-
-    torch tells it by the handler of a signal, so between any two lines; or the pipe to the worker is broken.
-
-    Args:
-        error: raised while there are workers.
-    """
-    if isinstance(error.__cause__, WorkerTraceback) or "Caught " in str(error):
-        return False  # raised by the user's code in a worker, and brought here by us or by torch
-    # A plain RuntimeError: those of this package have bases that are, but say already what they mean.
-    told = type(error) is RuntimeError and any(sign in str(error) for sign in _SIGNS)
-    return told or isinstance(error, (ConnectionError, EOFError)) or _is_of_transport(error)
-
-
-def _is_of_transport(error: BaseException) -> bool:
-    """Return whether a tensor could not be fetched from the process that sent it, as that is gone."""
-    entry = error.__traceback__ if isinstance(error, OSError) else None
-    while entry is not None:
-        if entry.tb_frame.f_globals.get("__name__") in _TRANSPORT:
-            return True
-        entry = entry.tb_next
-    return False
-
-
-def describe_death(error: BaseException) -> WorkerError:
-    """Return what to raise for an error that says that a worker process died."""
-    told = str(error) if type(error) is RuntimeError else f"{type(error).__name__}: {error}"
-    if _TIMEOUT in told:
-        what = "gave no answer"
-        advice = "give the DataLoader a longer timeout=, or find what the dataset waits for, and go on from the state."
-    else:
-        what = "died"
-        advice = "look for a crash in the dataset, free memory if the system killed it, and go on from the state."
-    return WorkerError(
-        f"a process that reads samples {what}: {told}\nThe loader's state is that before this batch: {advice}"
-    )
-
-
-_TRANSPORT = {"multiprocessing.resource_sharer", "multiprocessing.connection", "torch.multiprocessing.reductions"}
-_TIMEOUT = "DataLoader timed out"
-_SIGNS = _TIMEOUT, "DataLoader worker", "Pin memory thread exited"
 
 
 def _inherited(first: Request, given: Mapping[str, Any]) -> Order | None:

@@ -1,9 +1,12 @@
-"""Layout of a record's file: 64 words of 8 bytes in the machine's byte order, mapped into memory.
+"""Layout of a record's file: 512 words of 8 bytes in the machine's byte order, mapped into memory.
 
-     0..13    header: who writes, and what was known of the crashes before; written once, with a checksum
-    16..18    how the process ended, the global batch, the state taken last; each changes by itself
-    32..39    one of two slots: count, epoch, step, position, global step, time, phase, checksum
-    40..47    the other one
+      0..13   header: who writes, and what was known of the crashes before; written once, with a checksum
+     16..19   how the process ended, the global batch, the state taken last, whether the readers are none of what ended
+              it; each changes by itself
+     32..39   one of two slots: count, epoch, step, position, global step, time, phase, checksum
+     40..47   the other one
+     64..191  readers: the sample that is read by this process, and by each of its workers; as `Reading` writes it
+    192..449  samples that were read at the crashes before: their number, each with its crashes in a row, checksum
 
 A batch is written to the slots in turn, the checksum last. The whole one with the higher count is true, so that a write
 that was cut leaves what stood before. A word is stored at once, so that the phase of a slot can change by itself; it is
@@ -19,29 +22,38 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from mmap import mmap
 
 __all__ = [
     "END",
     "FIRST",
     "GLOBAL_BATCH",
+    "KIND",
     "MAGIC",
+    "MOST_READERS",
+    "NO_READER",
+    "READERS",
     "SAVED",
     "SIZE",
     "Header",
     "Slot",
     "pack_header",
+    "pack_tallies",
     "parse_header",
     "parse_slots",
+    "parse_tallies",
     "place_at",
     "word",
     "word_at",
     "write_slot",
 ]
 
-SIZE = 512
-MAGIC = b"RSMFLT1\n"
-END, GLOBAL_BATCH, SAVED = 16, 17, 18  # numbers of words
+SIZE = 4096
+KIND = b"RSMFLT"
+MAGIC = KIND + b"2\n"
+END, GLOBAL_BATCH, SAVED, NO_READER = 16, 17, 18, 19  # numbers of words
+READERS, MOST_READERS = 64, 128
 _SLOT, _SLOT_SIZE = 32 * 8, 64
 _HEADER = struct.Struct("=8s12Q")
 _NUMBERS = struct.Struct("=5Q")
@@ -49,6 +61,8 @@ _WHOLE = struct.Struct("=8Q")
 _PHASE = 6 * 8  # bytes before it in a slot
 _OTHER = 8  # words from one slot to the other, which are apart in one bit
 FIRST = 32 + 6
+_TALLIES = (READERS + MOST_READERS) * 8
+_PAIRS = struct.Struct(f"={1 + 2 * MOST_READERS}Q")
 _pack_numbers, _pack_into = _NUMBERS.pack, _WHOLE.pack_into
 
 
@@ -106,6 +120,27 @@ def parse_header(content: bytes) -> Header:
     if len(content) < SIZE or content[_HEADER.size : _HEADER.size + 8] != check:
         raise ValueError("its header does not match its checksum")
     return Header(*_HEADER.unpack_from(content)[1:])
+
+
+def pack_tallies(tallies: Mapping[int, int]) -> tuple[int, bytes]:
+    """Return where the samples that were read at the crashes before stand, and their words.
+
+    Args:
+        tallies: crashes in a row, by sample.
+    """
+    pairs = [number for pair in list(tallies.items())[:MOST_READERS] for number in pair]
+    packed = _PAIRS.pack(len(pairs) // 2, *pairs, *[0] * (2 * MOST_READERS - len(pairs)))
+    return _TALLIES, packed + crc32(packed).to_bytes(8, sys.byteorder)
+
+
+def parse_tallies(content: bytes) -> dict[int, int]:
+    """Return what `pack_tallies` was given; nothing where it is damaged."""
+    end = _TALLIES + _PAIRS.size
+    packed = content[_TALLIES:end]
+    if content[end : end + 8] != crc32(packed).to_bytes(8, sys.byteorder):
+        return {}
+    count, *pairs = _PAIRS.unpack(packed)
+    return dict(zip(pairs[0 : 2 * count : 2], pairs[1 : 2 * count : 2], strict=True))
 
 
 def word_at(content: bytes, number: int) -> int:

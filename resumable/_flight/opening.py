@@ -11,12 +11,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resumable._flight.layout import END, SIZE, pack_header, word
+from resumable._flight.layout import END, SIZE, pack_header, pack_tallies, word
 from resumable._flight.records import FlightRecord, read_record
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from resumable._flight.layout import Header
 
@@ -89,7 +89,7 @@ def look(path: Path) -> FlightRecord | None:
     return record
 
 
-def make(path: Path, header: Header) -> mmap.mmap:
+def make(path: Path, header: Header, tallies: Mapping[int, int]) -> mmap.mmap:
     """Make a file of its full size, put it in the place of an earlier one, and map it.
 
     Raises:
@@ -98,6 +98,8 @@ def make(path: Path, header: Header) -> mmap.mmap:
     content = bytearray(SIZE)
     packed = pack_header(header)
     content[: len(packed)] = packed
+    at, packed = pack_tallies(tallies)
+    content[at : at + len(packed)] = packed
     content[END * 8 : END * 8 + 8] = word("running").to_bytes(8, sys.byteorder)
     new = path.with_suffix(".new")
     try:

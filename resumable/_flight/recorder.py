@@ -8,9 +8,24 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from resumable._flight.layout import END, FIRST, GLOBAL_BATCH, SAVED, SIZE, place_at, word, write_slot
+from resumable._fetch.lost_workers import is_death
+from resumable._fetch.reading import Spot
+from resumable._flight.layout import (
+    END,
+    FIRST,
+    GLOBAL_BATCH,
+    MOST_READERS,
+    NO_READER,
+    READERS,
+    SAVED,
+    SIZE,
+    place_at,
+    word,
+    write_slot,
+)
 from resumable._flight.opening import check_folder
 from resumable._flight.start import Start
+from resumable.errors import WorkerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Recorder"]
 
 _log = logging.getLogger("resumable")
+_HEAD = 14 * 8  # bytes of the header
 _OPENED, _TRAINING, _STATE, _BETWEEN = map(word, ("opened", "training", "state", "between"))
 
 
@@ -43,11 +59,13 @@ class Recorder:
         self._count, self._at = 0, FIRST  # of what was written to the slots; the word of the last one's phase
         self._process = 0
         self._start: Start | None = None  # until a state was loaded
+        self._spot: Spot | None = None
         self._write_to(bytearray(SIZE))
 
     def read_from(self, fetcher: Fetcher) -> None:
         """Go on with another fetcher of the same source."""
         self._fetcher = fetcher
+        self._tell_readers()
 
     # ------------------------------------------------------------------ each batch
 
@@ -105,19 +123,30 @@ class Recorder:
         self._start = Start(self._folder, self._fetcher)
         if (memory := self._start.open()) is not None:
             self._write_to(memory)
+            self._spot = Spot(str(self._start.path), memory[:_HEAD], SIZE, READERS, MOST_READERS)
+            self._tell_readers()
             weakref.finalize(self, _end, self._words, self._process)
         self._note(mark, _OPENED)
 
     def _leave_to_parent(self) -> None:
         parent, self._process = self._process, os.getpid()
-        self._start = None
+        self._start = self._spot = None
         self._write_to(bytearray(SIZE))
+        self._tell_readers()
         _log.warning(
             "flight recorder: the process %d is a fork of %d, which records this loader, and is not recorded itself. "
             "To have that, wrap the source in the new process, with a folder of its own.",
             self._process,
             parent,
         )
+
+    def _tell_readers(self) -> None:
+        if (reading := self._fetcher.can.reading) is None:
+            return
+        if self._spot is None:
+            reading.end()
+        else:
+            reading.begin(self._words, self._spot)
 
     def _note(self, mark: Mark, phase: int) -> None:
         cursor = mark.cursor
@@ -134,4 +163,17 @@ class Recorder:
 def _end(words: Any, process: int) -> None:
     """Note how the process ended, or that it has no use for its loader any more."""
     if os.getpid() == process:  # and not in a fork
-        words[END] = word("cleanly" if getattr(sys, "last_value", None) is None else "raised")
+        error = getattr(sys, "last_value", None)
+        words[NO_READER] = not _by_worker(error)
+        words[END] = word("cleanly" if error is None else "raised")
+
+
+def _by_worker(error: BaseException | None) -> bool:
+    """Return whether an exception comes from the death of a worker, and not from what the loop does."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, WorkerError) or is_death(error):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False

@@ -4,27 +4,43 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
+from resumable._fetch.reading import sample_of
 from resumable._flight.layout import (
     END,
     GLOBAL_BATCH,
+    KIND,
     MAGIC,
+    MOST_READERS,
+    NO_READER,
+    READERS,
     SAVED,
     SIZE,
     Header,
     Slot,
     parse_header,
     parse_slots,
+    parse_tallies,
     word,
     word_at,
 )
 from resumable._flight.process import is_alive
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["ENDS", "PHASES", "FlightRecord", "UnreadableError", "name_of_rank", "parse_record", "read_record"]
+__all__ = [
+    "ENDS",
+    "PHASES",
+    "BeingRead",
+    "FlightRecord",
+    "UnreadableError",
+    "name_of_rank",
+    "parse_record",
+    "read_record",
+]
 
 Phase = Literal["opened", "reading", "waiting", "training", "state", "between"]
 Ended = Literal["running", "cleanly", "raised"]
@@ -53,6 +69,18 @@ class UnreadableError(Exception):
         self.foreign = foreign
 
 
+class BeingRead(NamedTuple):
+    """A sample that is read, or was when its reader ended.
+
+    Args:
+        worker: number of the worker process that reads it; None where the process of the record does.
+        sample: index of the sample.
+    """
+
+    worker: int | None
+    sample: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlightRecord:
     """Where the process of a rank is, or was when it ended.
@@ -74,6 +102,8 @@ class FlightRecord:
             exception).
         alive: whether the process is there; None where it is one of another machine.
         crashes: how often the processes before this one crashed in a row at one batch.
+        reading: the samples that are read, or were when the process or a worker of it died. Empty where none is, where
+            the process ended without a death, and where samples are not read one by one, or have no index.
     """
 
     rank: int
@@ -89,8 +119,10 @@ class FlightRecord:
     ended: Ended
     alive: bool | None
     crashes: int
+    reading: tuple[BeingRead, ...]
     _header: Header = field(repr=False)
     _global_batch: int = field(repr=False)
+    _tallies: Mapping[int, int] = field(repr=False)
 
     @property
     def ended_cleanly(self) -> bool:
@@ -117,7 +149,13 @@ class FlightRecord:
     @property
     def where(self) -> str:
         """The place, as a part of a sentence."""
-        return _WORDS[self.phase].format(epoch=self.epoch, step=self.step)
+        own = [f" sample {one.sample}" for one in self.reading if one.worker is None]
+        return _WORDS[self.phase].format(epoch=self.epoch, step=self.step) + "".join(own)
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """The indices of the samples in `reading`."""
+        return tuple(one.sample for one in self.reading)
 
 
 def name_of_rank(rank: int) -> str:
@@ -148,6 +186,8 @@ def parse_record(content: bytes) -> FlightRecord:
     """
     if not content.strip(b"\0"):
         raise UnreadableError("it is empty")
+    if content.startswith(KIND) and not content.startswith(MAGIC):
+        raise UnreadableError("it is of another version of resumable")
     if content[: len(MAGIC)] != MAGIC:
         raise UnreadableError("it is no record of a flight recorder", foreign=True)
     if len(content) != SIZE:
@@ -164,10 +204,11 @@ def _record(header: Header, slots: list[Slot], content: bytes) -> FlightRecord:
     slot, saved = slots[0], word_at(content, SAVED)
     if slot.phase not in PHASES or word_at(content, END) not in ENDS:
         raise ValueError("it names no phase")
+    phase, end = PHASES[slot.phase], ENDS[word_at(content, END)]
     return FlightRecord(
         rank=header.rank,
         world_size=header.world_size,
-        phase=PHASES[slot.phase],
+        phase=phase,
         epoch=slot.epoch,
         step=slot.step,
         position=slot.position,
@@ -175,9 +216,19 @@ def _record(header: Header, slots: list[Slot], content: bytes) -> FlightRecord:
         saved=saved - 1 if saved else None,
         when=datetime.fromtimestamp(slot.time / 1e9, tz=UTC),
         pid=header.pid,
-        ended=ENDS[word_at(content, END)],
+        ended=end,
         alive=is_alive(header.pid, header.started, header.host),
         crashes=header.crashes,
+        reading=_reading(content, phase, end),
         _header=header,
         _global_batch=word_at(content, GLOBAL_BATCH),
+        _tallies=parse_tallies(content),
     )
+
+
+def _reading(content: bytes, phase: Phase, end: Ended) -> tuple[BeingRead, ...]:
+    if end == "cleanly" or word_at(content, NO_READER):
+        return ()
+    first = phase != "reading"  # else it is the process itself that reads
+    samples = [(reader, sample_of(word_at(content, READERS + reader))) for reader in range(first, MOST_READERS)]
+    return tuple(BeingRead(reader - 1 if reader else None, sample) for reader, sample in samples if sample is not None)

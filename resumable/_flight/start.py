@@ -14,7 +14,7 @@ from resumable._flight.layout import Header
 from resumable._flight.opening import TakenError, look, make, opening
 from resumable._flight.process import host_of_this, start_of
 from resumable._flight.records import FlightRecord, UnreadableError, name_of_rank
-from resumable._flight.story import Crashes, count_crashes, tell
+from resumable._flight.story import Crashes, count_crashes, count_samples, tell
 from resumable._order.cursor import Cursor
 from resumable._order.world import World
 from resumable.errors import ConfigurationError
@@ -43,13 +43,19 @@ class Start:
         self._path = folder / name_of_rank(self._world.rank)
         self._earlier: FlightRecord | None = None
         self._crashes: Crashes = (0, 0, 0, 0, 0)
+        self._tallies: dict[int, int] = {}
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
 
     def open(self) -> mmap.mmap | None:
         """Return the memory of a new file, or None where there can be none, which is told."""
         try:
             with opening(self._path.parent):
                 self._look()
-                return make(self._path, self._header())
+                return make(self._path, self._header(), self._tallies)
         except TakenError as error:
             reason = _taken(error.record)
         except (OSError, UnreadableError) as error:
@@ -66,7 +72,8 @@ class Start:
         """
         if (earlier := self._earlier) is not None:
             level = logging.WARNING if earlier.crashed else logging.INFO
-            _log.log(level, "%s", tell(earlier, self._crashes[0], loaded, self._samples_of(earlier)))
+            crashes = self._crashes[0], self._tallies
+            _log.log(level, "%s", tell(earlier, *crashes, loaded, self._samples_of(earlier)))
 
     def _look(self) -> None:
         try:
@@ -83,7 +90,7 @@ class Start:
                 self._path,
             )
         if self._earlier is not None:
-            self._crashes = count_crashes(self._earlier)
+            self._crashes, self._tallies = count_crashes(self._earlier), count_samples(self._earlier)
 
     def _header(self) -> Header:
         pid, world = os.getpid(), self._world

@@ -13,6 +13,7 @@ from resumable._checks import length_of
 from resumable._data import Columns
 from resumable._fetch.own_state import own_state
 from resumable._fetch.reader import Reader
+from resumable._fetch.reading import Reading
 from resumable._naming import name_of
 from resumable.protocols import Capabilities
 
@@ -51,13 +52,14 @@ class SequenceBackend:
         self.length = length_of(source, name_of(source, options.identity))
         self.identity = {"source": options.identity or _describe(source)}
         stored = Columns(source, self.length)
-        self.capabilities = Capabilities(shows={"dataset": source}, own_state=remembers, stored=stored)
+        reading = None if options.flight_recorder is None else Reading()
+        self.capabilities = Capabilities(shows={"dataset": source}, own_state=remembers, stored=stored, reading=reading)
         plain = options.transform is None and options.collate is None and options.batch_size is not None
         self._gather = plain and _is_array(source)
         samples = source if options.transform is None else _Transformed(source, options.transform)
         collate = None if options.batch_size is None else options.collate or list
         assert options.randomness is not None
-        self._reader = Reader(samples, collate, options.randomness)
+        self._reader = Reader(samples, collate, options.randomness, reading=reading)
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request."""

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-    from resumable._flight.records import FlightRecord
+    from resumable._flight.records import BeingRead, FlightRecord
 
 __all__ = ["add_flight"]
 
-_HEAD = ("rank", "epoch", "step", "phase", "global step", "last state", "since (UTC)", "pid", "process")
+_HEAD = ("rank", "epoch", "step", "phase", "global step", "last state", "reading", "since (UTC)", "pid", "process")
 
 
 def add_flight(commands: Any) -> None:
@@ -39,4 +39,9 @@ def _show(given: Namespace, _: Sequence[str]) -> int:
 def _row(record: FlightRecord) -> tuple[str, ...]:
     saved = "none" if record.saved is None else str(record.saved)
     numbers = (record.rank, record.epoch, record.step, record.phase, record.global_step, saved)
-    return (*map(str, numbers), f"{record.when:%Y-%m-%d %H:%M:%S}", str(record.pid), record.status)
+    reading = ", ".join(map(_reading, record.reading)) or "-"
+    return (*map(str, numbers), reading, f"{record.when:%Y-%m-%d %H:%M:%S}", str(record.pid), record.status)
+
+
+def _reading(one: BeingRead) -> str:
+    return str(one.sample) if one.worker is None else f"{one.sample} (worker {one.worker})"

@@ -11,9 +11,10 @@ from torch.utils.data import DataLoader, Dataset
 
 import resumable
 from resumable import Cursor, World
+from resumable._fetch.lost_workers import describe_death, is_death
 from resumable._fetch.order import Order
 from resumable._fetch.reader import Reader
-from resumable._fetch.workers import RequestDataset, Workers, _inherited, _Messages, describe_death, is_death
+from resumable._fetch.workers import RequestDataset, Workers, _inherited, _Messages
 from resumable._order.plan import Schedule
 from resumable.errors import BackendError, SampleError, WorkerError
 from resumable.samplers import Sequential, Shuffle

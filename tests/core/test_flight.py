@@ -204,7 +204,7 @@ def damaged(content: bytes) -> dict[str, tuple[bytes, str]]:
     return {
         "empty": (b"", "it is empty"),
         "zeros": (bytes(SIZE), "it is empty"),
-        "truncated": (content[:300], "it has 300 bytes instead of 512"),
+        "truncated": (content[:300], "it has 300 bytes instead of 4096"),
         "longer": (content + b"x", "it has more bytes"),
         "slots": (slots, "no batch in it matches its checksum"),
         **{name: (text, "its header does not match its checksum") for name, text in flipped.items()},

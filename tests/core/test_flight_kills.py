@@ -82,10 +82,10 @@ def test_it_says_where_the_process_was_killed(
     since = f"a state of global step {loaded} was loaded" if state else "no state was loaded"
     again = trained - loaded
     steps = "1 step is" if again == 1 else f"{again} steps are"
-    assert (
-        f"(rank 0, pid {record.pid}) crashed {AT[phase].format(epoch, step)}; {since}: {steps} trained again." in told
-    )
     samples = resumable.wrap(list(range(LENGTH)), batch_size=BATCH, shuffle=True)
+    fatal_one = f" sample {samples.sample_indices(epoch=epoch, step=step)[1]}" if phase == "reading" else ""
+    where = AT[phase].format(epoch, step) + fatal_one
+    assert f"(rank 0, pid {record.pid}) crashed {where}; {since}: {steps} trained again." in told
     if phase == "between":
         assert "samples" not in told
     else:
@@ -115,7 +115,8 @@ def test_two_crashes_at_one_batch_are_chance_and_three_are_told(
         assert record.crashes == [0, 1, 1, 2][count]
     (tmp_path / "state").unlink()
     told = next_start(tmp_path, 0, caplog)
-    assert "These are 3 crashes in a row at this batch" in told
+    fatal_one = resumable.wrap(list(range(LENGTH)), batch_size=BATCH, shuffle=True).sample_indices(epoch=0, step=4)[1]
+    assert f"These are 3 crashes in a row while sample {fatal_one} was read, so it is likely what crashes" in told
     assert "Subset" in told
     assert "strict=False" in told
 

@@ -12,6 +12,7 @@ from resumable._checks import length_of
 from resumable._fetch.lost_buffers import replayed
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import Reader
+from resumable._fetch.reading import Reading
 from resumable._naming import name_of
 from resumable._registry import find_dataset
 from resumable.backends.torch.asked_order import torchs_order
@@ -173,7 +174,8 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
     randomness = options.decided(randomness="batch" if together else "sample").randomness
     assert randomness is not None
     collate = loader.collate_fn
-    reader = Reader(dataset, collate if collates else _First(collate), randomness, together)
+    reading = None if options.flight_recorder is None else Reading()
+    reader = Reader(dataset, collate if collates else _First(collate), randomness, together, reading=reading)
     return reader, replace(options, randomness=randomness)
 
 

@@ -66,6 +66,7 @@ class TorchBackend:
             close=self._engine.close,
             heals=True,
             meter=meter,
+            reading=reader.reading,
         )
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:

@@ -6,8 +6,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from resumable._data import Columns
+from resumable._fetch.lost_workers import describe_death, is_death
 from resumable._fetch.reader import Reader
-from resumable._fetch.workers import describe_death, is_death
 from resumable.backends.dali.elastic.engine import Engine
 from resumable.backends.dali.elastic.inputs import read_here, read_paths
 from resumable.backends.dali.elastic.samples import Files

@@ -10,7 +10,7 @@ import torch
 from nvidia.dali.plugin.pytorch.torch_utils import to_torch_tensor
 from nvidia.dali.tensors import TensorGPU
 
-from resumable._fetch.workers import is_death
+from resumable._fetch.lost_workers import is_death
 from resumable.backends.dali.elastic.failures import find_bad_sample
 from resumable.backends.dali.elastic.graph import check_graph, make_pipeline
 from resumable.backends.dali.elastic.inputs import Fetcher
