@@ -40,7 +40,7 @@ class Engine:
         meter: is told what the workers measure.
     """
 
-    def __init__(  # made in few places
+    def __init__(
         self,
         loader: DataLoader[Any],
         dataset: Any,
