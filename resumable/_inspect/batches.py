@@ -151,6 +151,5 @@ def _notes(state: State) -> tuple[str, ...]:
         return ()
     changes = ", ".join(f"{one.was} to {one.now} at position {one.position} of epoch {one.epoch}" for one in resizes)
     note = f"The global batch was changed during the run: {changes}."
-    return (
-        f"{note} Steps are counted as if it had been {state.global_batch} all along, as Loader.sample_indices does.",
-    )
+    counted = f"Steps are counted as if it had been {state.global_batch} all along, as Loader.sample_indices does."
+    return (f"{note} {counted}",)

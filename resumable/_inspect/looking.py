@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from resumable._inspect.reading import Content, Step, open_checkpoint
-from resumable._inspect.states import LoaderState, describe_state, find_states
+from resumable._inspect.states import LoaderState, describe_states, find_states
 from resumable._inspect.values import File, Opaque, Tensor, walk
 
 __all__ = ["Inspection", "Part", "inspect"]
@@ -81,7 +81,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         CheckpointError: it is no checkpoint, or could not be read.
     """
     with open_checkpoint(path) as content:
-        states = tuple(map(describe_state, find_states(content.tree)))
+        states = describe_states(find_states(content.tree))
         return Inspection(
             os.fspath(path),
             content.kind,

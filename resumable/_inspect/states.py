@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from resumable._inspect.values import Tensor, walk
@@ -14,7 +14,7 @@ from resumable.protocols import Capabilities
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FoundState", "LoaderState", "describe_state", "dotted", "find_states", "schedule_of"]
+__all__ = ["FoundState", "LoaderState", "describe_state", "describe_states", "dotted", "find_states", "schedule_of"]
 
 _ORDERS = {
     "sequential-v1": (False, "sequential"),
@@ -57,6 +57,7 @@ class LoaderState:
         length: samples of the data; None where unknown.
         fingerprint: what some samples are like as they are stored; None where nothing is known of them.
         problem: why a loader would refuse it; empty where it is whole.
+        also: other places of the checkpoint that have the very same state, such as those of other ranks.
     """
 
     where: str
@@ -83,6 +84,7 @@ class LoaderState:
     length: int | None = None
     fingerprint: Any = None
     problem: str = ""
+    also: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -123,6 +125,18 @@ def find_states(tree: Any) -> list[FoundState]:
         if is_state(value) and not inside and not isinstance(value.get("cursor"), Tensor):
             found.append(FoundState(path, value))
     return found
+
+
+def describe_states(found: list[FoundState]) -> tuple[LoaderState, ...]:
+    """Return what each state says, and those that are the same once."""
+    alike: list[list[FoundState]] = []
+    for one in found:
+        group = next((group for group in alike if group[0].values == one.values), None)
+        if group is None:
+            alike.append([one])
+        else:
+            group.append(one)
+    return tuple(replace(describe_state(first), also=tuple(one.where for one in others)) for first, *others in alike)
 
 
 def describe_state(found: FoundState) -> LoaderState:

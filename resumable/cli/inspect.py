@@ -78,6 +78,7 @@ def _facts(state: LoaderState) -> list[tuple[str, Any]]:
         ("fingerprint", _fingerprint(state.fingerprint)),
         ("format", state.format),
     ]
+    facts += [("also at", place) for place in state.also]
     return [*facts, ("problem", state.problem)] if state.problem else facts
 
 
