@@ -126,6 +126,10 @@ def _bytes_only(raw: bytes = b"") -> bytes:
     return raw
 
 
+_BUILTINS: dict[str, Callable[..., Any]] = {
+    **{kind.__name__: kind for kind in (set, frozenset, list, tuple, dict, complex)},
+    **dict.fromkeys(("bytes", "bytearray"), _bytes_only),
+}
 BUILDERS: dict[str, Callable[..., Any]] = {
     "collections.OrderedDict": _ordered,
     "collections.defaultdict": _default,
@@ -137,11 +141,5 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_parameter": _first,
     "torch._utils._rebuild_parameter_with_state": _first,
     "torch._tensor._rebuild_from_type_v2": _from_type,
-    **{
-        f"{module}.{kind.__name__}": kind
-        for module in ("builtins", "__builtin__")
-        for kind in (set, frozenset, list, tuple, dict)
-    },
-    **{f"{module}.complex": complex for module in ("builtins", "__builtin__")},
-    **{f"{module}.bytearray": _bytes_only for module in ("builtins", "__builtin__")},
+    **{f"{module}.{name}": build for module in ("builtins", "__builtin__") for name, build in _BUILTINS.items()},
 }

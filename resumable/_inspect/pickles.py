@@ -48,7 +48,16 @@ def read_pickle(
     """
     try:
         return _Machine(builders, persistent).run(data)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, MemoryError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        AttributeError,
+        OverflowError,
+        MemoryError,
+        RecursionError,
+    ) as error:
         raise damaged_pickle(error) from error
 
 
