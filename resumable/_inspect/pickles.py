@@ -30,6 +30,7 @@ _VALUES = {
     *("BINBYTES8", "BYTEARRAY8"),
 }
 _IGNORED = {"PROTO", "FRAME"}
+_DAMAGE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, MemoryError, RecursionError)
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
@@ -48,16 +49,7 @@ def read_pickle(
     """
     try:
         return _Machine(builders, persistent).run(data)
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        IndexError,
-        AttributeError,
-        OverflowError,
-        MemoryError,
-        RecursionError,
-    ) as error:
+    except _DAMAGE as error:
         raise damaged_pickle(error) from error
 
 
