@@ -82,7 +82,7 @@ def read_bare_pickle(file: BinaryIO) -> tuple[bool, Any]:
     if first != _MAGIC:
         return False, first
     if read_pickle(content, BUILDERS) != _PROTOCOL:
-        raise CorruptCheckpointError("it is a file of torch.save of a format that nobody writes any more")
+        raise CorruptCheckpointError("it is a file of torch.save of an unknown format")
     read_pickle(content, BUILDERS)  # about the machine that wrote it, which all that count are alike
     kinds: dict[str, str] = {}
     where: dict[str, bytes] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed import checkpoint as dcp
 from torch.utils.data import DataLoader, TensorDataset
 
 import resumable
@@ -65,7 +65,7 @@ def of_older_torch(folder: Path, content: dict[str, Any]) -> Path:
 def of_distributed(folder: Path, content: dict[str, Any]) -> Path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is one process
-        dcp.save(dict(content), checkpoint_id=folder / "dcp", no_dist=True)
+        dcp.save(dict(content), checkpoint_id=folder / "dcp", no_dist=True)  # type: ignore[attr-defined]  # as torch says it
     return folder / "dcp"
 
 
