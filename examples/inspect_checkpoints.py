@@ -21,9 +21,9 @@ optimizer = torch.optim.Adam(model.parameters())
 
 with tempfile.TemporaryDirectory() as directory:
     store = resumable.CheckpointStore(directory)
-    for (batch,) in loader.steps(6):
+    for (inputs,) in loader.steps(6):
         optimizer.zero_grad()
-        model(batch).mean().backward()
+        model(inputs).mean().backward()
         optimizer.step()
         if loader.global_step % 3 == 0:
             content = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "data": loader.state_dict()}
