@@ -92,8 +92,8 @@ def open_place(path: str | os.PathLike[str]) -> Iterator[Place]:
         CheckpointError: it cannot be read.
     """
     url = os.fspath(path)
-    filesystem, inside = find_filesystem(url, {}, repr(url))
     try:
+        filesystem, inside = find_filesystem(url, {}, repr(url))
         with Opened() as opened:
             if not filesystem.exists(inside):
                 raise CheckpointNotFoundError(  # noqa: TRY301  # ours are told apart below

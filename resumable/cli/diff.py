@@ -64,7 +64,7 @@ def _print(page: Page, found: Diff, *, whole: bool) -> None:
     page.text("", _summary(found))
 
 
-_TENSOR = ("place", "type", "elements", "differ", "largest difference")
+_TENSOR = ("place", "type", "elements", "differ", "largest")
 
 
 def _row(one: TensorDifference) -> tuple[Any, ...]:
@@ -79,7 +79,7 @@ def _table(page: Page, title: str, head: Sequence[str], rows: Sequence[Any], *, 
     if rows:
         shown, more = cut(rows, _MOST, whole=whole)
         page.text("", title)
-        page.table(head, shown, numbers=("elements", "differ", "largest difference"))
+        page.table(head, shown, numbers=("elements", "differ", "largest"))
         if more:
             page.text(more)
 

@@ -51,7 +51,8 @@ def _show(given: Namespace, _: Sequence[str]) -> int:
     for state in states:
         page.text("", f"Loader state at {state.where or 'the top'}")
         page.facts(_facts(state))
-    page.text(more or ("" if found.states else "It holds no state of a Loader."))
+    if more or not found.states:
+        page.text("", more or "It holds no state of a Loader.")
     if any(part.name for part in found.parts) and not any(not state.where for state in found.states):
         _show_parts(page, found, whole=given.all)
     return 0
@@ -101,6 +102,7 @@ def _show_steps(page: Page, found: Inspection, *, whole: bool) -> None:
 
 
 def _show_parts(page: Page, found: Inspection, *, whole: bool) -> None:
+    page.text("")
     parts, more = cut(found.parts, _MOST, whole=whole)
     page.table(("part", "type", "tensors", "bytes", "values"), map(_row, parts), numbers=("tensors", "bytes", "values"))
     if more:

@@ -66,7 +66,8 @@ class Page:
     def _print(self, what: Any) -> None:
         with self._console.capture() as captured:
             self._console.print(what)
-        _write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+        lines = [line.rstrip() for line in captured.get().splitlines()]
+        _write("\n".join(lines).strip("\n") + "\n")
 
 
 def print_json(document: Any) -> None:

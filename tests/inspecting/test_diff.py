@@ -109,6 +109,9 @@ def test_numbers_that_are_none_and_zeros_with_a_sign(tmp_path: Path) -> None:
     assert by_place["x"].largest is not None
     assert math.isnan(by_place["x"].largest)
     assert (by_place["y"].largest, by_place["z"].largest) == (0.0, inf)
+    for bits in (0x7FC00001, -1):  # others of the many that are no numbers
+        unlike = saved(tmp_path, "c", {"x": torch.tensor([bits], dtype=torch.int32).view(torch.float32)})
+        assert resumable.diff(unlike, saved(tmp_path, "d", {"x": torch.tensor([nan])})).is_equal
     assert resumable.diff(a, a).is_equal
 
 
