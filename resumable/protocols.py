@@ -263,7 +263,7 @@ class Capabilities:
         close: ends what lives on between two epochs, such as worker processes, when the Loader is closed, and may be
             called again. What is needed later is started later; what the source remembers, it keeps.
         heals: starts worker processes that died again by itself, where `wrap(..., on_worker_death="restart")` says so.
-        in_turn: of an indexed backend whose requests stay in this process or list their samples: the ranks take the
+        strided: of an indexed backend whose requests stay in this process or list their samples: the ranks take the
             samples of a global batch in turn, as torch's `DistributedSampler` deals them out, and not a part each.
     """
 
@@ -293,7 +293,7 @@ class Capabilities:
     stored: Callable[[Sequence[int]], Mapping[str, Sequence[Any]]] | None = None
     close: Callable[[], None] | None = None
     heals: bool = False
-    in_turn: bool = False
+    strided: bool = False
 
 
 def capabilities_of(backend: Any) -> Capabilities:

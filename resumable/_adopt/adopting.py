@@ -97,8 +97,8 @@ def _known(loader: Any) -> tuple[DataLoader[Any], Sampler, int]:
     source, fetcher = loader._wrapped, loader._fetcher  # noqa: SLF001  # a Loader shows neither
     order = fetcher.sampler if isinstance(fetcher, IndexedFetcher) else None
     in_order = isinstance(source, DataLoader) and kind_of(source.sampler) is SequentialSampler
-    in_turn = isinstance(fetcher, IndexedFetcher) and fetcher.can.in_turn
-    if order is None or not in_turn or not (isinstance(order, (Seeded, Chained)) or in_order):
+    strided = isinstance(fetcher, IndexedFetcher) and fetcher.can.strided
+    if order is None or not strided or not (isinstance(order, (Seeded, Chained)) or in_order):
         raise UnsupportedError(
             f"the order of {loader!r} is not torch's own.\n"
             'A job of torch would go on with other samples. Wrap its map-style DataLoader with order="torch", which '

@@ -6,10 +6,10 @@ from collections import deque
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from resumable._fetch.dealt import Dealt
 from resumable._fetch.fingerprints import fingerprint_of
 from resumable._fetch.order import Order
 from resumable._fetch.own_state import Follower
+from resumable._fetch.strided import Strided
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share
 from resumable._order.world import World
@@ -188,8 +188,8 @@ class IndexedFetcher:
     def _order_of(self, plan: Plan, world: World) -> Order:
         """Return the order under a plan: the one that workers know already, unless the plan changed."""
         seed, keyed = self._options.stream_seed, self._randomness == "sample"
-        if self.can.in_turn:  # which is made for a number of ranks, and no worker knows it
-            return Dealt(self.sampler, plan, seed, keyed=keyed, ranks=world.size)
+        if self.can.strided:  # which is made for a number of ranks, and no worker knows it
+            return Strided(self.sampler, plan, seed, keyed=keyed, ranks=world.size)
         if self._order is None:
             self._order = Order(self.sampler, plan, seed, keyed=keyed)
         elif plan != self._order.plan:

@@ -79,13 +79,23 @@ class EndsWhenUnpickled(Augmented):
         return os._exit, (1,)
 
 
+_others: set[int] = set()
+
+
+def forget_others() -> None:
+    """Count those processes no longer as workers that other tests left behind."""
+    _others.clear()
+    _others.update(workers())
+
+
 def workers() -> list[int]:
     """Return the processes that this one has started and that have not ended."""
     found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):
             found += map(int, (task / "children").read_text().split())
-    return sorted(pid for pid in found if state_of(pid) not in {"Z", "X", ""} and not is_server(pid))
+    alive = (pid for pid in found if state_of(pid) not in {"Z", "X", ""} and not is_server(pid))
+    return sorted(pid for pid in alive if pid not in _others)
 
 
 def is_server(pid: int) -> bool:

@@ -24,6 +24,7 @@ from healing_data import (
     EndsAtStart,
     EndsWhenUnpickled,
     Failing,
+    forget_others,
     state_of,
     tries,
     workers,
@@ -38,6 +39,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_death_of_before")]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _only_workers_of_these() -> None:
+    gc.collect()
+    forget_others()
 
 
 Steps = list[tuple[int, str, dict[str, Any] | None]]

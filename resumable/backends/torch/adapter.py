@@ -100,8 +100,8 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
             sampler="The batch sampler says what is in a batch; give batch_size to the DataLoader instead of it.",
         )
     order = None if sampler is None else find_order(sampler, length, options.stream_seed)
-    in_turn = options.order == "torch"
-    if in_turn:
+    strided = options.order == "torch"
+    if strided:
         order, options = torchs_order(loader, sampler, order, options), replace(options, order=None)
     kept = order is None and options.sampler is None
     remembers = remembered(loader, kept=kept)
@@ -123,7 +123,7 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
         sampler=options.sampler or (order and order.sampler),
         world=world,
     ).decided(tail=tail)
-    can = Capabilities(older_tail=older, own_state=remembers, in_turn=in_turn)
+    can = Capabilities(older_tail=older, own_state=remembers, strided=strided)
     return TorchBackend(loader, reader, options, length, can), options
 
 

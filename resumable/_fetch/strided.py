@@ -1,4 +1,4 @@
-"""Dealt: an order whose global batches are dealt out to the ranks in turn, as torch's `DistributedSampler` does it."""
+"""Strided: an order whose ranks take every W-th sample of a global batch, as torch's `DistributedSampler` does it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from resumable.protocols import Request
     from resumable.samplers import Sampler
 
-__all__ = ["Dealt"]
+__all__ = ["Strided"]
 
 
-class Dealt(Order):
+class Strided(Order):
     """Rank `r` of `W` gets the positions `r`, `r + W`, `r + 2W`... of each global batch.
 
     A request's `start` is the first of its positions, and `stop - start` their number. It stays in this process, as
