@@ -6,8 +6,8 @@ import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from resumable._fetch.dealt import Dealt
 from resumable._fetch.order import Order
+from resumable._fetch.strided import Strided
 from resumable._inspect.orders import IN_TURN, sampler_of
 from resumable._inspect.reading import open_checkpoint
 from resumable._inspect.states import FoundState, find_states, schedule_of
@@ -89,8 +89,8 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
     if plan.finished(cursor):
         raise ConfigurationError(f"epoch {epoch} has {step} batches, so there is no step {step}: steps count from 0.")
     world = World() if rank is None else World(rank, state.world_size)
-    dealt = _is_dealt(state, order, world)
-    of = Dealt(sampler, plan, 0, keyed=False, ranks=world.size) if dealt else Order(sampler, plan, 0, keyed=False)
+    strided = _is_strided(state, order, world)
+    of = Strided(sampler, plan, 0, keyed=False, ranks=world.size) if strided else Order(sampler, plan, 0, keyed=False)
     return Samples(
         os.fspath(path),
         found.where,
@@ -128,7 +128,7 @@ def _order_key(found: FoundState) -> str:
     )
 
 
-def _is_dealt(state: State, order: str | None, world: World) -> bool:
+def _is_strided(state: State, order: str | None, world: World) -> bool:
     """Return whether the ranks take the samples of a batch in turn, as with `order="torch"`."""
     if state.fingerprint["sampler.name"] in IN_TURN:
         return True
