@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from resumable import chaos as chaos  # known to type checkers, and not in `import *`
     from resumable import flight as flight  # likewise
     from resumable._adopt import Adoption, adopt
+    from resumable._inspect import diff as diff  # likewise; `import *` would hide the standard library's `inspect`
+    from resumable._inspect import inspect as inspect
+    from resumable._inspect import samples as samples
     from resumable.backends.torch.sampler import ResumableSampler
     from resumable.checkpoint import CheckpointStore
 
@@ -65,6 +68,9 @@ _LAZY = {
     "adopt": "resumable._adopt",  # the same
     "chaos": "resumable.chaos",  # training does without it
     "flight": "resumable.flight",  # for after a crash
+    "diff": "resumable._inspect",  # for questions about checkpoints
+    "inspect": "resumable._inspect",  # the same
+    "samples": "resumable._inspect",  # the same
     "CheckpointStore": "resumable.checkpoint",  # its file systems are imported with it
     "ResumableSampler": "resumable.backends.torch.sampler",  # a torch Sampler, so torch comes with it
 }

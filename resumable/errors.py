@@ -111,7 +111,7 @@ class BackendError(DataError):
 
 
 class CheckpointError(ResumableError, RuntimeError):
-    """Base of the errors of `CheckpointStore`."""
+    """Base of the errors of `CheckpointStore`, and of those about checkpoints that are looked into."""
 
 
 class CheckpointNotFoundError(CheckpointError):
@@ -119,7 +119,7 @@ class CheckpointNotFoundError(CheckpointError):
 
 
 class CorruptCheckpointError(CheckpointError):
-    """A committed checkpoint's bytes differ from what was written."""
+    """A checkpoint's bytes differ from what was written: it is cut or damaged."""
 
 
 class PromiseWarning(UserWarning):

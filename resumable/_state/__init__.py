@@ -11,7 +11,7 @@ from resumable._state.compare import (
     check_remembered,
     check_same,
 )
-from resumable._state.describe import shorten
+from resumable._state.describe import is_state, shorten
 from resumable._state.journal import Journal, Resize, without_settings
 from resumable._state.schema import FORMAT, Mark, State, damaged, is_shared, parse
 from resumable._state.source import AtPlace, LeftEarly, SourceState
@@ -34,6 +34,7 @@ __all__ = [
     "check_same",
     "damaged",
     "is_shared",
+    "is_state",
     "parse",
     "shorten",
     "without_settings",

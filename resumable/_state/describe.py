@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["advise", "describe", "shorten"]
+__all__ = ["advise", "describe", "is_state", "shorten"]
 
 _WIDTH = 200
 _DEEPEST = 4
@@ -22,6 +22,11 @@ def describe(value: Any) -> str:
     if isinstance(value, Mapping) and value:
         return shorten(f"a {type(value).__name__} with the keys {', '.join(map(shorten, value))}", show=str)
     return shorten(value)
+
+
+def is_state(value: Any) -> bool:
+    """Return whether a thing looks like a state of a Loader, of whatever version."""
+    return isinstance(value, Mapping) and type(value.get("format")) is int and "cursor" in value
 
 
 def advise(values: Any) -> str:
@@ -51,7 +56,7 @@ def _find(values: Any, deep: int = 0) -> str | None:
         return None
     for key, value in values.items():
         if isinstance(value, Mapping):
-            if type(value.get("format")) is int and "cursor" in value:
+            if is_state(value):
                 return f"[{key!r}]"
             if (path := _find(value, deep + 1)) is not None:
                 return f"[{key!r}]{path}"

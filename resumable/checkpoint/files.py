@@ -18,29 +18,46 @@ from resumable.failpoints import notice, point
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["CHUNK", "Files", "connect"]
+__all__ = ["CHUNK", "Files", "connect", "find_filesystem"]
 
 CHUNK = 8 << 20  # bytes handed to the filesystem at once, so that a remote file never buffers a whole tensor
 
 
 def connect(root: str, options: Mapping[str, Any]) -> tuple[Files, str]:
     """Find the filesystem of a root and the root's path on it; the root may not be a file."""
-    from fsspec.core import url_to_fs  # noqa: PLC0415 - only a store needs it
-    from fsspec.implementations.local import LocalFileSystem  # noqa: PLC0415 - the same
+    from fsspec.implementations.local import LocalFileSystem  # noqa: PLC0415 - only a store needs it
 
-    try:
-        filesystem, path = url_to_fs(root, **options)
-    except ImportError as error:
-        install = f"pip install 'fsspec[{root.partition('://')[0].rpartition('::')[2]}]'"
-        raise MissingDependencyError(f"{root} needs a package that is missing. {error}: {install}") from error
-    except ValueError as error:
-        raise ConfigurationError(
-            f"root={root!r} cannot be opened: {error}.\nUse a local path, or a URL that fsspec knows, such as s3://, "
-            "gs:// or memory://. Other protocols come with a package of their own: install that first."
-        ) from error
+    filesystem, path = find_filesystem(root, options, f"root={root!r}")
     notice("store.opened", root, filesystem, path)
     _refuse_file(filesystem, root, path)
     return (_LocalFiles if isinstance(filesystem, LocalFileSystem) else Files)(filesystem), path.rstrip("/")
+
+
+def find_filesystem(url: str, options: Mapping[str, Any], what: str) -> tuple[Any, str]:
+    """Find the filesystem of a path or URL, and the path on it.
+
+    Args:
+        url: local path, or any URL that fsspec knows.
+        options: passed to the filesystem.
+        what: the URL, for messages.
+
+    Raises:
+        MissingDependencyError: the filesystem's package is not installed.
+        ConfigurationError: a protocol that fsspec does not know.
+    """
+    from fsspec.core import url_to_fs  # noqa: PLC0415 - only a store needs it
+
+    try:
+        filesystem, path = url_to_fs(url, **options)
+    except ImportError as error:
+        install = f"pip install 'fsspec[{url.partition('://')[0].rpartition('::')[2]}]'"
+        raise MissingDependencyError(f"{url} needs a package that is missing. {error}: {install}") from error
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{what} cannot be opened: {error}.\nUse a local path, or a URL that fsspec knows, such as s3://, "
+            "gs:// or memory://. Other protocols come with a package of their own: install that first."
+        ) from error
+    return filesystem, path
 
 
 def _refuse_file(filesystem: Any, root: str, path: str) -> None:

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 from resumable import __version__
 from resumable.cli.chaos import add_chaos
+from resumable.cli.diff import add_diff
 from resumable.cli.flight import add_flight
+from resumable.cli.inspect import add_inspect
+from resumable.cli.samples import add_samples
 from resumable.errors import ResumableError
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: its words; None for those of this process.
 
     Returns:
-        The exit status: 0, 1 where a promise was broken, 2 where nothing could be done.
+        The exit status: 0, 1 where a promise was broken or things differ, 2 where nothing could be done.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     own, command = _split(words)
@@ -55,4 +58,7 @@ def _make_parser() -> ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add_chaos(commands)
     add_flight(commands)
+    add_inspect(commands)
+    add_diff(commands)
+    add_samples(commands)
     return parser

@@ -34,7 +34,7 @@ LAYERS = [
     {"loader"},
     {"_wrap"},
     {"backends", "integrations", "checkpoint"},
-    {"_adopt"},
+    {"_adopt", "_inspect"},
     {"__init__"},
     {"testing", "chaos"},
     {"cli"},

@@ -1,0 +1,24 @@
+"""Looking into checkpoints: what they hold, how two of them differ, and which samples a batch has."""
+
+from __future__ import annotations
+
+from resumable._inspect.batches import Samples, samples
+from resumable._inspect.comparing import Diff, StateDifference, TensorDifference, ValueDifference, diff
+from resumable._inspect.looking import Inspection, Part, inspect
+from resumable._inspect.reading import Step
+from resumable._inspect.states import LoaderState
+
+__all__ = [
+    "Diff",
+    "Inspection",
+    "LoaderState",
+    "Part",
+    "Samples",
+    "StateDifference",
+    "Step",
+    "TensorDifference",
+    "ValueDifference",
+    "diff",
+    "inspect",
+    "samples",
+]

@@ -1,0 +1,233 @@
+"""`resumable.diff`: which parts of two checkpoints differ, and by how much."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from resumable._inspect.numbers import TensorDifference, compare_tensors
+from resumable._inspect.reading import open_checkpoint
+from resumable._inspect.states import dotted, find_states
+from resumable._inspect.values import File, Name, Opaque, Tensor, children
+from resumable.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Diff", "StateDifference", "TensorDifference", "ValueDifference", "diff"]
+
+_LONGEST = 10_000  # characters of a value
+
+
+@dataclass(frozen=True)
+class ValueDifference:
+    """A value that differs.
+
+    Args:
+        where: its place, with a dot between the keys.
+        a: the value in the first checkpoint.
+        b: the one in the second.
+    """
+
+    where: str
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True)
+class StateDifference:
+    """A state of a Loader that differs.
+
+    Args:
+        where: its place.
+        fields: those that differ; `where` of each is its place within the state.
+    """
+
+    where: str
+    fields: tuple[ValueDifference, ...]
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What is equal in two checkpoints, and what is not.
+
+    Args:
+        a: path of the first one.
+        b: path of the second.
+        equal: places of tensors and values that are equal.
+        tensors: those that differ.
+        states: states of Loaders that differ.
+        values: other values that differ.
+        only_a: places that only the first one has.
+        only_b: places that only the second one has.
+        notes: what else is to be said, a sentence each.
+    """
+
+    a: str
+    b: str
+    equal: tuple[str, ...]
+    tensors: tuple[TensorDifference, ...]
+    states: tuple[StateDifference, ...]
+    values: tuple[ValueDifference, ...]
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing differs."""
+        return not (self.tensors or self.states or self.values or self.only_a or self.only_b)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, as `resumable diff --json` prints them."""
+        return {"is_equal": self.is_equal, **asdict(self)}
+
+
+def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Diff:
+    """Compare two checkpoints part by part. Nothing of them is executed, and no file is written.
+
+    They may be of different kinds: parts correspond by their place, whose keys are compared as text.
+
+    Args:
+        a: path or URL of a checkpoint, as `resumable.inspect` takes it.
+        b: of the other one.
+
+    Raises:
+        CheckpointError: one cannot be read, or they have no part in common.
+    """
+    with open_checkpoint(a) as first, open_checkpoint(b) as second:
+        compared = _Comparison(find_states(first.tree), find_states(second.tree))
+        compared.compare(first.tree, second.tree)
+        notes = (*(f"a: {note}" for note in first.notes), *(f"b: {note}" for note in second.notes))
+        result = compared.result(os.fspath(a), os.fspath(b), notes)
+    if not (result.equal or result.tensors or result.states or result.values) and not result.is_equal:
+        parts = [
+            ", ".join(sorted({place.partition(".")[0] for place in places})[:5])
+            for places in (result.only_a, result.only_b)
+        ]
+        raise CheckpointError(
+            f"{a} and {b} have no part in common, so they cannot be compared.\n"
+            f"  the first one has:  {parts[0]}\n  the second one has: {parts[1]}\n"
+            "Give checkpoints of the same shape, such as two steps of a run."
+        )
+    return result
+
+
+class _Comparison:
+    """Goes through two trees at once, each pair of parts once."""
+
+    def __init__(self, first: list[Any], second: list[Any]) -> None:
+        self._states = {_text(one.path) for one in first} & {_text(one.path) for one in second}
+        self._equal: list[str] = []
+        self._tensors: list[TensorDifference] = []
+        self._fields: dict[tuple[str, ...], list[ValueDifference]] = {}
+        self._values: list[ValueDifference] = []
+        self._only: tuple[list[str], list[str]] = ([], [])
+
+    def compare(self, a: Any, b: Any) -> None:
+        seen: set[tuple[int, int]] = set()
+        waiting: list[tuple[tuple[str, ...], Any, Any]] = [((), a, b)]
+        while waiting:
+            path, one, other = waiting.pop()
+            if _is_container(one) and _is_container(other) and _shape(one) == _shape(other):
+                if (id(one), id(other)) in seen:
+                    continue
+                seen.add((id(one), id(other)))
+                waiting += reversed(list(self._pairs(path, one, other)))
+            else:
+                self._leaf(path, one, other)
+
+    def _pairs(self, path: tuple[str, ...], a: Any, b: Any) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+        one = {str(key): value for key, value in children(a)}
+        other = {str(key): value for key, value in children(b)}
+        if not one and not other:
+            self._equal.append(dotted(path))
+        for key in {**one, **other}:
+            place = (*path, key)
+            if key not in other:
+                self._only[0].append(dotted(place))
+            elif key not in one:
+                self._only[1].append(dotted(place))
+            else:
+                yield place, one[key], other[key]
+
+    def _leaf(self, path: tuple[str, ...], a: Any, b: Any) -> None:
+        where = dotted(path)
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            found = compare_tensors(where, a, b)
+            if found is None:
+                self._equal.append(where)
+            else:
+                self._tensors.append(found)
+        elif _same(a, b):
+            self._equal.append(where)
+        else:
+            self._differs(path, ValueDifference(where, _plain(a), _plain(b)))
+
+    def _differs(self, path: tuple[str, ...], difference: ValueDifference) -> None:
+        for deep in range(len(path) + 1):
+            if path[:deep] in self._states:
+                field = ValueDifference(dotted(path[deep:]), difference.a, difference.b)
+                self._fields.setdefault(path[:deep], []).append(field)
+                return
+        self._values.append(difference)
+
+    def result(self, a: str, b: str, notes: tuple[str, ...]) -> Diff:
+        states = tuple(StateDifference(dotted(path), _without_digest(fields)) for path, fields in self._fields.items())
+        only_a, only_b = self._only
+        return Diff(
+            a,
+            b,
+            tuple(self._equal),
+            tuple(self._tensors),
+            states,
+            tuple(self._values),
+            tuple(only_a),
+            tuple(only_b),
+            notes,
+        )
+
+
+def _text(path: tuple[Any, ...]) -> tuple[str, ...]:
+    return tuple(map(str, path))
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, dict | list | tuple | Opaque)
+
+
+def _shape(value: Any) -> str:
+    """Return what has to be the same for parts to correspond; lists and tuples are the same, as in JSON."""
+    if isinstance(value, Opaque):
+        return f"object {value.kind}"
+    return "dict" if isinstance(value, dict) else "list"
+
+
+def _without_digest(fields: list[ValueDifference]) -> tuple[ValueDifference, ...]:
+    """Leave out the digest where something else differs, too: it follows from that."""
+    others = tuple(one for one in fields if one.where != "digest")
+    return others or tuple(fields)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, float) and a != a and b != b:  # noqa: PLR0124  # not a number, both
+        return True
+    if isinstance(a, File) or isinstance(b, File):
+        return False  # of which nothing was read
+    return type(a) is type(b) and bool(a == b)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Tensor):
+        return f"tensor of {value.dtype}, shape {list(value.shape)}"
+    if isinstance(value, File):
+        return f"file of {value.size} bytes"
+    if isinstance(value, Opaque):
+        return f"object of {value.kind}"
+    if isinstance(value, dict | list | tuple):
+        return f"{type(value).__name__} of {len(value)}"
+    return (value if isinstance(value, str) else str(value) if isinstance(value, Name) else repr(value))[:_LONGEST]

@@ -1,0 +1,135 @@
+"""Folders of torch.distributed.checkpoint: `.metadata` says which bytes of which file are which part."""
+
+from __future__ import annotations
+
+import io
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from resumable._inspect.builders import BUILDERS
+from resumable._inspect.pickles import read_pickle
+from resumable._inspect.torch_files import read_bare_pickle, read_torch_zip
+from resumable._inspect.values import DTYPES, Opaque, Tensor
+from resumable.errors import CorruptCheckpointError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from resumable._inspect.places import Place
+
+__all__ = ["METADATA", "SHARD", "read_distributed"]
+
+METADATA, SHARD = ".metadata", ".distcp"
+
+
+def read_distributed(place: Place) -> dict[Any, Any]:
+    """Return what a folder of torch.distributed.checkpoint holds, as it was before it was made flat.
+
+    Raises:
+        CorruptCheckpointError: its metadata, or a file that they name, is cut, damaged or missing.
+    """
+    metadata = read_pickle(place.child(METADATA).read(), BUILDERS)
+    try:
+        stored = _stored(place, metadata.state)
+        paths = metadata.state.get("planner_data") or {}
+        tree = _Tree()
+        for name, about in metadata.state["state_dict_metadata"].items():
+            tree.put(paths.get(name, (name,)), _part(name, about, stored))
+        return tree.plain()
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        raise CorruptCheckpointError(f"its {METADATA} is none of torch's: {type(error).__name__}: {error}") from error
+
+
+_Stored = dict[tuple[str, tuple[int, ...] | None], Any]
+
+
+def _stored(place: Place, metadata: dict[str, Any]) -> _Stored:
+    """Return what reads each stored piece, by name and offsets."""
+    found: _Stored = {}
+    for index, info in metadata["storage_data"].items():
+        at = info.state
+        offset = index.state.get("offset")
+        file = place.child(_plain_name(at["relative_path"]))
+        read = partial(_piece, file, at["offset"], at["length"])
+        found[index.state["fqn"], None if offset is None else tuple(offset)] = read
+    return found
+
+
+def _plain_name(path: str) -> str:
+    if "/" in path or "\\" in path or path in {".", ".."}:
+        raise ValueError(f"it names the file {path!r}, outside of the folder")
+    return path
+
+
+def _piece(file: Place, offset: int, length: int) -> Any:
+    raw = file.read(offset, length)
+    if len(raw) != length:
+        raise CorruptCheckpointError(f"its file {file.name} ends before byte {offset + length}")
+    whole = io.BytesIO(raw)
+    return read_torch_zip(whole) if raw[:2] == b"PK" else read_bare_pickle(whole)[1]
+
+
+def _part(name: str, about: Opaque, stored: _Stored) -> Any:
+    if about.kind.endswith(".BytesStorageMetadata"):
+        return stored[name, None]()
+    dtype = about.state["properties"].state[0].name
+    shape = tuple(about.state["size"])
+    chunks = [(tuple(chunk.state["offsets"]), tuple(chunk.state["sizes"])) for chunk in about.state["chunks"]]
+    if dtype not in DTYPES:
+        return Opaque(f"tensor of {dtype}", shape)
+    return Tensor(shape, dtype, partial(_assemble, name, shape, dtype, chunks, stored))
+
+
+def _assemble(
+    name: str,
+    shape: tuple[int, ...],
+    dtype: str,
+    chunks: list[tuple[tuple[int, ...], tuple[int, ...]]],
+    stored: _Stored,
+) -> NDArray[Any]:
+    """Put a tensor together from its shards."""
+    whole: NDArray[Any] | None = None
+    covered = 0
+    for offsets, sizes in chunks:
+        shard = stored[name, offsets]()
+        if not isinstance(shard, Tensor) or shard.shape != sizes:
+            raise CorruptCheckpointError(f"the part {name} is stored in another shape than its {METADATA} says")
+        if sizes == shape:
+            return shard.read()
+        if whole is None:
+            whole = np.zeros(shape, DTYPES[dtype][1])
+        whole[tuple(slice(at, at + size) for at, size in zip(offsets, sizes, strict=True))] = shard.read()
+        covered += shard.size
+    if whole is None or covered != whole.size:
+        raise CorruptCheckpointError(f"of the part {name}, shards are missing")
+    return whole
+
+
+class _Tree:
+    """Dicts, and lists where the keys are the numbers from 0 on that a list has."""
+
+    def __init__(self) -> None:
+        self._root: dict[Any, Any] = {}
+
+    def put(self, path: tuple[Any, ...], value: Any) -> None:
+        inside = self._root
+        for key in path[:-1]:
+            inside = inside.setdefault(key, _Node())
+        inside[path[-1]] = value
+
+    def plain(self) -> dict[Any, Any]:
+        return {key: _plain(value) for key, value in self._root.items()}
+
+
+class _Node(dict[Any, Any]):
+    """A dict that was made here, and not found."""
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, _Node):
+        return value
+    inner = {key: _plain(part) for key, part in value.items()}
+    listed = all(type(key) is int for key in inner) and sorted(inner) == list(range(len(inner)))
+    return [inner[number] for number in range(len(inner))] if listed else inner

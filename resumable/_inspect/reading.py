@@ -1,0 +1,267 @@
+"""Which kind of checkpoint a file or folder is, told by its content, and what it holds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from resumable._flight.layout import MAGIC
+from resumable._inspect.distributed import METADATA, SHARD, read_distributed
+from resumable._inspect.places import open_place
+from resumable._inspect.safetensors import LARGEST_HEADER, read_safetensors
+from resumable._inspect.torch_files import read_bare_pickle, read_torch_zip
+from resumable._inspect.values import File
+from resumable.checkpoint.marker import MARKER, Marker
+from resumable.checkpoint.steps import DIRECTORY
+from resumable.errors import CheckpointError, CheckpointNotFoundError, ConfigurationError, CorruptCheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from resumable._inspect.places import Place
+
+__all__ = ["Content", "Step", "open_checkpoint"]
+
+_MOST_FILES = 500  # below the number of files that a process may have open
+_DEEPEST = 3
+_FLIGHT = re.compile(r"rank-\d+\.flight")
+_ACCELERATE = re.compile(r"custom_checkpoint_\d+\.pkl|dl_state_dict(_\d+)?\.bin|random_states_\d+\.pkl")
+_HEAD = 16
+
+
+class Step(NamedTuple):
+    """A step of a store.
+
+    Args:
+        step: its number.
+        size: of its data in bytes; None where it is not committed.
+        problem: what is wrong with it; empty where nothing is known to be.
+    """
+
+    step: int
+    size: int | None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a checkpoint holds.
+
+    Args:
+        kind: of checkpoint, in words.
+        tree: dicts, lists, numbers, and stand-ins for what is none of these.
+        size: in bytes, of all that was looked at.
+        steps: of a store.
+        step: which of them the tree is of.
+        notes: what else is to be said.
+    """
+
+    kind: str
+    tree: Any
+    size: int
+    steps: tuple[Step, ...] = ()
+    step: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@contextlib.contextmanager
+def open_checkpoint(path: str | os.PathLike[str]) -> Iterator[Content]:
+    """Read a checkpoint of any kind; the numbers of its tensors can be read until the end.
+
+    Raises:
+        ConfigurationError: it is a flight recorder's folder, or a URL that fsspec does not know.
+        CheckpointNotFoundError: there is nothing, or nothing in it.
+        CorruptCheckpointError: it is cut or damaged.
+        CheckpointError: it is no checkpoint, or could not be read.
+    """
+    with open_place(path) as place:
+        try:
+            content = _read_folder(place) if place.is_folder() else _read_file(place)
+        except (CorruptCheckpointError, CheckpointNotFoundError) as error:
+            raise type(error)(
+                f"{os.fspath(path)}: {error}.\nIt cannot be resumed from. Use another checkpoint."
+            ) from error
+        except CheckpointError as error:
+            if error.__cause__ is not None:
+                raise
+            raise CheckpointError(f"{os.fspath(path)}: {error}.\n{_KNOWN}") from error
+        yield content
+
+
+_KNOWN = (
+    "Give a file of torch.save, Lightning, safetensors or JSON, or a folder of CheckpointStore, "
+    "torch.distributed.checkpoint, Accelerate or the Hugging Face Trainer."
+)
+
+
+def _read_file(place: Place) -> Content:
+    size = place.size()
+    file = place.open()
+    head = file.read(_HEAD)
+    file.seek(0)
+    if not head:
+        raise CorruptCheckpointError("it is empty")
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        tree = read_torch_zip(file)
+        return Content("Lightning checkpoint" if _is_lightning(tree) else "file of torch.save", tree, size)
+    if head.startswith(b"\x80"):
+        by_torch, tree = read_bare_pickle(file)
+        kind = "file of torch.save, of its older format" if by_torch else "pickle"
+        return Content("Lightning checkpoint" if _is_lightning(tree) else kind, tree, size)
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= min(size, LARGEST_HEADER):
+        return Content("file of safetensors", read_safetensors(file, size), size)
+    if head.startswith(MAGIC):
+        raise _is_flight(place)
+    if head.lstrip()[:1] in {b"{", b"["}:
+        try:
+            return Content("JSON", json.loads(file.read()), size)
+        except (ValueError, RecursionError) as error:
+            raise CorruptCheckpointError(f"it begins as JSON, and is cut or damaged: {error}") from error
+    raise CheckpointError("it is no checkpoint that is known")
+
+
+def _is_lightning(tree: Any) -> bool:
+    return isinstance(tree, dict) and "pytorch-lightning_version" in tree
+
+
+def _is_flight(place: Place) -> ConfigurationError:
+    return ConfigurationError(
+        f"{place.path} is of a flight recorder, which knows where a run is and holds no state.\n"
+        "To see it: resumable flight FOLDER"
+    )
+
+
+def _read_folder(place: Place) -> Content:
+    sizes = place.children()
+    if MARKER in sizes:
+        return _read_step(place, sizes)
+    if any(map(DIRECTORY.fullmatch, sizes)):
+        return _read_store(place, sizes)
+    if any(map(_FLIGHT.fullmatch, sizes)):
+        raise _is_flight(place)
+    if not sizes:
+        raise CheckpointNotFoundError("the folder is empty")
+    return _read_files(place, sizes)
+
+
+# ------------------------------------------------------------------ CheckpointStore
+
+
+def _read_step(place: Place, sizes: dict[str, Any]) -> Content:
+    number = DIRECTORY.fullmatch(place.name)
+    marker = Marker.parse(place.child(MARKER).read(), int(number[1]) if number else _step_of(place))
+    problem = _problem(marker, sizes)
+    if problem:
+        raise CorruptCheckpointError(problem)
+    inside = _read_file(place.child(marker.file))
+    return Content("step of a CheckpointStore", inside.tree, inside.size, step=marker.step)
+
+
+def _step_of(place: Place) -> int:
+    """Return the step that a marker says itself, in a folder that was renamed."""
+    try:
+        return int(json.loads(place.child(MARKER).read())["step"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptCheckpointError(f"its {MARKER} cannot be read: {error}") from error
+
+
+def _problem(marker: Marker, sizes: dict[str, Any]) -> str:
+    held = sizes.get(marker.file)
+    if held is None:
+        return f"its data file {marker.file} is missing"
+    return "" if held == marker.size else f"its data file holds {held} bytes, and {marker.size} were written"
+
+
+def _read_store(place: Place, sizes: dict[str, Any]) -> Content:
+    found = [match for match in map(DIRECTORY.fullmatch, sizes) if match]
+    steps = tuple(sorted(_look_at(place.child(match[0]), int(match[1])) for match in found))
+    whole = [one.step for one in steps if one.size is not None and not one.problem]
+    if not whole:
+        problems = ", ".join(f"step {one.step}: {one.problem or 'not committed'}" for one in steps)
+        raise CorruptCheckpointError(f"no step of this store can be read: {problems}")
+    newest = place.child(next(match[0] for match in found if int(match[1]) == whole[-1]))
+    inside = _read_step(newest, newest.children())
+    size = sum(one.size or 0 for one in steps)
+    return Content(
+        "CheckpointStore",
+        inside.tree,
+        size,
+        steps,
+        inside.step,
+        (f"The content is that of step {inside.step}, the newest.",),
+    )
+
+
+def _look_at(place: Place, step: int) -> Step:
+    sizes = place.children()
+    if MARKER not in sizes:
+        return Step(step, None, "not committed")
+    try:
+        marker = Marker.parse(place.child(MARKER).read(), step)
+    except CheckpointError as error:
+        return Step(step, None, str(error).partition("\n")[0])
+    return Step(step, marker.size, _problem(marker, sizes))
+
+
+# ------------------------------------------------------------------ folders of files
+
+
+class _Looked:
+    """At how many files it was looked, and how large they are."""
+
+    files = size = 0
+
+    def at(self, size: int | None) -> None:
+        self.files, self.size = self.files + 1, self.size + (size or 0)
+        if self.files > _MOST_FILES:
+            raise CheckpointError(f"it is a folder of more than {_MOST_FILES} files, and no checkpoint that is known")
+
+
+def _read_files(place: Place, sizes: dict[str, Any]) -> Content:
+    notes: list[str] = []
+    looked = _Looked()
+    tree = _gather(place, sizes, looked, notes)
+    if not _is_content(tree):
+        raise CheckpointError("; ".join(notes) or "it is a folder, and nothing in it is a checkpoint that is known")
+    return Content(_kind_of(sizes), tree, looked.size, notes=tuple(notes))
+
+
+def _kind_of(sizes: dict[str, Any]) -> str:
+    if METADATA in sizes:
+        return "torch.distributed.checkpoint"
+    if "trainer_state.json" in sizes:
+        return "checkpoint of the Hugging Face Trainer"
+    return "checkpoint of Accelerate" if any(map(_ACCELERATE.fullmatch, sizes)) else "folder of files"
+
+
+def _is_content(tree: Any) -> bool:
+    return not isinstance(tree, File) and (not isinstance(tree, dict) or any(map(_is_content, tree.values())))
+
+
+def _gather(place: Place, sizes: dict[str, Any], looked: _Looked, notes: list[str], deep: int = 0) -> dict[Any, Any]:
+    tree: dict[Any, Any] = read_distributed(place) if METADATA in sizes else {}
+    for name, size in sizes.items():
+        looked.at(size)
+        if name != METADATA and not (METADATA in sizes and name.endswith(SHARD)):
+            inside = _read_one(place.child(name), size, looked, notes, deep)
+            if inside is not None:
+                tree[name] = inside
+    return tree
+
+
+def _read_one(place: Place, size: int | None, looked: _Looked, notes: list[str], deep: int) -> Any:
+    if size is None:
+        sizes = place.children() if deep < _DEEPEST else {}
+        return _gather(place, sizes, looked, notes, deep + 1) or None
+    try:
+        return _read_file(place).tree
+    except CorruptCheckpointError as error:
+        if size:
+            notes.append(f"{place.name}: {error}")
+        return File(size, str(error))
+    except (CheckpointError, ConfigurationError):
+        return File(size)

@@ -1,0 +1,210 @@
+"""The states of Loaders inside of a checkpoint: where they lie, and what each of them says."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from resumable._inspect.values import Tensor, walk
+from resumable._order.plan import Schedule
+from resumable._state import State, is_state, parse
+from resumable.errors import ConfigurationError, ResumableError
+from resumable.protocols import Capabilities
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["FoundState", "LoaderState", "describe_state", "describe_states", "dotted", "find_states", "schedule_of"]
+
+_ORDERS = {
+    "sequential-v1": (False, "sequential"),
+    "feistel8-v1": (True, "shuffled"),
+    "uniform-v1": (True, "drawn with replacement"),
+    "weighted-v1": (True, "drawn by weights"),
+    "paged-v1": (True, "shuffled page by page"),
+    "torch-distributed-v1": (True, "that of torch's DistributedSampler"),
+    "torch-generator-v1": (True, "that of torch's sampler"),
+    "source-order-v1": (None, "the source's own"),
+}
+
+
+@dataclass(frozen=True)
+class LoaderState:
+    """A state of a Loader, as it was found.
+
+    Args:
+        where: its place in the checkpoint, with a dot between the keys; empty where the checkpoint is the state.
+        format: of the state.
+        kind: of source.
+        source: name of the data.
+        epoch: number of the epoch, from 0.
+        step: global batches of this epoch that are done.
+        position: samples of this epoch that are done, over all ranks.
+        steps_in_epoch: global batches of the whole epoch; None where the length is unknown.
+        percent: of the epoch that is done; None where the length is unknown.
+        global_step: global batches over all epochs.
+        samples_seen: samples over all epochs and ranks.
+        seed: of order and randomness.
+        name: of the stream.
+        world_size: number of ranks when it was taken.
+        rank: whose state it is, where each rank has its own.
+        global_batch: samples per step over all ranks.
+        batch_size: samples per rank and step that the script asked for.
+        tail: what happens with the last samples of an epoch.
+        shuffle: whether the order is random; None where the source gives it.
+        order: in words.
+        sampler: the sampler's spec.
+        length: samples of the data; None where unknown.
+        fingerprint: what some samples are like as they are stored; None where nothing is known of them.
+        problem: why a loader would refuse it; empty where it is whole.
+        also: other places of the checkpoint that have the very same state, such as those of other ranks.
+    """
+
+    where: str
+    format: int
+    kind: str = ""
+    source: str = ""
+    epoch: int = 0
+    step: int = 0
+    position: int = 0
+    steps_in_epoch: int | None = None
+    percent: float | None = None
+    global_step: int = 0
+    samples_seen: int = 0
+    seed: int = 0
+    name: str = ""
+    world_size: int = 1
+    rank: int | None = None
+    global_batch: int = 1
+    batch_size: int = 1
+    tail: str = ""
+    shuffle: bool | None = None
+    order: str = ""
+    sampler: Mapping[str, Any] | None = None
+    length: int | None = None
+    fingerprint: Any = None
+    problem: str = ""
+    also: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class FoundState:
+    """A state as it is in the checkpoint, with its path."""
+
+    path: tuple[Any, ...]
+    values: dict[Any, Any]
+
+    @property
+    def where(self) -> str:
+        """The path with dots."""
+        return dotted(self.path)
+
+    def parse(self) -> State:
+        """Read it.
+
+        Raises:
+            StateFormatError: it is damaged, or of a newer version.
+        """
+        return parse(self.values, Capabilities())
+
+
+def dotted(path: tuple[Any, ...]) -> str:
+    """Write a path with dots."""
+    return ".".join(map(str, path))
+
+
+def find_states(tree: Any) -> list[FoundState]:
+    """Return the states of Loaders in a tree, in order; those inside of another state are parts of that."""
+    found: list[FoundState] = []
+    for path, value in walk(tree):
+        inside = any(path[: len(one.path)] == one.path for one in found)
+        if is_state(value) and not inside and not isinstance(value.get("cursor"), Tensor):
+            found.append(FoundState(path, value))
+    return found
+
+
+def describe_states(found: list[FoundState]) -> tuple[LoaderState, ...]:
+    """Return what each state says, and those that are the same once."""
+    alike: list[list[FoundState]] = []
+    for one in found:
+        group = next((group for group in alike if group[0].values == one.values), None)
+        if group is None:
+            alike.append([one])
+        else:
+            group.append(one)
+    return tuple(replace(describe_state(first), also=tuple(one.where for one in others)) for first, *others in alike)
+
+
+def describe_state(found: FoundState) -> LoaderState:
+    """Return what a state says; of one that cannot be read, why."""
+    try:
+        state = found.parse()
+    except ResumableError as error:
+        return LoaderState(found.where, found.values["format"], problem=str(error).partition("\n")[0])
+    facts, cursor = state.fingerprint, state.mark.cursor
+    sampler = {key.removeprefix("sampler."): value for key, value in facts.items() if key.startswith("sampler.")}
+    shuffle, order = _ORDERS.get(str(sampler["name"]), ("seed" in sampler, f"that of the sampler {sampler['name']}"))
+    total = _total(state)
+    return LoaderState(
+        found.where,
+        found.values["format"],
+        kind=facts["backend.kind"],
+        source=str(facts.get("backend.source", "")),
+        epoch=cursor.epoch,
+        step=cursor.step,
+        position=cursor.position,
+        steps_in_epoch=total,
+        percent=None if not total else round(100 * cursor.step / total, 2),
+        global_step=state.mark.global_step,
+        samples_seen=state.mark.samples_seen,
+        seed=facts["randomness.seed"],
+        name=facts.get("name", ""),
+        world_size=state.world_size,
+        rank=facts.get("rank"),
+        global_batch=state.global_batch,
+        batch_size=state.batch_size,
+        tail=facts["tail"],
+        shuffle=shuffle,
+        order=f"{order}, of a subset" if "subset" in sampler else order,
+        sampler=sampler,
+        length=facts.get("backend.length"),
+        fingerprint=state.data,
+        problem=_doubt(state),
+    )
+
+
+def _doubt(state: State) -> str:
+    """Say that a state was edited, where its digest can be computed without the source."""
+    return (
+        ""
+        if state.intact or state.mark.source is not None
+        else "its digest does not belong to it: it was changed by hand"
+    )
+
+
+def _total(state: State) -> int | None:
+    try:
+        return schedule_of(state).total(state.mark.cursor)
+    except (ResumableError, KeyError, TypeError, ValueError):
+        return None
+
+
+def schedule_of(state: State) -> Schedule:
+    """Return how a state's epochs are cut into batches.
+
+    Raises:
+        KeyError: the length of its source is unknown.
+        ConfigurationError: it has no batch, or a tail that is unknown here.
+    """
+    length, tail = state.fingerprint["sampler.length"], state.fingerprint["tail"]
+    if type(length) is not int or length < 1 or tail not in _TAILS:
+        raise ConfigurationError(f"the state says length={length!r} and tail={tail!r}, which make no epoch.")
+    ranks = state.world_size if tail in {"pad_ranks", "drop_ranks"} else 1
+    return Schedule(length, state.global_batch, tail, ranks)
+
+
+_TAILS = ("drop", "pad", "partial", "carry", "pad_ranks", "drop_ranks")

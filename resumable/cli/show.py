@@ -1,0 +1,122 @@
+"""What commands print: tables for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from resumable._distribution import pip_install
+from resumable.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["Page", "clean", "cut", "in_bytes", "print_json"]
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+_THOUSAND = 1000
+
+
+class Page:
+    """Prints text and tables, without colours in a pipe, in the width of the terminal, or that of `COLUMNS`.
+
+    What stands in a cell is folded and never cut, and control characters in it are spelled out.
+
+    Raises:
+        MissingDependencyError: rich is not installed.
+    """
+
+    def __init__(self) -> None:
+        console = _rich("console")
+        self._console = console.Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+
+    def text(self, *lines: str) -> None:
+        """Print lines of text."""
+        for line in lines:
+            self._print(_rich("text").Text(clean(line)))
+
+    def table(self, head: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: Sequence[str] = ()) -> None:
+        """Print a table.
+
+        Args:
+            head: names of the columns.
+            rows: their cells.
+            numbers: names of the columns that are set to the right.
+        """
+        table = _rich("table").Table(box=_rich("box").SIMPLE_HEAD, pad_edge=False, header_style="bold")
+        for name in head:
+            table.add_column(name, overflow="fold", justify="right" if name in numbers else "left")
+        for row in rows:
+            table.add_row(*(_rich("text").Text(clean(str(cell))) for cell in row))
+        self._print(table)
+
+    def facts(self, pairs: Iterable[tuple[str, Any]]) -> None:
+        """Print names and values, a line each."""
+        table = _rich("table").Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=False)
+        table.add_column(overflow="fold")
+        for name, value in pairs:
+            table.add_row(f"  {name}", _rich("text").Text(clean(str(value))))
+        self._print(table)
+
+    def _print(self, what: Any) -> None:
+        with self._console.capture() as captured:
+            self._console.print(what)
+        lines = [line.rstrip() for line in captured.get().splitlines()]
+        _write("\n".join(lines).strip("\n") + "\n")
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document; numbers that JSON does not have as text."""
+    _write(json.dumps(_finite(document), indent=2, default=str) + "\n")
+
+
+def clean(text: str) -> str:
+    """Spell out control characters, so that a name in a file cannot move the cursor of a terminal."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def cut(rows: Sequence[Any], most: int, *, whole: bool) -> tuple[Sequence[Any], str]:
+    """Return the first rows, and a line that says how many there are more; empty where there are none."""
+    if whole or len(rows) <= most:
+        return rows, ""
+    return rows[:most], f"... and {len(rows) - most} more; --all shows them."
+
+
+def in_bytes(size: int) -> str:
+    """Write a number of bytes in at most four digits and a unit."""
+    number, unit = float(size), 0
+    while number >= _THOUSAND and unit < len(_UNITS) - 1:
+        number, unit = number / _THOUSAND, unit + 1
+    return f"{size} B" if unit == 0 else f"{number:.3g} {_UNITS[unit]}" if number < _THOUSAND else f"{number:.0f} TB"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _write(text: str) -> None:
+    """Print; where the reader has closed the pipe, such as `head`, what is left goes nowhere."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _rich(module: str) -> Any:
+    try:
+        return importlib.import_module(f"rich.{module}")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"tables are printed by rich, and rich is not installed; --json does without it.\n"
+            f"Install it: {pip_install('cli')}"
+        ) from error

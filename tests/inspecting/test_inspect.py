@@ -1,0 +1,220 @@
+"""`resumable.inspect` finds the loaders in every kind of checkpoint, and says where they stood."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import pytorch_lightning as lightning
+import torch
+from kept import FLAT, SAMPLES, Namespace, of_accelerate, of_store, of_torch, of_trainer, trained, wrapped
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import resumable
+from resumable.errors import CheckpointNotFoundError, ConfigurationError, MissingDependencyError
+from resumable.integrations.lightning import ResumableCallback
+
+RELEASED = Path(__file__).parents[1] / "core" / "states"
+
+
+@pytest.fixture(scope="module")
+def content() -> dict[str, Any]:
+    return trained()
+
+
+@pytest.mark.parametrize("kind", FLAT)
+def test_every_kind_says_where_the_data_stood(kind: str, tmp_path: Path, content: dict[str, Any]) -> None:
+    found = resumable.inspect(FLAT[kind](tmp_path, content))
+    assert found.kind == kind
+    (state,) = found.states
+    assert (state.where, state.source, state.kind) == ("data", "TensorDataset", "torch-map")
+    assert (state.epoch, state.step, state.steps_in_epoch, state.percent) == (1, 3, 6, 50.0)
+    assert (state.global_step, state.samples_seen, state.position) == (9, SAMPLES + 12, 12)
+    assert (state.seed, state.name, state.world_size, state.global_batch) == (3, "train", 1, 4)
+    assert (state.shuffle, state.order, state.length, state.problem) == (True, "shuffled", SAMPLES, "")
+    assert state.fingerprint == content["data"]["fingerprint"]
+    assert [(part.name, part.tensors) for part in found.parts] == [("model", 2), ("optimizer", 6), ("data", 0)]
+    assert found.parts[0].bytes == (3 * 2 + 2) * 4
+
+
+def test_a_store_lists_its_steps_and_shows_the_newest(tmp_path: Path, content: dict[str, Any]) -> None:
+    found = resumable.inspect(of_store(tmp_path, content))
+    (tmp_path / "store" / "step-000000000012").mkdir()  # of a save that crashed
+    torn = tmp_path / "store" / "step-000000000003"
+    next(torn.glob("*.pt")).write_bytes(b"cut")
+    again = resumable.inspect(tmp_path / "store")
+    assert ([one.step for one in found.steps], found.step) == ([3, 9], 9)
+    assert [(one.step, one.size is None, bool(one.problem)) for one in again.steps] == [
+        (3, False, True),
+        (9, False, False),
+        (12, True, True),
+    ]
+    assert again.step == 9
+
+
+def test_a_checkpoint_of_a_trainer(tmp_path: Path) -> None:
+    trainer = lightning.Trainer(
+        max_steps=9,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+        callbacks=[ResumableCallback()],
+    )
+    trainer.fit(Model(), wrapped())
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    found = resumable.inspect(tmp_path / "last.ckpt")
+    assert found.kind == "Lightning checkpoint"
+    (state,) = found.states
+    assert "callbacks.ResumableCallback.ranks.0.loaders.0.state" in (state.where, *state.also)
+    assert (state.epoch, state.step, state.percent, state.name) == (1, 3, 50.0, "train")
+    assert {"state_dict", "optimizer_states", "callbacks"} <= {part.name for part in found.parts}
+    assert resumable.samples(found.path, epoch=4, step=2).indices == tuple(wrapped().sample_indices(epoch=4, step=2))
+
+
+class Model(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch: Any, _: int) -> Any:
+        return self.layer(batch[0].float().reshape(-1, 1)).sum()
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters())
+
+
+def test_a_folder_of_accelerate(tmp_path: Path, content: dict[str, Any]) -> None:
+    found = resumable.inspect(of_accelerate(tmp_path, content))
+    assert found.kind == "checkpoint of Accelerate"
+    (state,) = found.states
+    assert {state.where, *state.also} == {"custom_checkpoint_0.pkl", "dl_state_dict.bin._snapshot.inner"}
+    tensors = {part.name: part.tensors for part in found.parts}
+    assert (tensors["model.safetensors"], tensors["optimizer.bin"], tensors["random_states_0.pkl"]) == (2, 6, 1)
+    assert found.size == sum(file.stat().st_size for file in (tmp_path / "accelerate").iterdir())
+
+
+def test_a_folder_of_the_hugging_face_trainer(tmp_path: Path, content: dict[str, Any]) -> None:
+    found = resumable.inspect(of_trainer(tmp_path, content))
+    assert found.kind == "checkpoint of the Hugging Face Trainer"
+    assert [state.where for state in found.states] == ["trainer_state.json.resumable"]
+    parts = {part.name: part for part in found.parts}
+    assert parts["training_args.bin"].objects == (f"{Namespace.__module__}.Namespace",)
+    assert (parts["README.md"].type, parts["README.md"].bytes) == ("file", 10)
+    outside = resumable.inspect(tmp_path)
+    assert [state.where for state in outside.states] == ["checkpoint-500.trainer_state.json.resumable"]
+
+
+def test_a_file_of_json(tmp_path: Path, content: dict[str, Any]) -> None:
+    (tmp_path / "state.json").write_text(json.dumps(content["data"]))
+    (state,) = resumable.inspect(tmp_path / "state.json").states
+    assert (state.where, state.step) == ("", 3)
+
+
+@pytest.mark.parametrize("protocol", ["memory://inspected", "file://"])
+def test_urls(protocol: str, tmp_path: Path, content: dict[str, Any]) -> None:
+    path = of_torch(tmp_path, content)
+    root = protocol if protocol.startswith("memory") else f"file://{tmp_path}"
+    if protocol.startswith("memory"):
+        with fsspec.open(f"{root}/checkpoint.pt", "wb") as file:
+            file.write(path.read_bytes())
+        resumable.CheckpointStore(f"{root}/store").save(9, content)
+        assert resumable.inspect(f"{root}/store").states[0].step == 3
+    found = resumable.inspect(f"{root}/checkpoint.pt")
+    assert found.states == resumable.inspect(path).states
+    assert found.parts == resumable.inspect(path).parts
+    with pytest.raises(CheckpointNotFoundError, match="nothing at"):
+        resumable.inspect(f"{root}/other.pt")
+
+
+def test_urls_that_cannot_be_opened() -> None:
+    with pytest.raises(ConfigurationError, match="cannot be opened"):
+        resumable.inspect("nothing://here")
+    with pytest.raises(MissingDependencyError, match="pip install 'fsspec"):
+        resumable.inspect("dropbox://here")
+
+
+def test_a_flight_recorders_folder_is_pointed_at(tmp_path: Path) -> None:
+    loader = wrapped(flight_recorder=str(tmp_path / "flight"))
+    next(iter(loader))
+    loader.close()
+    for path in (tmp_path / "flight", next((tmp_path / "flight").iterdir())):
+        with pytest.raises(ConfigurationError, match="resumable flight"):
+            resumable.inspect(path)
+
+
+class Numbers(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(40))
+
+
+def test_a_source_of_unknown_length_has_no_percent(tmp_path: Path) -> None:
+    loader = resumable.wrap(DataLoader(Numbers(), batch_size=4), seed=0)
+    for _ in loader.steps(3):
+        pass
+    torch.save(loader.state_dict(), tmp_path / "state.pt")
+    (state,) = resumable.inspect(tmp_path / "state.pt").states
+    assert (state.where, state.step, state.percent, state.shuffle) == ("", 3, None, None)
+    assert state.problem == ""
+
+
+def test_several_loaders_and_ranks(tmp_path: Path) -> None:
+    train, other = trained(), trained(4, seed=8, name="other")
+    torch.save(
+        {"ranks": [train["data"], train["data"]], "other": other["data"], "copy": dict(train["data"])},
+        tmp_path / "a.pt",
+    )
+    states = resumable.inspect(tmp_path / "a.pt").states
+    assert [(state.where, state.also) for state in states] == [("ranks.0", ("ranks.1", "copy")), ("other", ())]
+
+
+def test_a_state_that_would_be_refused_is_shown_with_the_reason(tmp_path: Path, content: dict[str, Any]) -> None:
+    edited = {**content["data"], "global_step": 5}
+    damaged = {key: value for key, value in content["data"].items() if key != "tail"}
+    newer = {**content["data"], "format": 99}
+    torch.save({"edited": edited, "damaged": damaged, "newer": newer}, tmp_path / "a.pt")
+    problems = {state.where: state.problem for state in resumable.inspect(tmp_path / "a.pt").states}
+    assert "changed by hand" in problems["edited"]
+    assert "'tail' is missing" in problems["damaged"]
+    assert "newer version" in problems["newer"]
+
+
+def test_a_state_of_the_first_format(tmp_path: Path) -> None:
+    kept = json.loads((RELEASED / "format1.json").read_text())
+    (tmp_path / "kept.json").write_text(json.dumps(kept))
+    states = resumable.inspect(tmp_path / "kept.json").states
+    assert states
+    assert {state.format for state in states} == {1}
+    assert not any(state.problem for state in states)
+
+
+def test_shapes_that_are_not_dicts(tmp_path: Path) -> None:
+    torch.save(torch.ones(3, 2, dtype=torch.bfloat16), tmp_path / "tensor.pt")
+    (part,) = resumable.inspect(tmp_path / "tensor.pt").parts
+    assert (part.name, part.type, part.tensors, part.bytes) == ("", "bfloat16 [3, 2]", 1, 12)
+
+
+def test_a_dataset_that_is_a_checkpoints_neighbour_is_not_gone_through(tmp_path: Path) -> None:
+    for number in range(600):
+        (tmp_path / f"{number}.txt").write_text("x")
+    with pytest.raises(resumable.errors.CheckpointError, match="more than 500 files"):
+        resumable.inspect(tmp_path)
+
+
+def test_nothing_of_torch_is_needed_to_look(
+    tmp_path: Path, content: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = of_torch(tmp_path, content)
+    monkeypatch.setattr(torch, "load", None)
+    assert resumable.inspect(path).states[0].step == 3
+
+
+def test_tied_weights_and_parameters(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(4))
+    torch.save({"model": {"a": weight, "b": weight}, "set": {1, 2}, "data": TensorDataset}, tmp_path / "a.pt")
+    parts = {part.name: part for part in resumable.inspect(tmp_path / "a.pt").parts}
+    assert (parts["model"].tensors, parts["model"].bytes) == (1, 16)
