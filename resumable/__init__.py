@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from resumable import chaos as chaos  # known to type checkers, and not in `import *`
     from resumable import flight as flight  # likewise
     from resumable._adopt import Adoption, adopt
+    from resumable._selfcheck import CheckReport, check
     from resumable.backends.torch.sampler import ResumableSampler
     from resumable.checkpoint import CheckpointStore
 
 __all__ = [
     "Adoption",
     "Capabilities",
+    "CheckReport",
     "CheckpointStore",
     "Cursor",
     "Epoch",
@@ -53,6 +55,7 @@ __all__ = [
     "World",
     "__version__",
     "adopt",
+    "check",
     "errors",
     "register",
     "rng",
@@ -65,6 +68,8 @@ _LAZY = {
     "adopt": "resumable._adopt",  # the same
     "chaos": "resumable.chaos",  # training does without it
     "flight": "resumable.flight",  # for after a crash
+    "CheckReport": "resumable._selfcheck",  # for a look at a script, before training
+    "check": "resumable._selfcheck",  # the same
     "CheckpointStore": "resumable.checkpoint",  # its file systems are imported with it
     "ResumableSampler": "resumable.backends.torch.sampler",  # a torch Sampler, so torch comes with it
 }

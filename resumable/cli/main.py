@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from resumable import __version__
 from resumable.cli.chaos import add_chaos
+from resumable.cli.check import add_check
 from resumable.cli.flight import add_flight
 from resumable.errors import ResumableError
 
@@ -53,6 +54,7 @@ def _make_parser() -> ArgumentParser:
     parser = ArgumentParser(prog="resumable", description="Make training resume at the exact batch.")
     parser.add_argument("--version", action="version", version=f"resumable {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    add_check(commands)
     add_chaos(commands)
     add_flight(commands)
     return parser
