@@ -139,7 +139,7 @@ def _plain(value: Any) -> Any:
         return np.asarray(value)
     if isinstance(value, (set, frozenset)):
         return sorted(map(repr, value))
-    if type(value).__repr__ is object.__repr__:
+    if getattr(type(value), "__repr__", None) is object.__repr__:
         try:
             return pickle.dumps(value)
         except Exception:  # noqa: BLE001  # pickling runs code of any class

@@ -34,12 +34,12 @@ class Job(NamedTuple):
 
     Args:
         key: of the loader.
-        count: of batches, from the beginning and from the state each.
+        length: number of batches, from the beginning and from the state each.
         state: to go on from, pickled: its classes may be those of the script; None for none.
     """
 
     key: str
-    count: int
+    length: int
     state: bytes | None
 
 
@@ -70,7 +70,7 @@ class Process:
         self._seconds = seconds
         asked = Path(self._folder.name, "asked")
         asked.write_bytes(pickle.dumps((spec, jobs, generators, seconds)))
-        self._said = Path(self._folder.name, "said").open("w+b")
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # close() closes it
         self._child = subprocess.Popen(  # noqa: S603  # this very module
             [sys.executable, "-c", _CODE, str(Path(__file__).parents[2]), str(asked), str(asked.with_name("read"))],
             env={**os.environ, _VARIABLE: "2" if os.environ.get(_VARIABLE) == "1" else "1"},
@@ -121,12 +121,12 @@ def _answer(asked: Path, answer: Path) -> None:
 
 def _read(maker: Maker, job: Job, clock: Clock) -> Read:
     with maker.loader(job.key) as loader:
-        beginning = read(loader, job.count, clock)
+        beginning = read(loader, job.length, clock)
     rest: list[Batch] | str = []
     if job.state is not None and not clock.is_over():
         try:
             with maker.loader(job.key, pickle.loads(job.state)) as loader:  # noqa: S301  # our own bytes
-                rest = read(loader, job.count, clock)
+                rest = read(loader, job.length, clock)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is what is told
             rest = f"{type(error).__name__}: {error}"
     return Read(beginning, rest)

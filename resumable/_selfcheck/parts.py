@@ -22,11 +22,11 @@ class Part(NamedTuple):
     """A part of the stream.
 
     Args:
-        count: of batches.
+        length: number of batches.
         seek: epoch and step of its first one; None for the beginning.
     """
 
-    count: int
+    length: int
     seek: tuple[int, int] | None = None
 
 

@@ -34,8 +34,11 @@ class Trial:
     cause: str = ""
 
     def __str__(self) -> str:
-        batches = f", {self.compared} batches compared" if self.compared > 1 else ""
-        lines = [f"{_WORDS[self.kept]:<11}  {self.name}{batches if self.kept else ''}"]
+        return self.shown("")
+
+    def shown(self, known: str) -> str:
+        """Return its lines, without the cause where that is known already."""
+        lines = [f"{_WORDS[self.kept]:<11} {self.compared or '':>4}  {self.name}"]
         if (found := self.difference) is not None:
             part = f"{found.part} differs" if found.part else "differs"
             lines += [
@@ -43,7 +46,10 @@ class Trial:
                 f"    uninterrupted: {found.expected}",
                 f"    here:          {found.found}",
             ]
-        return "\n".join([*lines, *indented(self.cause, "  ")] if self.cause else lines)
+        cause = self.cause
+        if cause == known and cause:
+            cause = "Likely as above." if self.kept is False else ""
+        return "\n".join([*lines, *indented(cause, "  ")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,11 @@ class LoaderReport:
 
     def __str__(self) -> str:
         head = f"{self.name}: {self.source}" if self.name else self.source
-        return "\n".join([head, *indented(self.read, "  "), "", *map(str, self.trials)])
+        lines, known = [head, *indented(self.read, "  "), "", f"{'':11} {'n':>4}  (n batches are compared)"], ""
+        for trial in self.trials:
+            lines.append(trial.shown(known))
+            known = trial.cause or known
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,9 +112,15 @@ def recorded(loader: Loader, count: int, clock: Clock, share: float) -> Recorded
         states.thin_out(len(batches))
         if (after := _generators()) != before:
             moved, before = moved or batch, after
-        if len(batches) >= _LEAST and time.monotonic() > end:
+        if (len(batches) >= _LEAST and time.monotonic() > end) or _is_enough(batches):
             break
     return Recorded(batches, states.values, states.changed(), moved)
+
+
+def _is_enough(batches: list[Batch]) -> bool:
+    """Return whether two epochs are over, and two batches of the third are read."""
+    first = batches[0].epoch
+    return len(batches) > 1 and batches[-2].epoch == batches[-1].epoch and batches[-1].epoch - first > 1
 
 
 class _States:
@@ -191,10 +197,10 @@ def _digest(state: Any) -> str:
 
 def _generators() -> Any:
     """Return what tells whether the global generators were moved."""
-    _, words, place, *_ = np.random.get_state(legacy=True)  # noqa: NPY002  # the global one is meant
+    numpy: Any = np.random.get_state(legacy=True)  # noqa: NPY002  # the global one is meant
     torch = sys.modules.get("torch")
     torchs = None if torch is None else torch.get_rng_state().numpy().tobytes()
-    return hash(random.getstate()), words.tobytes(), place, torchs
+    return hash(random.getstate()), numpy[1].tobytes(), numpy[2:], torchs
 
 
 class Generators:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from resumable._selfcheck import causes
-from resumable._selfcheck.batches import Difference, first_difference
+from resumable._selfcheck.batches import Difference, first_difference, take_apart
 from resumable._selfcheck.making import living_workers
 from resumable._selfcheck.parts import cuts_of
 from resumable._selfcheck.report import Trial
 from resumable._selfcheck.streams import carried, read
-from resumable.errors import ResumableError
+from resumable.errors import OnePassError, ResumableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +82,7 @@ class Trials:
     def used(self) -> Trial:
         """Load a state into a loader that has read on elsewhere, whose workers read ahead."""
         middle = self._middle()
-        name = f"a state after {middle} batches, loaded by a loader in use"
+        name = f"cut after {middle}, loaded by a loader in use"
 
         def resumed() -> list[Batch]:
             with self._maker.loader(self._key) as loader:
@@ -89,7 +90,8 @@ class Trials:
                 loader.load_state_dict(carried(self._run.states[middle]))
                 return read(loader, len(self._run.batches) - middle, self._clock)
 
-        return self._resumed(name, middle, resumed)
+        trial = self._resumed(name, middle, resumed)
+        return replace(trial, kept=None) if trial.cause.startswith(OnePassError.__name__) else trial
 
     def twice(self) -> Trial:
         """Cut a run that was resumed already."""
@@ -169,7 +171,5 @@ def _has_snapshot(state: Any) -> bool:
     return bool(state.get("source_state"))
 
 
-def _as_run(state: Any) -> list[Any]:
-    from resumable._selfcheck.batches import take_apart  # noqa: PLC0415
-
+def _as_run(state: Any) -> list[Batch]:
     return [take_apart(state, 0, 0)]

@@ -7,7 +7,7 @@ import sys
 from argparse import RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
-from resumable._selfcheck.check import check
+from resumable._selfcheck.checking import check
 from resumable._selfcheck.scripts import loading
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from resumable import __version__
 from resumable.cli.chaos import add_chaos
 from resumable.cli.check import add_check
 from resumable.cli.flight import add_flight
+from resumable.cli.verify import add_verify
 from resumable.errors import ResumableError
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def _make_parser() -> ArgumentParser:
     parser.add_argument("--version", action="version", version=f"resumable {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add_check(commands)
+    add_verify(commands)
     add_chaos(commands)
     add_flight(commands)
     return parser

@@ -82,12 +82,12 @@ class _Check:
         with contextlib.closing(Across(self._spec, self._inherited, runs, self._clock)) as across:
             trials = {key: self._try(key, list(zip(parts[key], some, strict=True))) for key, some in runs.items()}
             found = {key: some + across.trials(key, some) for key, some in trials.items()}
-        return tuple(self._report(key, parts[key], runs[key], found[key]) for key in parts)
+        return tuple(self._report(key, runs[key], found[key]) for key in parts)
 
     def _record(self, key: str, part: Part, share: float) -> Recorded:
         try:
             with self._maker.loader(key, seek=part.seek) as loader:
-                return recorded(loader, part.count, self._clock, share)
+                return recorded(loader, part.length, self._clock, share)
         except ResumableError:
             raise
         except Exception as error:
@@ -101,20 +101,19 @@ class _Check:
                 found.append(trials.repeatable())
                 if found[0].kept is False:
                     return [*found, trials.closes()]
-                found.append(trials.generators())
-            if run.states:
-                found += trials.cuts()
+                found += [trials.generators(), trials.closes()]
             if run.states and number == 0:
-                found += [trials.used(), trials.twice(), trials.states()]
-        return [*found, Trials(self._maker, key, *runs[0], self._clock).closes()]
+                found += [trials.states(), trials.used(), trials.twice()]
+            found += trials.cuts() if run.states else []
+        return found
 
-    def _report(self, key: str, parts: list[Part], runs: list[Recorded], trials: list[Trial]) -> LoaderReport:
+    def _report(self, key: str, runs: list[Recorded], trials: list[Trial]) -> LoaderReport:
         loader = self._maker.all()[key]
-        read = [_in_words(part, run) for part, run in zip(parts, runs, strict=True)]
-        return LoaderReport(key, repr(loader).strip("<>"), "; ".join(read), tuple(trials))
+        read = map(_in_words, runs)
+        return LoaderReport(key, repr(loader).strip("<>").partition(", at ")[0], "; ".join(read), tuple(trials))
 
 
-def _in_words(part: Part, run: Recorded) -> str:
+def _in_words(run: Recorded) -> str:
     if not run.batches:
         return "no batch was read"
     first, last = run.batches[0], run.batches[-1]
