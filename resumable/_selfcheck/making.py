@@ -38,7 +38,7 @@ class Maker:
 
     def __init__(self, make: Callable[[], Any], generators: Generators, what: str = "") -> None:
         self._make, self._generators, self._what = make, generators, what
-        self.keys = tuple(self.all())
+        self.trained = tuple(key for key, loader in self.all().items() if not loader.evaluation)
 
     def all(self) -> dict[str, Loader]:
         """Return all loaders of one call, by their keys.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resumable.checkpoint import CheckpointStore
 from resumable.checkpoint.content import import_torch
 from resumable.errors import CheckpointNotFoundError, ConfigurationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["states_in"]
 

@@ -97,7 +97,7 @@ def verify(checkpoint: Path, make: Callable[[], Any]) -> Verified:
     try:
         with hearing() as notes, contextlib.redirect_stdout(sys.stderr):
             maker, verdicts, left = Maker(make, generators), list[Verdict](), dict(states)
-            for key in maker.keys:
+            for key in maker.trained:
                 verdict = _best(maker, key, left or states)
                 left.pop(verdict.state, None)
                 verdicts.append(verdict)
@@ -125,7 +125,7 @@ def _try(maker: Maker, key: str, where: str, state: Any) -> Verdict:
         with maker.loader(key, state) as loader:
             place = _place_of(loader, state)
             return Verdict(key, where, True, place, _next_batch(loader), "")
-    except (StateError, DataError) as error:
+    except (StateError, DataError, ConfigurationError) as error:
         return Verdict(key, where, False, f"saved at {state['cursor']}", (), f"{type(error).__name__}: {error}")
     except ResumableError:
         raise
@@ -134,7 +134,10 @@ def _try(maker: Maker, key: str, where: str, state: Any) -> Verdict:
 
 
 def _next_batch(loader: Loader) -> tuple[str, ...]:
-    batch = next(iter(loader))
+    for batch in loader:
+        break
+    else:
+        return ("the epoch has no batch left",)
     parts = take_apart(batch, loader.cursor.epoch, loader.cursor.step - 1).parts
     shown = [f"{path or 'batch'}: {text}" for path, text in parts[:_SHOWN]]
     return (*shown, f"... {len(parts) - _SHOWN} more parts") if len(parts) > _SHOWN else tuple(shown)

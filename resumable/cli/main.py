@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from resumable import __version__
 from resumable.cli.chaos import add_chaos
 from resumable.cli.check import add_check
+from resumable.cli.doctor import add_doctor
 from resumable.cli.flight import add_flight
 from resumable.cli.verify import add_verify
 from resumable.errors import ResumableError
@@ -57,6 +58,7 @@ def _make_parser() -> ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add_check(commands)
     add_verify(commands)
+    add_doctor(commands)
     add_chaos(commands)
     add_flight(commands)
     return parser
