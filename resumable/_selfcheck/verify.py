@@ -134,10 +134,7 @@ def _try(maker: Maker, key: str, where: str, state: Any) -> Verdict:
 
 
 def _next_batch(loader: Loader) -> tuple[str, ...]:
-    for batch in loader:
-        break
-    else:
-        return ("the epoch has no batch left",)
+    batch = next(iter(loader))
     parts = take_apart(batch, loader.cursor.epoch, loader.cursor.step - 1).parts
     shown = [f"{path or 'batch'}: {text}" for path, text in parts[:_SHOWN]]
     return (*shown, f"... {len(parts) - _SHOWN} more parts") if len(parts) > _SHOWN else tuple(shown)
