@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import pickle
 import re
 from typing import TYPE_CHECKING, Any
 
 from resumable.checkpoint import CheckpointStore
 from resumable.checkpoint.content import import_torch
-from resumable.errors import CheckpointNotFoundError, ConfigurationError
+from resumable.errors import CheckpointNotFoundError, ConfigurationError, ResumableError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,10 +54,14 @@ def _read(path: Path) -> Any:
             )
         return content
     try:
-        if path.open("rb").read(1) in (b"{", b"["):
+        with path.open("rb") as file:
+            is_json = file.read(1) in {b"{", b"["}
+        if is_json:
             return json.loads(path.read_text(encoding="utf-8"))
         return import_torch().load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError, KeyError) as error:
+    except ResumableError:
+        raise
+    except Exception as error:  # of whatever torch finds in a file that is none of its own
         first = str(error).strip().partition("\n")[0][:200]
         raise ConfigurationError(
             f"{path} cannot be read: {first}\nNothing was verified. It must be JSON, or what "

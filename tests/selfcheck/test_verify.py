@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import resumable
 from resumable.cli import main
@@ -28,8 +29,6 @@ def state() -> Any:
 
 
 def saved(folder: Path, state: Any, kind: str) -> Path:
-    import torch
-
     path = folder / kind
     if kind == "json":
         path.write_text(json.dumps({"data": state}))

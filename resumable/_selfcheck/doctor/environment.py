@@ -96,8 +96,8 @@ def look_at_variables(found: Findings) -> None:
             f"PYTHONHASHSEED={seed} hides an order that comes out of a set: a run without it reads another one. "
             "resumable check finds such an order."
         )
-    if (seed := os.environ.get("PL_GLOBAL_SEED")) is not None:
-        found.known["PL_GLOBAL_SEED"] = seed
+    if "PL_GLOBAL_SEED" in os.environ:
+        found.known["PL_GLOBAL_SEED"] = seed = os.environ["PL_GLOBAL_SEED"]
         found.mind(
             f"PL_GLOBAL_SEED={seed} is left from seed_everything, and is the seed of Lightning's runs that give none."
         )
