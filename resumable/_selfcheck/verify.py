@@ -1,4 +1,4 @@
-"""Tells whether the states of a checkpoint belong to the loaders of a script."""
+"""Whether the states of a checkpoint belong to the loaders of a script."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_a_store_in_which_nothing_is_renamed_or_synced(monkeypatch: pytest.Monke
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(Path, "replace", refuse)
-    monkeypatch.setattr(storage.os, "fsync", refuse)
+    monkeypatch.setattr("os.fsync", refuse)
     found = [what for what, breaks in told(store=str(tmp_path)) if breaks]
     assert len(found) == 3
     assert any("cannot be renamed" in what for what in found)

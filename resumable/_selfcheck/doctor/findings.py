@@ -22,10 +22,10 @@ class Trap:
 
 @dataclass(slots=True)
 class Findings:
-    """Facts by their names, and traps.
+    """What is known, by name, and traps.
 
     Args:
-        known: the facts.
+        known: versions, limits and the like.
         traps: those that were found.
     """
 
