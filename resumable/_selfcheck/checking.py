@@ -102,9 +102,9 @@ class _Check:
                 if found[0].kept is False:
                     return [*found, trials.closes()]
                 found += [trials.generators(), trials.closes()]
-            if run.states and number == 0:
-                found += [trials.states(), trials.used(), trials.twice()]
             found += trials.cuts() if run.states else []
+            if run.states and number == 0:
+                found += [trials.used(), trials.twice(), trials.states()]
         return found
 
     def _report(self, key: str, runs: list[Recorded], trials: list[Trial]) -> LoaderReport:
