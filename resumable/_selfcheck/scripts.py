@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-__all__ = ["call", "loading", "spec_of"]
+__all__ = ["absolute", "call", "check_callable", "loading", "raised", "spec_of"]
 
 _FORM = "Give script.py:name or package.module:name, as in: resumable check train.py:make_loader"
 _ARGUMENTS = "Give a function without arguments that returns the loader; functools.partial fills arguments in."
@@ -43,6 +43,12 @@ def loading(spec: str) -> Iterator[Callable[[], Any]]:
         yield make
     finally:
         sys.path[:], sys.argv[:] = before, arguments
+
+
+def absolute(spec: str) -> str:
+    """Return a spec that names the same script from any folder: a script may go to another one."""
+    where, colon, name = spec.rpartition(":")
+    return f"{Path(where).resolve()}:{name}" if colon and where.endswith(".py") else spec
 
 
 def spec_of(make: Callable[..., Any]) -> str | None:

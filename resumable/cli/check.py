@@ -8,7 +8,7 @@ from argparse import RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from resumable._selfcheck.checking import check
-from resumable._selfcheck.scripts import loading
+from resumable._selfcheck.scripts import absolute, loading
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -38,8 +38,9 @@ def add_check(commands: Any) -> None:
 
 
 def _check(given: Namespace, _: Sequence[str]) -> int:
+    spec = absolute(given.function)
     with loading(given.function) as make:
-        report = check(make, seconds=given.seconds, spec=given.function)
+        report = check(make, seconds=given.seconds, spec=spec)
     text = json.dumps(report.as_dict(), indent=2) if given.json else str(report)
     sys.stdout.write(f"{text}\n")
     return report.status
