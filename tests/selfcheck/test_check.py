@@ -133,7 +133,8 @@ def test_dataloaders_of_torch(workers: int) -> None:
         return DataLoader(programs.Counts(), batch_size=4, shuffle=True, num_workers=workers)  # type: ignore[arg-type]
 
     assert checked(make, seconds=300).ok
-    assert "cut after the first batch" in broken(checked(wrong, seconds=300))
+    if not workers:  # starting workers a dozen times is what takes time
+        assert "cut after the first batch" in broken(checked(wrong, seconds=300))
     assert not multiprocessing.active_children()
 
 
