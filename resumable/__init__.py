@@ -35,12 +35,14 @@ if TYPE_CHECKING:
     from resumable._inspect import diff as diff  # likewise; `import *` would hide the standard library's `inspect`
     from resumable._inspect import inspect as inspect
     from resumable._inspect import samples as samples
+    from resumable._selfcheck import CheckReport, check
     from resumable.backends.torch.sampler import ResumableSampler
     from resumable.checkpoint import CheckpointStore
 
 __all__ = [
     "Adoption",
     "Capabilities",
+    "CheckReport",
     "CheckpointStore",
     "Cursor",
     "Epoch",
@@ -56,6 +58,7 @@ __all__ = [
     "World",
     "__version__",
     "adopt",
+    "check",
     "errors",
     "register",
     "rng",
@@ -71,6 +74,8 @@ _LAZY = {
     "diff": "resumable._inspect",  # for questions about checkpoints
     "inspect": "resumable._inspect",  # the same
     "samples": "resumable._inspect",  # the same
+    "CheckReport": "resumable._selfcheck",  # for a look at a script, before training
+    "check": "resumable._selfcheck",  # the same
     "CheckpointStore": "resumable.checkpoint",  # its file systems are imported with it
     "ResumableSampler": "resumable.backends.torch.sampler",  # a torch Sampler, so torch comes with it
 }

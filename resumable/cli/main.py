@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 from resumable import __version__
 from resumable.cli.chaos import add_chaos
+from resumable.cli.check import add_check
 from resumable.cli.diff import add_diff
+from resumable.cli.doctor import add_doctor
 from resumable.cli.flight import add_flight
 from resumable.cli.inspect import add_inspect
 from resumable.cli.samples import add_samples
+from resumable.cli.verify import add_verify
 from resumable.errors import ResumableError
 
 if TYPE_CHECKING:
@@ -56,6 +59,9 @@ def _make_parser() -> ArgumentParser:
     parser = ArgumentParser(prog="resumable", description="Make training resume at the exact batch.")
     parser.add_argument("--version", action="version", version=f"resumable {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    add_check(commands)
+    add_verify(commands)
+    add_doctor(commands)
     add_chaos(commands)
     add_flight(commands)
     add_inspect(commands)

@@ -37,6 +37,7 @@ LAYERS = [
     {"_adopt", "_inspect"},
     {"__init__"},
     {"testing", "chaos"},
+    {"_selfcheck"},
     {"cli"},
     {"__main__"},
 ]

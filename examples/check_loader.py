@@ -1,0 +1,48 @@
+"""A loader is cut in several places and resumed; one that cannot resume is caught: python examples/check_loader.py."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import resumable
+
+
+class Photos:
+    """Their numbers, each with an angle of its own: `random` is seeded per sample."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"photo": index, "angle": random.uniform(-10, 10)}
+
+
+class OwnGenerator(Photos):
+    """The same with a generator of its own, of which no state knows."""
+
+    def __init__(self) -> None:
+        self.generator = random.Random(0)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"photo": index, "angle": self.generator.uniform(-10, 10)}
+
+
+def make_loader() -> resumable.Loader:
+    """Return a fresh loader, as a training does at each start."""
+    return resumable.wrap(Photos(), batch_size=4, shuffle=True, seed=0)
+
+
+def make_wrong_loader() -> resumable.Loader:
+    """Return one that cannot resume."""
+    return resumable.wrap(OwnGenerator(), batch_size=4, shuffle=True, seed=0)
+
+
+if __name__ == "__main__":
+    right = resumable.check(make_loader)
+    print(right)
+    wrong = resumable.check(make_wrong_loader)
+    broken = [trial for loader in wrong.loaders for trial in loader.trials if trial.kept is False]
+    print(f"\n{broken[0]}")
+    assert right.ok
+    assert wrong.status == 1

@@ -1,0 +1,8 @@
+"""Checks of a user's own loaders, checkpoints and machine: what `resumable check`, `verify` and `doctor` do."""
+
+from __future__ import annotations
+
+from resumable._selfcheck.checking import check
+from resumable._selfcheck.report import CheckReport
+
+__all__ = ["CheckReport", "check"]

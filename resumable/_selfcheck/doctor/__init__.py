@@ -1,0 +1,7 @@
+"""Looks at the machine, what is installed and the environment, and names what breaks a promise."""
+
+from __future__ import annotations
+
+from resumable._selfcheck.doctor.report import Health, Trap, examine
+
+__all__ = ["Health", "Trap", "examine"]

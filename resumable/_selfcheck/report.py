@@ -1,0 +1,139 @@
+"""What a check found: as values, as JSON, and as text."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from resumable._selfcheck.batches import Difference
+
+__all__ = ["CheckReport", "LoaderReport", "Trial", "indented"]
+
+_WIDTH = 60
+_WORDS = {True: "kept", False: "BROKEN", None: "not checked"}
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One thing that was tried.
+
+    Args:
+        name: of what was tried.
+        kept: whether the promise was kept; None where it could not be tried.
+        compared: how many batches were compared with those of the uninterrupted run.
+        difference: the first batch that differs, if one does.
+        cause: why it is broken, as far as that shows, or why it could not be tried; empty where it was kept.
+    """
+
+    name: str
+    kept: bool | None
+    compared: int = 0
+    difference: Difference | None = None
+    cause: str = ""
+
+    def __str__(self) -> str:
+        return self.shown("")
+
+    def shown(self, known: str) -> str:
+        """Return its lines, without the cause where that is known already."""
+        lines = [f"{_WORDS[self.kept]:<11} {self.compared or '':>4}  {self.name}"]
+        if (found := self.difference) is not None:
+            part = f"{found.part} differs" if found.part else "differs"
+            lines += [
+                f"  epoch {found.epoch}, step {found.step}: {part}",
+                f"    uninterrupted: {found.expected}",
+                f"    here:          {found.found}",
+            ]
+        cause = self.cause
+        if cause == known and cause:
+            cause = "Likely as above." if self.kept is False else ""
+        return "\n".join([*lines, *indented(cause, "  ")])
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderReport:
+    """What was found of one loader.
+
+    Args:
+        name: its key among the loaders, such as "['train']"; empty where there is one.
+        source: what it reads.
+        read: which batches were read, in words.
+        trials: what was tried, in this order.
+    """
+
+    name: str
+    source: str
+    read: str
+    trials: tuple[Trial, ...]
+
+    @property
+    def kept(self) -> bool | None:
+        """Whether all was kept; None where a run could not be cut at all."""
+        found = [trial.kept for trial in self.trials]
+        return False if False in found else (True if True in found else None)
+
+    def __str__(self) -> str:
+        head = f"{self.name}: {self.source}" if self.name else self.source
+        lines, known = [head, *indented(self.read, "  "), "", f"{'':11} {'n':>4}  (n batches are compared)"], ""
+        for trial in self.trials:
+            lines.append(trial.shown(known))
+            known = trial.cause or known
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What `resumable.check` found. It is true where every promise was kept; printed, it is a table.
+
+    Args:
+        loaders: one report per loader.
+        notes: warnings of this package that came up, each once.
+        seconds: how long it took.
+        complete: False where the time was over before all was tried.
+    """
+
+    loaders: tuple[LoaderReport, ...]
+    notes: tuple[str, ...]
+    seconds: float
+    complete: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether each loader was checked, and no promise is broken."""
+        return all(one.kept for one in self.loaders)
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 kept, 1 broken, 2 where a loader could not be checked."""
+        found = [one.kept for one in self.loaders]
+        return 1 if False in found else 2 if None in found or not found else 0
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        loaders = [{"kept": one.kept, **asdict(one)} for one in self.loaders]
+        head = {"ok": self.ok, "status": self.status, "seconds": round(self.seconds, 3), "complete": self.complete}
+        return {**head, "loaders": loaders, "notes": list(self.notes)}
+
+    def __str__(self) -> str:
+        trials = [trial for one in self.loaders for trial in one.trials if trial.kept is not None]
+        kept = sum(trial.kept is True for trial in trials)
+        end = {0: "Kept", 1: "Broken", 2: "Not checked"}[self.status]
+        last = f"{end}: {kept} of {len(trials)} checks kept, in {self.seconds:.1f} s."
+        if not self.complete:
+            last += " The time was over before all was tried; give more by seconds=."
+        notes = ["\n".join(indented(f"note: {note}", "")) for note in self.notes]
+        return "\n\n".join([*map(str, self.loaders), *notes, "\n".join(indented(last, ""))])
+
+
+def indented(text: str, by: str) -> list[str]:
+    """Return the lines of a text in the width of a narrow terminal; those that begin with spaces stay as they are."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        whole = line[:1] == " " or len(line) + len(by) <= _WIDTH
+        lines += [by + line] if whole else textwrap.wrap(line, _WIDTH, initial_indent=by, subsequent_indent=by)
+    return lines

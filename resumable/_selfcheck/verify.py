@@ -1,0 +1,150 @@
+"""Whether the states of a checkpoint belong to the loaders of a script."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from resumable._selfcheck.batches import take_apart
+from resumable._selfcheck.making import Maker, hearing
+from resumable._selfcheck.report import indented
+from resumable._selfcheck.saved import states_in
+from resumable._selfcheck.scripts import raised
+from resumable._selfcheck.streams import Generators
+from resumable.errors import ConfigurationError, DataError, ResumableError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from resumable.loader import Loader
+
+__all__ = ["Verdict", "Verified", "verify"]
+
+_SHOWN = 4  # parts of a batch
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came out for one loader.
+
+    Args:
+        loader: its key; empty where there is one.
+        state: place of its state in the checkpoint, as Python writes it.
+        fits: whether the loader takes the state and reads the next batch.
+        place: where it goes on, in words; what the state says, where it does not fit.
+        batch: what the next batch has, by part.
+        why: the error, where it does not fit.
+    """
+
+    loader: str
+    state: str
+    fits: bool
+    place: str
+    batch: tuple[str, ...]
+    why: str
+
+    def __str__(self) -> str:
+        head = f"{'fits' if self.fits else 'DOES NOT FIT'}: {f'state{self.state}'}"
+        lines = [head + (f", loader {self.loader}" if self.loader else ""), *indented(self.place, "  ")]
+        return "\n".join([*lines, *(f"  {part}" for part in self.batch), *indented(self.why, "  ")])
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What came out.
+
+    Args:
+        verdicts: one per loader.
+        unused: places of the states that no loader was compared with.
+        notes: warnings that came up, each once.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    unused: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every loader has a state that fits."""
+        return all(one.fits for one in self.verdicts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        return {"ok": self.ok, **asdict(self)}
+
+    def __str__(self) -> str:
+        unused = [f"note: no loader was compared with state{place}" for place in self.unused]
+        notes = ["\n".join(indented(f"note: {note}", "")) for note in self.notes]
+        return "\n\n".join([*map(str, self.verdicts), *unused, *notes])
+
+
+def verify(checkpoint: Path, make: Callable[[], Any]) -> Verified:
+    """Load each state of a checkpoint strictly into the loader that it belongs to, and read one batch.
+
+    A state belongs to the loader with its key or name; else to the first one that takes it.
+
+    Args:
+        checkpoint: see `states_in`.
+        make: as for `resumable.check`.
+
+    Raises:
+        ConfigurationError: the checkpoint has no state, `make` or the data raised, or a loader has no place to save.
+    """
+    states, generators = states_in(checkpoint), Generators()
+    try:
+        with hearing() as notes, contextlib.redirect_stdout(sys.stderr):
+            maker, verdicts, left = Maker(make, generators), list[Verdict](), dict(states)
+            for key in maker.trained:
+                verdict = _best(maker, key, left or states)
+                left.pop(verdict.state, None)
+                verdicts.append(verdict)
+    finally:
+        generators.put_back()
+    return Verified(tuple(verdicts), tuple(left), tuple(notes))
+
+
+def _best(maker: Maker, key: str, states: dict[str, Any]) -> Verdict:
+    with maker.loader(key) as loader:
+        name = loader.name
+    named = [
+        where for where, state in states.items() if (key and where.endswith(key)) or (name and _name(state) == name)
+    ]
+    tried = []
+    for where in named or list(states):
+        tried.append(_try(maker, key, where, states[where]))
+        if tried[-1].fits:
+            return tried[-1]
+    return tried[0]
+
+
+def _try(maker: Maker, key: str, where: str, state: Any) -> Verdict:
+    try:
+        with maker.loader(key, state) as loader:
+            place = _place_of(loader, state)
+            return Verdict(key, where, True, place, _next_batch(loader), "")
+    except (StateError, DataError, ConfigurationError) as error:
+        return Verdict(key, where, False, f"saved at {state['cursor']}", (), f"{type(error).__name__}: {error}")
+    except ResumableError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(raised("reading the next batch", error)) from error
+
+
+def _next_batch(loader: Loader) -> tuple[str, ...]:
+    batch = next(iter(loader))
+    parts = take_apart(batch, loader.cursor.epoch, loader.cursor.step - 1).parts
+    shown = [f"{path or 'batch'}: {text}" for path, text in parts[:_SHOWN]]
+    return (*shown, f"... {len(parts) - _SHOWN} more parts") if len(parts) > _SHOWN else tuple(shown)
+
+
+def _place_of(loader: Loader, state: Any) -> str:
+    at, ranks = loader.cursor, state.get("world_size", 1)
+    place = f"epoch {at.epoch}, {at.step} steps done; global step {loader.global_step}, {loader.samples_seen} samples"
+    return f"{place}; saved on {ranks} ranks" if ranks != 1 else place
+
+
+def _name(state: Any) -> Any:
+    return state.get("name", "")

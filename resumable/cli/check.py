@@ -1,0 +1,46 @@
+"""`resumable check`: the options of the command line, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import RawDescriptionHelpFormatter
+from typing import TYPE_CHECKING, Any
+
+from resumable._selfcheck.checking import check
+from resumable._selfcheck.scripts import absolute, loading
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+
+__all__ = ["add_check"]
+
+_EPILOG = """The function takes no arguments and returns a loader, anything that wrap takes, a dict or list of these,
+or a LightningDataModule. Code below `if __name__ == "__main__":` does not run.
+
+exit status: 0 if every promise was kept, 1 if one was broken, 2 if nothing could be checked."""
+
+
+def add_check(commands: Any) -> None:
+    """Add `check` to the commands of a parser."""
+    parser = commands.add_parser(
+        "check",
+        help="cut your own loader in several places, and compare every batch",
+        description="Read a part of the data, cut and resume it in several places, and compare every batch by content.",
+        epilog=_EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("function", help="script.py:name or package.module:name, such as train.py:make_loader")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--seconds", type=float, default=30.0, help="after which no more is tried (default: 30)")
+    parser.set_defaults(act=_check)
+
+
+def _check(given: Namespace, _: Sequence[str]) -> int:
+    spec = absolute(given.function)
+    with loading(given.function) as make:
+        report = check(make, seconds=given.seconds, spec=spec)
+    text = json.dumps(report.as_dict(), indent=2) if given.json else str(report)
+    sys.stdout.write(f"{text}\n")
+    return report.status

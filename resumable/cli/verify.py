@@ -1,0 +1,39 @@
+"""`resumable verify`: the options of the command line, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resumable._selfcheck.scripts import loading
+from resumable._selfcheck.verify import verify
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+
+__all__ = ["add_verify"]
+
+
+def add_verify(commands: Any) -> None:
+    """Add `verify` to the commands of a parser."""
+    parser = commands.add_parser(
+        "verify",
+        help="tell whether a checkpoint belongs to the data and options of a script",
+        description="Load the states of a checkpoint strictly into the loaders of a script, and read one batch.",
+        epilog="exit status: 0 if every loader takes its state, 1 if one does not, 2 if nothing could be verified.",
+    )
+    what = "folder of a CheckpointStore or of a step, file of torch.save or Lightning, or JSON"
+    parser.add_argument("checkpoint", type=Path, help=what)
+    parser.add_argument("function", help="script.py:name or package.module:name, such as train.py:make_loader")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(act=_verify)
+
+
+def _verify(given: Namespace, _: Sequence[str]) -> int:
+    with loading(given.function) as make:
+        found = verify(given.checkpoint, make)
+    sys.stdout.write(f"{json.dumps(found.as_dict(), indent=2) if given.json else found}\n")
+    return 0 if found.ok else 1

@@ -1,0 +1,81 @@
+"""`resumable verify`: a state that belongs to a script, and one that does not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import resumable
+from resumable.cli import main
+
+sys.path.insert(0, str(Path(__file__).parent))  # the programs stand beside this file
+
+import programs
+
+SCRIPT = Path(programs.__file__)
+
+
+@pytest.fixture
+def state() -> Any:
+    loader = programs.right()
+    for _ in zip(range(3), loader, strict=False):
+        taken = loader.state_dict()
+    return taken
+
+
+def saved(folder: Path, state: Any, kind: str) -> Path:
+    path = folder / kind
+    if kind == "json":
+        path.write_text(json.dumps({"data": state}))
+    elif kind == "torch":
+        torch.save({"model": {"w": torch.zeros(2)}, "loaders": [{"train": state}]}, path)
+    else:
+        resumable.CheckpointStore(path).save(3, {"data": state})
+    return path / "step-000000000003" if kind == "step" else path
+
+
+@pytest.mark.parametrize("kind", ["json", "torch", "store", "step"])
+def test_a_state_that_fits(kind: str, state: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(tmp_path, state, kind)
+    assert main(["verify", str(path), f"{SCRIPT}:right"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("fits: state[")
+    assert "epoch 0, 3 steps done; global step 3, 12 samples" in shown
+    assert "[0]['index']: " in shown
+
+
+def test_a_state_of_other_data(state: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(tmp_path, state, "json")
+    assert main(["verify", str(path), f"{SCRIPT}:counting"]) == 1
+    shown = capsys.readouterr().out
+    assert "DOES NOT FIT: state['data']" in shown
+    assert "in the checkpoint: 'programs.Samples'" in shown or "'Samples'" in shown
+    assert main(["verify", str(path), f"{SCRIPT}:plain_list", "--json"]) == 1
+    verdict = json.loads(capsys.readouterr().out)["verdicts"][0]
+    assert not verdict["fits"]
+    assert "in this run:" in verdict["why"]
+
+
+def test_states_of_several_loaders_are_found_by_their_keys(state: Any, tmp_path: Path) -> None:
+    other = programs.plain_list().state_dict()
+    path = saved(tmp_path, {"other": other, "train": state}, "json")
+    assert main(["verify", str(path), f"{SCRIPT}:two"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(None, "there is no checkpoint"), ("{}", "no state of a Loader is in"), ("text", "cannot be read")],
+)
+def test_what_cannot_be_verified(
+    content: str | None, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "file"
+    if content is not None:
+        path.write_text(content)
+    assert main(["verify", str(path), f"{SCRIPT}:right"]) == 2
+    assert told in capsys.readouterr().err
