@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import resumable
 from resumable.chaos.campaign import survey
 from resumable.chaos.launch.preload import Preload
 from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.plan import Case, Fault, Leg
 from resumable.chaos.report import Outcome
-from resumable.chaos.verify.causes import CAUSES
 from resumable.chaos.verify.checks import check
-from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,7 +54,7 @@ IN_SAVES = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Outcome]]:
-    """Return what runs a bug once, killed after the third checkpoint; bugs in the resume share a baseline run."""
+    """Return what runs a bug once, killed after the fourth checkpoint; bugs in the resume share a baseline run."""
     root = tmp_path_factory.mktemp("chaos")
     with Preload(TORCH) as preload:
 
@@ -72,7 +69,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Ou
             attempt, seen, notes = baseline("" if bug in IN_RESUMES or not bug else bug)
             assert not notes
             place = root / f"case {bug}"
-            case = Case((Leg(Fault("kill", seen.saved[2] + 4)), Leg()))
+            case = Case((Leg(Fault("kill", seen.saved[3] + 2 * (bug != "evaluation skipped"))), Leg()))
             attempts = run_case(command(bug), case, place)
             return Outcome.of(case, place, attempts, check(case, attempt, attempts), attempt)
 

@@ -59,10 +59,8 @@ def note_uncompared(report: Report) -> list[str]:
     compared, uncompared = (sum(getattr(one, name) for one in report.outcomes) for name in ("compared", "uncompared"))
     if not uncompared:
         return []
-    return [
-        f"{uncompared} of {compared + uncompared} checkpoints were saved at steps at which no baseline run saved one: "
-        "what is in them is not compared"
-    ]
+    note = f"{uncompared} of {compared + uncompared} checkpoints were saved at steps at which no baseline run saved one"
+    return [f"{note}: what is in them is not compared"]
 
 
 def check_resumed(report: Report) -> None:

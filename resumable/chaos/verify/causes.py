@@ -48,8 +48,8 @@ CAUSES = (
     _cause(
         "loader one batch late",
         "place ahead",
-        "the loader is {place ahead} ahead of the weights after a resume: its state is probably taken too late, when the "
-        "next batch was fetched already, which is then left out",
+        "the loader is {place ahead} ahead of the weights after a resume: its state is probably taken too late, when "
+        "the next batch was fetched already, which is then left out",
     ),
     _cause(
         "step counter not restored",
@@ -88,19 +88,20 @@ CAUSES = (
     _cause(
         "optimizer not restored",
         "other optimizer",
-        "start {other optimizer} went on with another state of the optimizer than the baseline run, from equal weights: "
-        "it is probably not restored, or not saved",
+        "start {other optimizer} went on with another state of the optimizer than the baseline run, from equal "
+        "weights: it is probably not restored, or not saved",
     ),
     _cause(
         "evaluation skipped",
         "entry missing",
-        "{entry missing} is shorter than in the baseline run: what appends to it was probably skipped in a resume, such as "
-        "the evaluation at an epoch's end",
+        "{entry missing} is shorter than in the baseline run: what appends to it was probably skipped in a resume, "
+        "such as the evaluation at an epoch's end",
     ),
     _cause(
         "evaluation skipped",
         "evaluation missing",
-        "only steps of {evaluation missing} are lost: the evaluation at an epoch's end was probably skipped in a resume",
+        "only steps of {evaluation missing} are lost: the evaluation at an epoch's end was probably skipped in a "
+        "resume",
     ),
     _cause("scheduler not restored", "scheduler", "{scheduler} differs first: the scheduler is probably not restored"),
     _cause("GradScaler not restored", "scaler", "{scaler} differs first: the GradScaler is probably not restored"),
@@ -116,15 +117,15 @@ CAUSES = (
         "{counter} counts otherwise than in the baseline run: it is probably not restored",
     ),
     _cause(
-        "a part not restored",
-        "one part",
-        "nothing but {one part} differs: it is probably not restored, and the training does not depend on it",
-    ),
-    _cause(
         "in no checkpoint",
         "weights alone",
-        "all that is in the checkpoints is equal, and the final weights differ: what they depend on is probably in no "
+        "no tensor in the checkpoints differs, and the final weights do: what they depend on is probably in no "
         "checkpoint, such as an average of the weights (EMA)",
+    ),
+    _cause(
+        "a part not restored",
+        "first part",
+        "{first part} differs first: it is probably not restored",
     ),
 )
 

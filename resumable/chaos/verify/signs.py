@@ -1,11 +1,11 @@
-"""The signs of a cause: what differs between the starts of a case and its baseline run, apart from what follows from it.
+"""The signs of a cause: what differs between the starts of a case and its baseline run, and follows from nothing else.
 
 place not loaded     a start got a checkpoint with the state of a loader, and loaded the state of none
 no place             a start got a checkpoint without the state of a loader, and trained
 place behind, ahead  a checkpoint has another place of the loader than in the baseline run, at the same step
 counts backwards     a store refused a step
 other content        samples with the indices of the baseline run have another content
-other samples        samples of other indices, or of none
+other samples        other samples come, or those of the baseline run in another order
 step after the save  an optimizer stepped while its loader stood at the place that was saved
 other weights        at its first step, a start had weights that are not in its checkpoint
 old weights          it had those in its checkpoint, and the baseline run had others
@@ -15,8 +15,8 @@ evaluation missing   steps are lost, and none of them of the loader that has mos
 scheduler, scaler    the counters in their states differ
 generators           a global generator that the script uses is elsewhere
 counter              a whole number differs, outside of all of these
-one part             only one part of the checkpoint differs
-weights alone        no part of any checkpoint differs, and the final weights do
+weights alone        no tensor in any checkpoint differs, and the final weights do
+first part           at the first step at which any part of a checkpoint differs, no other one does
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from resumable.chaos.verify.history import effective_history, steps_of
+from resumable.chaos.verify.history import effective_history, how_data_differ, steps_of
 from resumable.chaos.verify.parts import compared
 from resumable.chaos.verify.roles import counters_of, first_of, prefixes
 
@@ -41,7 +41,7 @@ def find_signs(baseline: Attempt, attempts: Sequence[Attempt], violations: Mappi
     """Return what is seen of each sign that is there, in words."""
     finders = (_signs_of_places, _signs_of_order, _signs_of_data, _signs_of_updates, _signs_of_parts)
     signs = dict(chain.from_iterable(finder(baseline, attempts) for finder in finders))
-    if "same weights" in violations and "differs" not in signs and "compared" in signs:
+    if "same weights" in violations and "compared" in signs and "tensors" not in signs:
         signs["weights alone"] = "the final weights"
     return signs
 
@@ -94,9 +94,8 @@ def _signs_of_data(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[t
     expected = steps_of(baseline)
     for attempt in reversed(attempts):
         for key, step in sorted(steps_of(attempt).items(), reverse=True):
-            if key in expected and step.digests != expected[key].digests:
-                same = step.indices is not None and step.indices == expected[key].indices
-                yield ("other content" if same else "other samples"), f"epoch {key[1].epoch}, step {key[1].step - 1}"
+            if key in expected and (how := how_data_differ(step, expected[key], expected)):
+                yield how, f"epoch {key[1].epoch}, step {key[1].step - 1}"
     lost = {loader for loader, _ in expected.keys() - effective_history(attempts).keys()}
     if lost and _main(baseline) not in lost:
         yield "evaluation missing", f"loader {min(lost)}"
@@ -131,8 +130,8 @@ def _signs_of_parts(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[
         yield "compared", str(len(every))
     differing = {path for one in every for path in one.differing}
     paths = {path for one in every for parts in one.expected for path in parts}
-    if differing:
-        yield "differs", str(len(differing))
+    if any("]: " in text for one in every for path in one.differing for text in _texts(one, path)):
+        yield "tensors", "differ"
     for role in ("scheduler", "scaler"):
         if path := first_of(differing, prefixes(paths, role)):
             yield role, path
@@ -140,9 +139,9 @@ def _signs_of_parts(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[
         yield "generators", ", ".join(generators)
     for one in every:
         yield from _signs_of_values(one, paths)
-    names = {path.partition(".")[0] for path in differing}
-    if len(names) == 1 and len({path.partition(".")[0] for path in paths}) > 1:
-        yield "one part", names.pop()
+    first = {path.partition(".")[0] for path in next((one.differing for one in every if one.differing), ())}
+    if len(first) == 1:
+        yield "first part", first.pop()
 
 
 def _signs_of_values(one: Compared, paths: set[str]) -> Iterator[tuple[str, str]]:
@@ -152,6 +151,10 @@ def _signs_of_values(one: Compared, paths: set[str]) -> Iterator[tuple[str, str]
             yield "entry missing", path
         if path in counters_of(paths, {path: found}) and expected:
             yield "counter", path
+
+
+def _texts(one: Compared, path: str) -> list[str]:
+    return [one.found.get(path, ""), *(parts.get(path, "") for parts in one.expected)]
 
 
 def _length(text: str) -> int:

@@ -63,8 +63,8 @@ if (saved := store.latest()) is not None:
             part.load_state_dict(saved[name])
     if bug == "average not saved":
         average.load_state_dict(saved["model"])
-    if bug != "loader not loaded":
-        loader.load_state_dict(early if "loader" not in saved else saved["loader"])
+    if bug not in {"loader not loaded", "loader not saved"}:
+        loader.load_state_dict(saved["loader"])
     generators = resumable.rng.state_dict()
     kept = {name for name in ("torch", "numpy", "python") if bug == f"{name} not restored"}
     resumable.rng.load_state_dict({**saved["rng"], **{name: generators[name] for name in kept}})
@@ -80,7 +80,7 @@ def save() -> None:
         content["loader"] = early if bug == "one batch early" else loader.state_dict()
     if bug == "old copy":
         content["model"] = old
-    store.save(step if bug == "counts backwards" else loader.global_step, content)
+    store.save(loader.global_step if bug == "step not restored" else step, content)
 
 
 def train(batch: torch.Tensor) -> None:
@@ -124,4 +124,4 @@ for epoch in loader.epochs(EPOCHS):
         save()
     average.eval()
     evaluate()
-resumable.chaos.record_weights({"model": model, "average": average.state_dict()}["average"])
+resumable.chaos.record_weights(average)
