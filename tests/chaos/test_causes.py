@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SCRIPTS = Path(__file__).parent / "scripts"
 LOOP = str(SCRIPTS / "planted_loop.py")
 TORCH = ["torch", "torch._dynamo"]
-LONG, SLOW = [pytest.mark.slow, pytest.mark.long], [pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 # The cause that is to be named, by the bug; the baseline run of a bug in the resume is that of the right script.
 IN_RESUMES = {
@@ -84,8 +84,75 @@ def test_the_right_script_is_blamed_for_nothing(run: Callable[[str], Outcome]) -
     assert not found.diagnosis.text
 
 
-@pytest.mark.parametrize("bug", [*IN_RESUMES, *IN_SAVES])
+NAMED = {**IN_RESUMES, **IN_SAVES}
+QUICK = {
+    "optimizer not restored",
+    "scheduler not restored",
+    "torch not restored",
+    "saved before the step",
+    "one batch late",
+}
+
+
+@pytest.mark.parametrize("bug", [pytest.param(bug, marks=[pytest.mark.long] * (bug not in QUICK)) for bug in NAMED])
 def test_a_planted_bug_is_named(bug: str, run: Callable[[str], Outcome]) -> None:
     found = run(bug)
     assert not found.ok
-    assert found.diagnosis.cause == {**IN_RESUMES, **IN_SAVES}[bug], (found.violations, found.diagnosis)
+    assert found.diagnosis.cause == NAMED[bug], (found.violations, found.diagnosis)
+    assert found.diagnosis.text in describe_violations(found)
+    shown = found.diagnosis.as_dict()
+    assert not [path for path in shown["equal"] if path in shown["differing"]]
+    if found.diagnosis.cause == "generators not restored":
+        assert f"the generator of {bug.split(maxsplit=1)[0]} is elsewhere" in found.diagnosis.text
+
+
+def test_what_differs_is_listed_with_its_values_and_first_steps(run: Callable[[str], Outcome]) -> None:
+    found = run("scheduler not restored")
+    text = describe_violations(found)
+    assert "likely cause: data equal; " in text
+    assert "scheduler.last_epoch differs first: the scheduler is probably not restored\n" in text
+    assert "scheduler.last_epoch (2, and 10 in the baseline run)" in text
+    assert "scheduler.gamma" in found.diagnosis.equal
+    assert "rng" in found.diagnosis.equal
+    assert min(found.diagnosis.differing.values()) == found.diagnosis.differing["scheduler.last_epoch"] == 10
+
+
+def test_files_in_another_order_in_each_run_are_refused_by_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"the same samples come in another order, as with os\.listdir, a set"):
+        resumable.chaos.run([sys.executable, LOOP, "--bug", "unsorted files"], points=1, preload=TORCH)
+
+
+# ---------------------------------------------------------------------- the table
+
+
+def test_each_cause_has_a_planted_bug_and_stands_in_the_reference() -> None:
+    assert {cause.name for cause in CAUSES} == set(NAMED.values())
+    page = (Path(__file__).parents[2] / "docs/reference/chaos.md").read_text(encoding="utf-8")
+    for cause in CAUSES:
+        row = f"| `{cause.name}` | {', '.join(f'`{sign}`' for sign in sorted(cause.signs))} |"
+        assert row in page, row
+    for sign in {sign for cause in CAUSES for sign in cause.signs}:
+        assert f"- `{sign}`: " in page
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: "-".join(sorted(cause.signs)).replace(" ", "_"))
+def test_a_cause_is_found_by_its_signs_alone(cause: Cause) -> None:
+    signs = dict.fromkeys(cause.signs, "<seen>")
+    found = find_cause(signs)
+    assert found is not None
+    assert found.name == cause.name
+    assert "{" not in found.text
+
+
+def test_no_sign_is_no_cause() -> None:
+    assert find_cause({}) is None
+    assert find_cause({"compared": "8", "tensors": "differ"}) is None
+    assert find_cause(dict.fromkeys(("scheduler", "generators", "first part"), "x")) == find_cause({"scheduler": "x"})
+
+
+def test_without_a_checkpoint_of_a_store_nothing_is_said_of_a_cause() -> None:
+    attempt = Attempt(0, {0: RankLog(0, 1)}, status=0)
+    assert diagnose(attempt, [attempt, attempt], {"same weights": "final weights differ"}) == Diagnosis()

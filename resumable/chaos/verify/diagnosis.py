@@ -49,7 +49,7 @@ def diagnose(baseline: Attempt, attempts: Sequence[Attempt], violations: Mapping
         return Diagnosis()
     first, values, every = _first_steps(baseline, attempts)
     differing = {path: min(first[inner] for inner in first if _is_in(inner, path)) for path in topmost(first, every)}
-    equal = topmost(every - first.keys(), every)
+    equal = sorted(topmost(every - first.keys(), every), key=lambda path: (path.count("."), path))
     cause = find_cause(find_signs(baseline, attempts, violations))
     name, text = (cause.name, cause.text) if cause else ("", "")
     seen = [_describe_data(violations), *_describe_parts(differing)]
