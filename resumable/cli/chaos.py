@@ -139,7 +139,7 @@ def _agrees(directory: Path) -> bool:
     """Show the command that a directory has, and ask whether to run it: whoever wrote the directory wrote it, too.
 
     Raises:
-        ConfigurationError: nobody can be asked.
+        ConfigurationError: there is no terminal to ask at.
     """
     command = shlex.join(read_record(directory.absolute()).command.words)
     if not sys.stdin.isatty():

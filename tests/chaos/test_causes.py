@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import resumable
 from resumable.chaos.campaign import survey
 from resumable.chaos.launch.preload import Preload
 from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.plan import Case, Fault, Leg
+from resumable.chaos.recorder.logs import Attempt, RankLog
 from resumable.chaos.report import Outcome
+from resumable.chaos.report.text import describe_violations
+from resumable.chaos.verify.causes import CAUSES, Cause, find_cause
 from resumable.chaos.verify.checks import check
+from resumable.chaos.verify.diagnosis import Diagnosis, diagnose
+from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,6 +71,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Ou
         def baseline(bug: str) -> Any:
             return survey(command(bug), root / f"baseline {bug}", (1,))
 
+        @cache
         def run_one(bug: str) -> Outcome:
             attempt, seen, notes = baseline("" if bug in IN_RESUMES or not bug else bug)
             assert not notes

@@ -117,12 +117,14 @@ def test_what_is_lost_from_a_checkpoint_differs_and_what_only_one_save_had_does_
         assert (check(Case((Leg(),)), first, [first, baseline((6, found))]).get("same checkpoints") is None) is right
 
 
-@pytest.mark.long
 def test_a_campaign_ends_well_where_some_points_were_not_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = resumable.chaos.run([sys.executable, LOOP, "--fewer"], points=6, preload=["torch", "torch._dynamo"])
+    text = Path(LOOP).with_name("small_loop.py").read_text()
+    less = 'if step % 2 == 0 and (step < 4 or "baseline" in Path.cwd().parts):'
+    Path("train.py").write_text(text.replace("if step % 2 == 0:", less))
+    found = resumable.chaos.run([sys.executable, "train.py"], points=3, jobs=2)
     assert found.ok
-    assert [outcome.reached for outcome in found.outcomes] == [True] * 5 + [False]
-    assert any(note.startswith("not reached in 1 of 6 cases") for note in found.notes)
+    assert [outcome.reached for outcome in found.outcomes] == [True, True, False]
+    assert any(note.startswith("not reached in 1 of 3 cases, which prove nothing: 0003") for note in found.notes)

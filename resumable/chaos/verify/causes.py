@@ -41,15 +41,15 @@ CAUSES = (
     ),
     _cause(
         "loader one batch early",
-        "place behind",
-        "the loader is {place behind} behind the weights after a resume: its state is probably taken too early, before "
-        "the batch that the weights hold, which is then trained on twice",
+        "place earlier",
+        "after a resume the loader's place is {place earlier} earlier than the weights: its state is probably taken "
+        "too early, before the batch that the weights hold, which is then trained on twice",
     ),
     _cause(
         "loader one batch late",
-        "place ahead",
-        "the loader is {place ahead} ahead of the weights after a resume: its state is probably taken too late, when "
-        "the next batch was fetched already, which is then left out",
+        "place later",
+        "after a resume the loader's place is {place later} later than the weights: its state is probably taken too "
+        "late, when the next batch was fetched already, which is then left out",
     ),
     _cause(
         "step counter not restored",

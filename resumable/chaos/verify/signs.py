@@ -2,7 +2,7 @@
 
 place not loaded     a start got a checkpoint with the state of a loader, and loaded the state of none
 no place             a start got a checkpoint without the state of a loader, and trained
-place behind, ahead  a checkpoint has another place of the loader than in the baseline run, at the same step
+place earlier, later a checkpoint has another place of the loader than in the baseline run, at the same step
 counts backwards     a store refused a step
 other content        samples with the indices of the baseline run have another content
 other samples        other samples come, or those of the baseline run in another order
@@ -63,7 +63,7 @@ def _signs_of_places(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator
             for found, expected in zip(log.held[save], healthy.held[save], strict=False):
                 by = _ordinal(found, lengths) - _ordinal(expected, lengths)
                 if by:
-                    yield ("place ahead" if by > 0 else "place behind"), f"{abs(by)} batch{'es' * (abs(by) > 1)}"
+                    yield ("place later" if by > 0 else "place earlier"), f"{abs(by)} batch{'es' * (abs(by) > 1)}"
 
 
 def _lengths(baseline: Attempt) -> dict[int, int]:
