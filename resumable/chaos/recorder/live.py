@@ -40,12 +40,12 @@ class Updates:
     def __init__(self, write: Callable[..., None], stands: Callable[[], list[dict[str, Any]]]) -> None:
         self._write, self._stands = write, stands
         self._hooked = False
-        self._after: dict[str, Any] = {}
+        self._after: list[dict[str, Any]] = []
         self._numbers: dict[int, int] = {}
-        self._due: set[int] | None = None
+        self._seen: set[int] = set()
 
     def come_by(self, kind: str, fields: dict[str, Any]) -> None:
-        """See an event: after one of a checkpoint, optimizers are looked at."""
+        """See an event: after those of checkpoints, optimizers are looked at."""
         if kind not in {"saved", "restored"}:
             return
         if not self._hooked and "torch" in sys.modules:
@@ -53,14 +53,28 @@ class Updates:
 
             register_optimizer_step_pre_hook(self._step)
             self._hooked = True
-        self._after = {"after": kind, "store": fields["store"], "step": fields["step"]}
-        self._due = None
+        if self._seen:
+            self._after, self._seen = [], set()
+        self._after.append({"after": kind, "store": fields["store"], "step": fields["step"]})
 
     def _step(self, optimizer: Any, *_: Any) -> None:
         number = self._numbers.setdefault(id(optimizer), len(self._numbers))
-        if not self._after or (self._due is not None and number in self._due):
+        if number in self._seen:
             return
-        self._due = (self._due or set()) | {number}
-        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-        parts = {"weights": parts_of(weights), "optimizer_parts": parts_of(optimizer.state_dict())}
-        self._write("update", **self._after, optimizer=number, **parts, stands=self._stands())
+        self._seen.add(number)
+        if self._after and (found := _look(optimizer)):
+            for after in self._after:
+                self._write("update", **after, optimizer=number, **found, stands=self._stands())
+
+
+def _look(optimizer: Any) -> dict[str, Any]:
+    """Return the parts of its weights and of its state; nothing where that could disturb a training on many ranks."""
+    from torch.optim import Optimizer  # noqa: PLC0415  # it is loaded
+
+    if type(optimizer).state_dict is not Optimizer.state_dict:
+        return {}
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    try:
+        return {"weights": parts_of(weights), "optimizer_parts": parts_of(optimizer.state_dict())}
+    except Exception:  # noqa: BLE001  # of tensors that are no plain ones, nothing is known
+        return {}

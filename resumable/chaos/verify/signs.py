@@ -102,16 +102,19 @@ def _signs_of_data(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[t
 
 
 def _signs_of_updates(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
+    main = _main(baseline)
     for number, log, healthy in _pairs(baseline, attempts):
         expected = {(one.save, one.optimizer): one for one in healthy.updates if not one.resumed}
         for found in log.updates:
             if found.resumed and (found.save, found.optimizer) in expected:
-                yield from _compare_updates(str(number), found, expected[found.save, found.optimizer], healthy)
+                other = expected[found.save, found.optimizer]
+                stands = other.stands[main : main + 1]
+                if stands and stands[0] in healthy.held.get(found.save, ()):
+                    yield "step after the save", f"step {found.save[1]}"
+                yield from _compare_updates(str(number), found, other, healthy)
 
 
 def _compare_updates(number: str, found: Update, expected: Update, healthy: RankLog) -> Iterator[tuple[str, str]]:
-    if expected.stands and expected.stands == healthy.held.get(found.save):
-        yield "step after the save", f"step {found.save[1]}"
     if found.weights != expected.weights:
         texts = {text for parts in healthy.parts.get(found.save, ()) for text in parts.values()}
         yield ("old weights" if texts.issuperset(found.weights.values()) else "other weights"), number
