@@ -16,6 +16,7 @@ from resumable.chaos.options import check_amount, check_kinds, check_points, che
 from resumable.chaos.record import read_record, write_record
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.report.progress import follow
+from resumable.chaos.report.proving import check_resumed, note_missed, note_uncompared
 from resumable.chaos.verify.checks import check
 from resumable.chaos.verify.untestable import note_outside
 from resumable.errors import ConfigurationError
@@ -123,8 +124,8 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
         report = Report(ours, seed, baseline, notes, directory=root, options=options, impossible=impossible)
         show = stack.enter_context(follow(len(cases), each, jobs, tell))
         run_campaign(report, cases, root, jobs=jobs, show=show, reaper=reaper)
-        report.notes += [*_note_late(report), *note_outside(*report.outside)]
-        _check_resumed(report)
+        report.notes += [*note_missed(report), *note_uncompared(report), *note_outside(*report.outside)]
+        check_resumed(report)
         report.seconds = time.monotonic() - began
         report.save(root)
     return report
@@ -144,40 +145,6 @@ def _find_impossible(found: Survey, kinds: Sequence[str], points: str | int, cas
             "checkpoints and has workers, or points, pairs, random or mtbf above 0."
         )
     return impossible
-
-
-def _note_late(report: Report) -> list[str]:
-    """Say how many of the clock's failures came too late for the run.
-
-    Raises:
-        ConfigurationError: nothing else was to happen, and all of them did.
-    """
-    notes = []
-    for outcome in report.outcomes:
-        times = [leg.fault.after for leg in outcome.case.legs if leg.fault and leg.fault.after is not None]
-        if outcome.fired < len(times):
-            notes.append(f"{outcome.fired} of {len(times)} failures by the clock happened; then the run ended")
-        if times and not any(other.fired for other in report.outcomes) and report.ok:
-            raise ConfigurationError(
-                f"no failure happened: the first was due after {times[0]:.1f} s, and the run had ended by then.\n"
-                "Nothing was tested. Use a smaller mtbf, a longer run, or another seed."
-            )
-    return notes
-
-
-def _check_resumed(report: Report) -> None:
-    """Refuse to call it a success that no start went on from a state.
-
-    Raises:
-        ConfigurationError: the command was started again, and none did.
-    """
-    again = sum(outcome.starts - 1 for outcome in report.outcomes)
-    if report.ok and again and not any(outcome.resumed for outcome in report.outcomes):
-        raise ConfigurationError(
-            f"the command was started again {again} times, and never loaded the state of a loader.\nThat it resumes "
-            "was not tested. If it saves loader.state_dict(), it has to load it; if every fault came before its first "
-            "checkpoint, use more points."
-        )
 
 
 def replay(directory: str | Path, *, tell: Callable[[str], None] | None = None) -> Report:
@@ -203,8 +170,9 @@ def replay(directory: str | Path, *, tell: Callable[[str], None] | None = None) 
     with Reaper() as reaper:
         attempts = run_case(record.command, record.case, again, reaper)
     report = Report(record.command, record.seed, record.baseline, record.notes, directory=again)
-    report.add(Outcome.of(record.case, place, attempts, check(record.case, record.baseline, attempts)))
-    report.notes += note_outside(*report.outside)
+    found = check(record.case, record.baseline, attempts)
+    report.add(Outcome.of(record.case, place, attempts, found, record.baseline))
+    report.notes += [*note_uncompared(report), *note_outside(*report.outside)]
     report.seconds = time.monotonic() - began
     report.save(again)
     return report

@@ -112,7 +112,7 @@ def run_campaign(  # noqa: PLR0913  # what it needs of a campaign
     def run_one(number: int, case: Case) -> Outcome:
         place = directory / f"{number:04}"
         attempts = run_case(report.command, case, place, reaper)
-        outcome = Outcome.of(case, place, attempts, check(case, report.baseline, attempts))
+        outcome = Outcome.of(case, place, attempts, check(case, report.baseline, attempts), report.baseline)
         if outcome.ok:
             shutil.rmtree(place)
         return outcome

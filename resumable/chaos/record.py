@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Record", "read_record", "write_record"]
 
-_FORMAT = 1
+_FORMAT = 2  # 1 had digests of whole checkpoints in the ledgers
 
 
 def write_record(root: Path, command: Command, seed: int, ranks: tuple[int, ...]) -> None:

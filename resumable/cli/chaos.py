@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from argparse import ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable.chaos.api import replay, run
 from resumable.chaos.plan import FAULTS
+from resumable.chaos.record import read_record
 from resumable.chaos.report.table import make_summary
 from resumable.errors import ConfigurationError
 
@@ -41,6 +43,7 @@ def add_chaos(commands: Any) -> None:
     _add_run(actions)
     again = actions.add_parser("replay", help="run one case again, with the same command and the same faults")
     again.add_argument("directory", type=Path, help="of the case, such as runs/chaos/0007")
+    again.add_argument("--yes", action="store_true", help="run the command that is found there without a question")
     again.set_defaults(act=_replay)
 
 
@@ -123,10 +126,30 @@ def _replay(given: Namespace, words: Sequence[str]) -> int:
         raise ConfigurationError(
             f"replay takes no command, but there is {words[0]!r}.\nIt runs that of the campaign; leave out the dashes."
         )
+    if not given.yes and not _agrees(given.directory):
+        _tell("Nothing was run.")
+        return 2
     with _ending_in_order():
         report = replay(given.directory, tell=_tell)
     _print(report, f"Page: {given.directory / 'replay' / 'report.html'}")
     return 0 if report.ok else 1
+
+
+def _agrees(directory: Path) -> bool:
+    """Show the command that a directory has, and ask whether to run it: whoever wrote the directory wrote it, too.
+
+    Raises:
+        ConfigurationError: there is no terminal to ask at.
+    """
+    command = shlex.join(read_record(directory.absolute()).command.words)
+    if not sys.stdin.isatty():
+        raise ConfigurationError(
+            f"{directory} holds this command, and replay would run it:\n  {command}\nThere is no terminal to ask at. "
+            "Look at it, and give --yes."
+        )
+    sys.stderr.write(f"{directory} holds this command:\n  {command}\nRun it, in {Path.cwd()}? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def _tell(text: str) -> None:

@@ -12,7 +12,7 @@ import torch
 
 import resumable
 from resumable.chaos.plan import Case, Leg, Survey, exhaustive
-from resumable.chaos.recorder.digest import is_finite
+from resumable.chaos.recorder.digest import is_lost
 from resumable.chaos.recorder.logs import Attempt, Batch, Place, RankLog
 from resumable.chaos.verify.checkpoint_checks import same_checkpoints, same_place, true_states
 from resumable.chaos.verify.checks import each_sample_once, same_weights, whole_history
@@ -81,7 +81,7 @@ def test_what_is_no_state_is_left_to_the_loader() -> None:
 
 
 def saving(step: int, at: int) -> dict[str, Any]:
-    return {"kind": "saving", "root": "store", "step": step, "places": [place(at)], "digests": {"model": f"m{at}"}}
+    return {"kind": "saving", "root": "store", "step": step, "places": [place(at)], "parts": {"model": f"m{at}"}}
 
 
 def test_a_loader_goes_on_where_the_weights_do() -> None:
@@ -201,7 +201,11 @@ def test_weights_that_are_no_numbers_prove_nothing(tmp_path: Path) -> None:
     )
     script.write_text(text)
     found = resumable.chaos.run([sys.executable, str(script), "--show-weights"], points=1, directory=tmp_path / "chaos")
-    assert any("the weights are not finite numbers" in note for note in found.notes)
-    assert is_finite({"a": [1.0, np.arange(3)], "b": torch.ones(2)})
-    assert not is_finite({"a": [1.0, np.array([np.inf])]})
-    assert not is_finite(torch.tensor([1.0, float("nan")], dtype=torch.bfloat16))
+    assert any("weights are NaN throughout" in note for note in found.notes)
+    nan = float("nan")
+    assert is_lost({"a": [1.0, np.array([nan, nan])], "b": torch.ones(2)})
+    assert is_lost(torch.tensor([nan, nan], dtype=torch.bfloat16))
+    assert is_lost([nan], plain=True)
+    mask = torch.full((2, 2), float("-inf")).triu(1)
+    for harmless in (mask, float("inf"), nan, torch.tensor(nan), np.float64(nan), [1, np.arange(3)], torch.empty(0)):
+        assert not is_lost({"a": [1.0, harmless]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -47,7 +48,9 @@ def test_a_correct_script_passes(capsys: pytest.CaptureFixture[str]) -> None:
     }  # fmt: skip
 
 
-def test_a_broken_promise_exits_with_1_and_can_be_replayed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_promise_exits_with_1_and_can_be_replayed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = resumable.chaos.run([*SMALL, "--other-data"], points=2, directory="chaos", seed=3)
     assert not found.ok
     assert [outcome.name for outcome in found.failed] == ["0001", "0002"]
@@ -55,7 +58,21 @@ def test_a_broken_promise_exits_with_1_and_can_be_replayed(capsys: pytest.Captur
     assert "again: resumable chaos replay chaos/0002" in found.timeline()
     assert {path.name for path in Path("chaos").glob("0*")} == {"0001", "0002"}
 
-    assert main(["chaos", "replay", "chaos/0002"]) == 1
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert main(["chaos", "replay", "chaos/0002"]) == 2
+    assert re.search(r"holds this command, .*\n  .*small_loop\.py --other-data\n.*give --yes", capsys.readouterr().err)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    for answer in ("\n", "no\n"):
+        sys.stdin.seek(0)
+        sys.stdin.truncate()
+        sys.stdin.write(answer)
+        sys.stdin.seek(0)
+        assert main(["chaos", "replay", "chaos/0002"]) == 2
+        assert "small_loop.py --other-data\nRun it, in " in capsys.readouterr().err
+    assert not Path("chaos/0002/replay").exists()
+
+    assert main(["chaos", "replay", "chaos/0002", "--yes"]) == 1
     printed = capsys.readouterr().out
     assert "trained on other data than the baseline run in epoch 1, step 0: the content of row 0" in printed
     assert "Seed 3" in printed

@@ -144,6 +144,9 @@ def test_a_checkpoint_that_was_damaged_is_expected_of_no_later_start() -> None:
     saved, last = log(0, 5), log(3, 12)
     saved.saved, last.restored = [("store", 6), ("store", 9)], [("store", 6)]
     attempts = [attempt(0, saved, fired=True), attempt(1, log(0, 0), fired=True), attempt(2, last)]
+    other = attempt(1, log(3, 12))
+    other.ranks[0].restored = [("best", 3)]
+    assert from_the_newest(Case((Leg(KILL), Leg())), attempts[0], [attempts[0], other]) == ""  # of another store
     truncated = Case((Leg(Fault("truncate", 9)), Leg(KILL), Leg()))
     assert from_the_newest(truncated, attempts[0], attempts) == ""
     killed = Case((Leg(KILL), Leg(KILL), Leg()))

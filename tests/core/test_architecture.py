@@ -19,7 +19,7 @@ SLOW = {"tqdm", "importlib.metadata", "asyncio", "matplotlib", "rich", "resumabl
 # From the bottom to the top; a module may import from the layers below its own, and from its own package.
 LAYERS = [
     {"errors", "_version", "_distribution", "_durable"},
-    {"_naming", "_loops", "_leaving", "_stats", "_twins", "failpoints"},
+    {"_naming", "_loops", "_leaving", "_parts", "_stats", "_twins", "failpoints"},
     {"_randomness", "_order"},
     {"samplers", "rng"},
     {"_checks", "_seeds"},

@@ -23,6 +23,7 @@ from resumable._order.world import World
 from resumable.chaos.recorder import overlay
 from resumable.chaos.recorder.events import Writer
 from resumable.chaos.recorder.fire import FIRING
+from resumable.chaos.recorder.live import Updates
 from resumable.chaos.recorder.notes import NOTES, note_point
 from resumable.chaos.recorder.refusals import REFUSALS
 
@@ -54,6 +55,7 @@ class _Agent:
     def __init__(self, plan: dict[str, Any], *, in_worker: bool) -> None:
         self._plan, self._in_worker = plan, in_worker
         self._loaders: list[Any] = []
+        self._updates = Updates(self._write, self.stands)
         self._begin()
 
     def _begin(self) -> None:
@@ -71,7 +73,9 @@ class _Agent:
         self._counts[name] += 1
         if name in REFUSALS:
             REFUSALS[name](self._plan, *about)
-        self._write(**NOTES.get(name, note_point)(self, name, *about), point=name)
+        note = NOTES.get(name, note_point)(self, name, *about)
+        self._write(**note, point=name)
+        self._updates.come_by(note["kind"], note)
         for number, fault in enumerate(self._plan["faults"]):
             if self._is_due(fault, name):
                 self._write("fire", fault=number)
@@ -104,3 +108,7 @@ class _Agent:
                 return number
         self._loaders.append(loader)
         return len(self._loaders) - 1
+
+    def stands(self) -> list[dict[str, Any]]:
+        """Return where each loader stands, in the order of their numbers."""
+        return [loader.cursor.as_dict() for loader in self._loaders]

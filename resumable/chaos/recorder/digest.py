@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
-import sys
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from resumable._parts import as_array, digest_values
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["digest_content", "digest_samples", "is_finite"]
-
-_BYTES = 8
+__all__ = ["digest_content", "digest_samples", "is_lost"]
 
 
 def digest_samples(batch: Any) -> list[str]:
@@ -23,31 +20,36 @@ def digest_samples(batch: Any) -> list[str]:
     Args:
         batch: tensors, arrays, numbers and texts in dictionaries, lists and tuples.
     """
-    parts = [_as_array(leaf) for leaf in _leaves(batch)]
+    parts = [as_array(leaf) for leaf in _leaves(batch)]
     lengths = {len(part) if isinstance(part, np.ndarray) and part.ndim else None for part in parts}
     if len(lengths) == 1 and (length := lengths.pop()):
-        return [_digest(part[row] for part in parts) for row in range(length)]
-    return [_digest(parts)]
+        return [digest_values(part[row] for part in parts) for row in range(length)]
+    return [digest_values(parts)]
 
 
 def digest_content(content: Any) -> str:
     """Digest nested plain values and tensors."""
-    return _digest(_as_array(leaf) for leaf in _leaves(content, names=True))
+    return digest_values(as_array(leaf) for leaf in _leaves(content, names=True))
 
 
-def is_finite(content: Any) -> bool:
-    """Return whether all numbers in nested plain values and tensors are finite."""
-    return all(_all_finite(leaf) for leaf in _leaves(content))
+def is_lost(content: Any, *, plain: bool = False) -> bool:
+    """Return whether a tensor or an array in nested values is NaN in every place, as weights that diverged are.
+
+    Infinity is no sign of it: masks hold it, and the best loss before the first one.
+
+    Args:
+        content: of a checkpoint, or weights.
+        plain: a number by itself counts, too.
+    """
+    return any(_is_lost(leaf, plain=plain) for leaf in _leaves(content))
 
 
-def _all_finite(leaf: Any) -> bool:
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(leaf, torch.Tensor):
-        return bool(torch.isfinite(leaf).all())
-    numbers = isinstance(leaf, (float, complex)) or (
-        isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "fc"
-    )
-    return not numbers or bool(np.isfinite(leaf).all())
+def _is_lost(leaf: Any, *, plain: bool) -> bool:
+    if isinstance(leaf, (float, np.floating)):
+        return plain and bool(np.isnan(leaf))
+    array = as_array(leaf.float() if str(getattr(leaf, "dtype", "")) == "torch.bfloat16" else leaf)
+    many = isinstance(array, np.ndarray) and array.size > 0 and (plain or array.ndim > 0) and array.dtype.kind in "fc"
+    return many and bool(np.isnan(array).all())
 
 
 def _leaves(node: Any, *, names: bool = False) -> Iterator[Any]:
@@ -61,33 +63,3 @@ def _leaves(node: Any, *, names: bool = False) -> Iterator[Any]:
             yield from _leaves(value, names=names)
     else:
         yield node
-
-
-def _as_array(leaf: Any) -> Any:
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(leaf, torch.Tensor):
-        leaf = leaf.detach().cpu().contiguous()
-        return leaf.view(torch.uint8).numpy() if leaf.dtype == torch.bfloat16 and leaf.dim() else leaf.numpy()
-    return leaf
-
-
-def _digest(values: Any) -> str:
-    digest = blake2b(digest_size=_BYTES)
-    for value in values:
-        if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
-            digest.update(f"{value.dtype}{value.shape}".encode())
-            digest.update(np.ascontiguousarray(value).data)
-        else:
-            digest.update(_as_bytes(value))
-    return digest.hexdigest()
-
-
-def _as_bytes(value: Any) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    if value is None or isinstance(value, (str, int, float, complex)):
-        return repr(value).encode()
-    try:
-        return pickle.dumps(value)
-    except Exception:  # noqa: BLE001  # whatever cannot be pickled is known by its type
-        return type(value).__qualname__.encode()

@@ -9,12 +9,15 @@ ack        loader, epoch, position, step              how far is acknowledged
 state      loader, epoch, position, step, says        where a state was taken, and the place that it names
 load       loader, says                               the place that a state names which is about to be loaded
 loaded     loader, epoch, position, step              where the loader stands after that
-saving     root, step, places, digests                a checkpoint of a store begins; places of the loaders in it
-saved      root, step                                 it is committed
-restored   root, step                                 a checkpoint that a store gave; step is null for none
+saving     root, store, step, places, parts, lost,    a checkpoint of a store begins; places of the loaders in it, its
+           generators                                 parts by path, and digests of generators
+saved      root, store, step                          it is committed
+restored   root, store, step                          a checkpoint that a store gave; step is null for none
+update     after, store, step, optimizer, weights,    the first step of an optimizer after a checkpoint was saved or
+           optimizer_parts, stands                    restored: what it goes on from
 file       path                                       a file of a checkpoint on its way to the disk
 save       step, places                               a checkpoint of the Trainer
-weights    digest                                     of the final weights
+weights    digest, lost                               of the final weights
 fire       fault                                      the number of the fault that happens now
 
 What leads outside of the case is in files of their own, `outside-*.jsonl`, with fewer fields:

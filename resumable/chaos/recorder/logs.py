@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from resumable.chaos.recorder.events import read_events
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Attempt", "Batch", "Place", "RankLog", "read_attempt"]
+__all__ = ["Attempt", "Batch", "Place", "RankLog", "Save", "Update", "read_attempt"]
+
+
+Save: TypeAlias = "tuple[str, int]"  # the name of a store, and a step
 
 
 class Place(NamedTuple):
@@ -30,6 +33,26 @@ class Batch(NamedTuple):
     digests: tuple[str, ...]
 
 
+class Update(NamedTuple):
+    """The first step of an optimizer after a checkpoint.
+
+    Args:
+        resumed: the checkpoint was restored; else it was saved.
+        save: name of the store, and the step.
+        optimizer: its number.
+        weights: their parts, before the step.
+        state: parts of the optimizer's state, before the step.
+        stands: where the loaders stand.
+    """
+
+    resumed: bool
+    save: Save
+    optimizer: int
+    weights: dict[str, str]
+    state: dict[str, str]
+    stands: tuple[Place, ...]
+
+
 @dataclass
 class RankLog:
     """What the training process of one rank did.
@@ -40,15 +63,19 @@ class RankLog:
         begun: where each loader stood when it first delivered or after its state was loaded.
         saved: root and step of the checkpoints that were committed to a store.
         saved_at: how many failpoints had passed at each of them, and at each checkpoint of the Trainer.
-        digests: of the parts of each checkpoint, by step; one for each time that it was saved.
+        parts: of each checkpoint of a store, by its name and step; one for each time that it was saved.
+        generators: digests of the global ones when a checkpoint was saved, by store and step.
+        held: places of the loaders in each checkpoint that was saved last, by store and step.
+        updates: first steps of optimizers after a checkpoint was saved or restored.
         restored: what a store gave: root and step.
+        resumed: the same by the names of the stores, where a checkpoint was there.
         saved_places: places of the loaders in each checkpoint of a store, by root and step.
         loaded: what each loader was told, by a state, and where it stood after that.
         untrue: what a state or a loader said that was not so, in words.
         files: failpoints of checkpoint files: point and path.
         weights: digest of the final weights, where the Trainer or the script shows them.
         wrapped: whether a loader was made.
-        finite: whether all numbers in the weights and in the checkpoints of a store are finite.
+        lost: whether weights, or tensors in the checkpoints of a store, are NaN throughout.
         points: names of the failpoints, in order.
         fired: numbers of the faults.
         times: of the first and the last event.
@@ -61,15 +88,19 @@ class RankLog:
     begun: dict[int, Place] = field(default_factory=dict)
     saved: list[tuple[str, int]] = field(default_factory=list)
     saved_at: list[int] = field(default_factory=list)
-    digests: dict[int, dict[str, list[str]]] = field(default_factory=dict)
+    parts: dict[Save, list[dict[str, str]]] = field(default_factory=dict)
+    generators: dict[Save, dict[str, str]] = field(default_factory=dict)
+    held: dict[Save, tuple[Place, ...]] = field(default_factory=dict)
+    updates: list[Update] = field(default_factory=list)
     restored: list[tuple[str, int | None]] = field(default_factory=list)
+    resumed: list[Save] = field(default_factory=list)
     saved_places: dict[tuple[str, int], list[Place]] = field(default_factory=dict)
     loaded: dict[int, Place] = field(default_factory=dict)
     untrue: list[str] = field(default_factory=list)
     files: list[tuple[str, str]] = field(default_factory=list)
     weights: str | None = None
     wrapped: bool = False
-    finite: bool = True
+    lost: bool = False
     points: list[str] = field(default_factory=list)
     fired: list[int] = field(default_factory=list)
     times: tuple[float, float] = (0.0, 0.0)
@@ -120,9 +151,11 @@ class RankLog:
             self.untrue.append(f"loader {event['loader']} {told}")
 
     def _add_saving(self, event: dict[str, Any]) -> None:
-        self.finite &= event.get("finite", True)
-        for name, digest in event["digests"].items():
-            self.digests.setdefault(event["step"], {}).setdefault(name, []).append(digest)
+        self.lost |= event.get("lost", False)
+        save = (event.get("store", event["root"]), event["step"])
+        self.parts.setdefault(save, []).append(event["parts"])
+        self.generators[save] = event.get("generators", {})
+        self.held[save] = tuple(_place(place) for place in event["places"])
         places = self.saved_places.setdefault((event["root"], event["step"]), [])
         places += [_place(place) for place in event["places"]]  # of every save of this step, as it may be saved again
 
@@ -135,6 +168,8 @@ class RankLog:
 
     def _add_restored(self, event: dict[str, Any]) -> None:
         self.restored.append((event["root"], event["step"]))
+        if event["step"] is not None:
+            self.resumed.append((event.get("store", event["root"]), event["step"]))
 
     def _add_file(self, event: dict[str, Any]) -> None:
         self.files.append((event["point"], event["path"]))
@@ -143,7 +178,13 @@ class RankLog:
 
     def _add_weights(self, event: dict[str, Any]) -> None:
         self.weights = event["digest"]
-        self.finite &= event.get("finite", True)
+        self.lost |= event.get("lost", False)
+
+    def _add_update(self, event: dict[str, Any]) -> None:
+        save = (event["store"], event["step"])
+        stands = tuple(_place(place) for place in event["stands"])
+        parts = (event["weights"], event["optimizer_parts"])
+        self.updates.append(Update(event["after"] == "restored", save, event["optimizer"], *parts, stands))
 
     def _add_fire(self, event: dict[str, Any]) -> None:
         self.fired.append(event["fault"])

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from resumable._order.world import World
-from resumable.chaos.recorder.digest import digest_content, digest_samples, is_finite
+from resumable._parts import parts_of
+from resumable.chaos.recorder.digest import digest_content, digest_samples, is_lost
+from resumable.chaos.recorder.live import generators
 from resumable.chaos.recorder.overlay import STATE
 
 __all__ = ["NOTES", "note_point"]
@@ -79,19 +81,25 @@ def _written(path: Any) -> str:
     return str(Path(path).absolute()) if view is None else view.written(view.find(path).real)
 
 
+def _about(store: Any, step: int | None) -> dict[str, Any]:
+    """Return the root of a store, and its name, which is the same in each case."""
+    root, view = _root(store), STATE.view
+    case = "" if view is None else f"{view.case}/"
+    name = root.removeprefix(case).removeprefix("work/") if case else root
+    return {"root": root, "store": name, "step": step}
+
+
 def _note_saved(_: Numbers, __: str, store: Any, step: int, content: Any) -> dict[str, Any]:
-    parts = content.items() if isinstance(content, dict) else [("content", content)]
-    digests = {str(name): digest_content(part) for name, part in parts if not list(_places(part))}
-    about = {"places": list(_places(content)), "digests": digests, "finite": is_finite(content)}
-    return {"kind": "saving", "root": _root(store), "step": step, **about}
+    about = {"places": list(_places(content)), "parts": parts_of(_without_states(content)), "lost": is_lost(content)}
+    return {"kind": "saving", **_about(store, step), **about, "generators": generators()}
 
 
 def _note_committed(_: Numbers, __: str, store: Any, step: int) -> dict[str, Any]:
-    return {"kind": "saved", "root": _root(store), "step": step}
+    return {"kind": "saved", **_about(store, step)}
 
 
 def _note_restored(_: Numbers, __: str, store: Any, step: int | None, ___: Any) -> dict[str, Any]:
-    return {"kind": "restored", "root": _root(store), "step": step}
+    return {"kind": "restored", **_about(store, step)}
 
 
 def _note_file(_: Numbers, __: str, path: str) -> dict[str, Any]:
@@ -111,13 +119,17 @@ def _note_weights(_: Numbers, __: str, weights: Any) -> dict[str, Any]:
 
 
 def _note_content(weights: Any) -> dict[str, Any]:
-    return {"kind": "weights", "digest": digest_content(weights), "finite": is_finite(weights)}
+    return {"kind": "weights", "digest": digest_content(weights), "lost": is_lost(weights, plain=True)}
+
+
+def _is_state(content: Any) -> bool:
+    return isinstance(content, dict) and {"format", "cursor", "global_batch"} <= content.keys()
 
 
 def _places(content: Any) -> Any:
     """Find the states of Loaders in a checkpoint."""
     if isinstance(content, dict):
-        if {"format", "cursor", "global_batch"} <= content.keys():
+        if _is_state(content):
             yield content["cursor"]
             return
         content = content.values()
@@ -125,6 +137,15 @@ def _places(content: Any) -> Any:
         return
     for value in content:
         yield from _places(value)
+
+
+def _without_states(content: Any) -> Any:
+    """Return a checkpoint without the states of Loaders, of which the places are compared."""
+    if isinstance(content, dict):
+        return {name: _without_states(part) for name, part in content.items() if not _is_state(part)}
+    if isinstance(content, (list, tuple)) and any(isinstance(part, (dict, list, tuple)) for part in content):
+        return [_without_states(part) for part in content if not _is_state(part)]
+    return content
 
 
 NOTES: dict[str, Any] = {

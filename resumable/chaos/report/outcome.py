@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 from resumable.chaos.report.page import make_page
 from resumable.chaos.report.table import make_rows, make_summary, make_table
 from resumable.chaos.report.text import make_timeline, tell_lines
+from resumable.chaos.verify.diagnosis import Diagnosis, diagnose
 from resumable.chaos.verify.history import retrained
+from resumable.chaos.verify.parts import count_compared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["Outcome", "Report"]
 
 _KEPT = 20  # cases of either end whose timeline is kept; ledgers of those that failed are in their directories
+
+
+_NOTHING = Diagnosis()
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,9 @@ class Outcome:
         fired: number of faults that happened.
         retrained: steps that were trained on again, as they were after the last checkpoint.
         resumed: number of starts that went on from a state.
+        diagnosis: where one was broken, what differs, and the likely cause.
+        compared: number of checkpoints that were compared with those of the baseline run.
+        uncompared: of those that were not, as no baseline run saved one at their step.
         written: what was redirected into the case's directory, by its own path.
         read: files outside of it that `torch.load` read.
     """
@@ -51,23 +59,41 @@ class Outcome:
     fired: int = 0
     retrained: int = 0
     resumed: int = 0
+    diagnosis: Diagnosis = _NOTHING
+    compared: int = 0
+    uncompared: int = 0
     written: frozenset[str] = frozenset()
     read: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, case: Case, directory: Path, attempts: Sequence[Attempt], violations: dict[str, str]) -> Self:
+    def of(
+        cls,
+        case: Case,
+        directory: Path,
+        attempts: Sequence[Attempt],
+        violations: dict[str, str],
+        baseline: Attempt | None = None,
+    ) -> Self:
         """Make the outcome of what each start did."""
         fired = sum(attempt.fired for attempt in attempts)
         resumed = sum(any(log.loaded for log in attempt.ranks.values()) for attempt in attempts)
         outside = [
             frozenset[str]().union(*sets) for sets in zip(*((one.written, one.read) for one in attempts), strict=True)
         ]
-        return cls(case, directory, attempts, violations, len(attempts), fired, retrained(attempts), resumed, *outside)
+        figures = (len(attempts), fired, retrained(attempts), resumed)
+        compared = count_compared(baseline, attempts) if baseline else (0, 0)
+        diagnosis = diagnose(baseline, attempts, violations) if baseline else _NOTHING
+        return cls(case, directory, attempts, violations, *figures, diagnosis, *compared, *outside)
 
     @property
     def ok(self) -> bool:
         """Whether every promise was kept."""
         return not self.violations
+
+    @property
+    def reached(self) -> bool:
+        """Whether every fault happened that was planned at a point; one that did not proves nothing."""
+        return self.fired >= sum(leg.fault is not None and leg.fault.after is None for leg in self.case.legs)
 
     @property
     def name(self) -> str:
@@ -184,9 +210,11 @@ def _as_data(outcome: Outcome) -> dict[str, Any]:
         "ok": outcome.ok,
         "starts": outcome.starts,
         "fired": outcome.fired,
+        "reached": outcome.reached,
         "retrained": outcome.retrained,
         "violations": outcome.violations,
     }
     if outcome.ok:
         return values
+    values |= {"diagnosis": outcome.diagnosis.as_dict()}
     return {**values, "reproduction": outcome.reproduction, "timeline": tell_lines(outcome)}

@@ -100,4 +100,6 @@ def describe_result(report: Report) -> str:
     count, failed = len(report.outcomes), len(report.failed)
     cases = f"{count} case" + "s" * (count != 1)
     result = f"a promise was broken in {failed} of {cases}" if failed else f"every promise was kept in {cases}"
+    if missed := sum(not outcome.reached for outcome in report.outcomes):
+        result += f"; {missed} of {cases} did not reach the fault, which proves nothing"
     return f"{result[0].upper()}{result[1:]}. Seed {report.seed}, {report.seconds:.0f} s."

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from resumable.chaos.report.story import as_ranges, name_step, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from resumable.chaos.report.outcome import Outcome, Report
     from resumable.chaos.report.story import Line
+    from resumable.chaos.verify.diagnosis import Diagnosis
     from resumable.chaos.verify.history import Key
 
 __all__ = ["describe_violations", "make_timeline", "tell_lines", "told"]
@@ -46,8 +47,26 @@ def _tell_case(outcome: Outcome) -> str:
 
 
 def describe_violations(outcome: Outcome) -> str:
-    """Say what broke which promise; of what a process printed, the end."""
-    return "\n".join(f"{name}: {_shorten(text)}" for name, text in outcome.violations.items())
+    """Say what broke which promise, with the likely cause; of what a process printed, the end."""
+    lines = [f"{name}: {_shorten(text)}" for name, text in outcome.violations.items()]
+    return "\n".join([*lines, *_describe_diagnosis(outcome.diagnosis)])
+
+
+def _describe_diagnosis(found: Diagnosis) -> Iterator[str]:
+    if found.text:
+        yield f"likely cause: {found.text}"
+    if found.differing:
+        yield f"differ: {_few(_name_part(found, path) for path in found.differing)}"
+    if found.equal:
+        yield f"equal: {_few(found.equal)}"
+
+
+def _name_part(found: Diagnosis, path: str) -> str:
+    is_late = found.differing[path] > min(found.differing.values())
+    words = [f"from step {found.differing[path]}"] if is_late else []
+    if path in found.values:
+        words.append("{}, and {} in the baseline run".format(*found.values[path]))
+    return f"{path} ({'; '.join(words)})" if words else path
 
 
 def _shorten(text: str) -> str:

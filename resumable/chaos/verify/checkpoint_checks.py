@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from resumable.chaos.plan import FAULTS
-from resumable.chaos.verify.history import is_resized
+from resumable.chaos.verify.parts import differences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,32 +52,25 @@ def checkpoints_load(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
 
 
 def from_the_newest(case: Case, _: Attempt, attempts: Sequence[Attempt]) -> str:
-    """A start resumes from the newest checkpoint that was committed before it, unless that was damaged on purpose."""
-    newest = -1
+    """A start resumes from the newest checkpoint of a store that was committed before it, and not damaged."""
+    newest: dict[str, int] = {}
     for attempt in attempts:
         leg = case.legs[attempt.number - 1] if 0 < attempt.number <= len(case.legs) else None
         if leg is not None and leg.fault is not None and FAULTS[leg.fault.kind].storage is not None:
-            newest = -1  # for this start, and for those after it if it ends before it has saved anything
+            newest = {}  # for this start, and for those after it if it ends before it has saved anything
         for log in attempt.ranks.values():
-            for _root, step in log.restored:
-                if newest >= 0 and (step is None or step < newest):
-                    return f"start {attempt.number} resumed from step {step}, but step {newest} had been saved"
-        steps = [step for log in attempt.ranks.values() for _root, step in log.saved]
-        newest = max([newest, *steps])
+            for root, step in log.restored:
+                if root in newest and (step is None or step < newest[root]):
+                    return f"start {attempt.number} resumed from step {step}, but step {newest[root]} had been saved"
+        for log in attempt.ranks.values():
+            for root, step in log.saved:
+                newest[root] = max(newest.get(root, -1), step)
     return ""
 
 
 def same_checkpoints(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
     """A checkpoint of a step holds what it holds in the baseline run: weights, optimizer, generators."""
-    expected: dict[tuple[int, str], set[str]] = {}
-    for log in baseline.ranks.values():
-        for step, parts in log.digests.items():
-            for name, digests in parts.items():
-                expected.setdefault((step, name), set()).update(digests)
-    for attempt in takewhile(lambda attempt: not is_resized(attempt, baseline), attempts):
-        for log in attempt.ranks.values():
-            for step, parts in log.digests.items():
-                for name, digests in parts.items():
-                    if not set(digests) <= expected.get((step, name), set(digests)):
-                        return f"'{name}' in the checkpoint of step {step} of start {attempt.number} differs"
+    for found in differences(baseline, attempts):
+        names = sorted({path.partition(".")[0] for path in found.differing})
+        return f"'{names[0]}' in the checkpoint of step {found.step} of start {found.start} differs"
     return ""

@@ -33,16 +33,6 @@ def check(case: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> dict[st
     return {name: text for name, text in found.items() if text}
 
 
-def every_fault_fired(case: Case, _: Attempt, attempts: Sequence[Attempt]) -> str:
-    """A fault that did not happen proves nothing."""
-    for number, leg in enumerate(case.legs):
-        if leg.fault is None or leg.fault.after is not None:  # by the clock, a run may end before it
-            continue
-        if number >= len(attempts) or not attempts[number].fired:
-            return f"the fault '{leg.fault}' of start {number} did not happen"
-    return ""
-
-
 def comes_to_its_end(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
     """Started again in peace, the command ends well."""
     last = attempts[-1]
@@ -104,7 +94,6 @@ def no_orphans(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
 
 
 CHECKS: dict[str, Callable[[Case, Attempt, Sequence[Attempt]], str]] = {
-    "fault fired": every_fault_fired,
     "comes to its end": comes_to_its_end,
     "same content": same_content,
     "whole history": whole_history,

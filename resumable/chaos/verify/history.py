@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from resumable.chaos.recorder.logs import Attempt, Batch, Place
 
-__all__ = ["Key", "Step", "effective_history", "is_resized", "retrained", "steps_of"]
+__all__ = ["Key", "Step", "effective_history", "how_data_differ", "is_resized", "retrained", "steps_of"]
 
 Key: TypeAlias = "tuple[int, Place]"
 
@@ -33,6 +33,18 @@ def _merge(ranks: Mapping[int, Batch]) -> Step:
     known = all(batch.indices is not None for batch in batches)
     indices = tuple(index for batch in batches for index in batch.indices or ()) if known else None
     return Step(indices, tuple(digest for batch in batches for digest in batch.digests))
+
+
+def how_data_differ(found: Step, expected: Step, baseline: Mapping[Key, Step]) -> str:
+    """Say whether a step has other samples, or those with another content; an empty text where it has neither.
+
+    Indices may be equal, and the samples not: those of files that are listed in another order.
+    """
+    if found.digests == expected.digests:
+        return ""
+    known = {digest for step in baseline.values() for digest in step.digests}
+    same = found.indices is not None and found.indices == expected.indices and not known.issuperset(found.digests)
+    return "other content" if same else "other samples"
 
 
 def begun(attempt: Attempt) -> dict[int, Place]:

@@ -87,10 +87,10 @@ def check_seen(leader: RankLog, ranks: tuple[int, ...]) -> list[str]:
             "the weights are not compared: save with CheckpointStore, or call resumable.chaos.record_weights(model) at "
             "the end of the script"
         )
-    if not leader.finite:
+    if leader.lost:
         notes.append(
-            "the weights are not finite numbers in the baseline run, and then they are the same whatever was lost: let "
-            "the script train with a smaller learning rate"
+            "weights are NaN throughout in the baseline run, and then they are the same whatever was lost: let the "
+            "script train with a smaller learning rate"
         )
     if len(set(ranks)) > 1:
         notes.append(

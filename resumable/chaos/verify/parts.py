@@ -1,0 +1,85 @@
+"""What each checkpoint of a store holds, part by part, beside what it holds in the baseline run."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import TYPE_CHECKING, NamedTuple
+
+from resumable.chaos.verify.history import is_resized
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from resumable.chaos.recorder.logs import Attempt, Save
+
+__all__ = ["Compared", "compared", "count_compared", "differences", "saves_of"]
+
+
+class Compared(NamedTuple):
+    """One save of one rank, beside those of the same step of the baseline run.
+
+    Args:
+        start: its number.
+        save: name of the store, and the step.
+        found: text of each part, by its path.
+        expected: the same in the baseline run, for each time that the step was saved there.
+    """
+
+    start: int
+    save: Save
+    found: dict[str, str]
+    expected: list[dict[str, str]]
+
+    @property
+    def step(self) -> int:
+        """The step of the checkpoint."""
+        return self.save[1]
+
+    @property
+    def differing(self) -> list[str]:
+        """Paths of the parts that are not as in the baseline run; what only one of the two has is one of them."""
+        every = set().union(*self.expected)
+        known = {path: {parts.get(path) for parts in self.expected} for path in every}
+        return [path for path in sorted(every) if self.found.get(path) not in known[path]]
+
+    @property
+    def equal(self) -> list[str]:
+        """Paths of the parts that are as in the baseline run."""
+        return sorted(set().union(*self.expected).difference(self.differing))
+
+
+def saves_of(attempt: Attempt) -> dict[Save, list[dict[str, str]]]:
+    """Return the parts of each checkpoint, for each rank and each time that it was saved."""
+    found: dict[Save, list[dict[str, str]]] = {}
+    for log in attempt.ranks.values():
+        for save, contents in log.parts.items():
+            found.setdefault(save, []).extend(contents)
+    return found
+
+
+def compared(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[Compared]:
+    """Yield the saves of starts, in their order, which the baseline run has, too; until the number of ranks changes."""
+    expected = saves_of(baseline)
+    for attempt, save in _saves(baseline, attempts):
+        if save in expected:
+            for log in attempt.ranks.values():
+                for parts in log.parts.get(save, ()):
+                    yield Compared(attempt.number, save, parts, expected[save])
+
+
+def differences(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[Compared]:
+    """Yield the saves that differ."""
+    return (one for one in compared(baseline, attempts) if one.differing)
+
+
+def count_compared(baseline: Attempt, attempts: Sequence[Attempt]) -> tuple[int, int]:
+    """Count the checkpoints that were compared, and those of steps at which no baseline run saved one."""
+    expected = saves_of(baseline)
+    saves = [save in expected for _, save in _saves(baseline, attempts)]
+    return sum(saves), len(saves) - sum(saves)
+
+
+def _saves(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, Save]]:
+    for attempt in takewhile(lambda attempt: not is_resized(attempt, baseline), attempts):
+        saves = dict.fromkeys(save for log in attempt.ranks.values() for save in log.parts)
+        yield from ((attempt, save) for save in saves)

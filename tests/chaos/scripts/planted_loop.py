@@ -1,0 +1,127 @@
+"""A loop of torch with all that a resume may forget; `--bug NAME` plants what scripts get wrong, one at a time."""
+
+from __future__ import annotations
+
+import random
+from argparse import ArgumentParser
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import resumable
+
+parser = ArgumentParser()
+parser.add_argument("--bug", default="")
+bug: str = parser.parse_args().bug
+
+SAMPLES, BATCH, EPOCHS, EVERY = 24, 4, 3, 2
+FILES = [f"{number:02}.txt" for number in range(SAMPLES)]
+if bug == "unsorted files":  # as os.listdir gives them in another order on another machine
+    random.SystemRandom().shuffle(FILES)
+elif bug == "unsorted after a crash" and resumable.CheckpointStore("checkpoints").steps():
+    FILES.reverse()
+
+
+class Files(Dataset[torch.Tensor]):
+    """A number per file; with a bug, and noise from a generator of its own."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __len__(self) -> int:
+        return len(FILES)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        own = torch.rand(1, generator=self.generator) if bug == "own generator" else 0.0
+        return torch.tensor([int(FILES[index][:2]) / SAMPLES]) + 0.1 * own
+
+
+random.seed(0)
+np.random.seed(0)
+torch.manual_seed(0)
+torch.set_num_threads(1)
+loader = resumable.wrap(DataLoader(Files(), BATCH, shuffle=True), seed=1, canary=False)
+model = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+average = deepcopy(model)
+optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3)
+store = resumable.CheckpointStore("checkpoints", keep=3)
+step, scores = 0, [0.0]
+parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
+if bug != "average not saved":
+    parts["average"] = average
+early = loader.state_dict()
+old = deepcopy(model.state_dict())
+
+if (saved := store.latest()) is not None:
+    for name, part in parts.items():
+        if bug != f"{name} not restored":
+            part.load_state_dict(saved[name])
+    if bug == "average not saved":
+        average.load_state_dict(saved["model"])
+    if bug not in {"loader not loaded", "loader not saved"}:
+        loader.load_state_dict(saved["loader"])
+    generators = resumable.rng.state_dict()
+    kept = {name for name in ("torch", "numpy", "python") if bug == f"{name} not restored"}
+    resumable.rng.load_state_dict({**saved["rng"], **{name: generators[name] for name in kept}})
+    step = 0 if bug in {"step not restored", "counts backwards"} else saved["step"]
+    scores = saved["scores"]
+
+
+def save() -> None:
+    """Write a checkpoint of everything."""
+    content = {name: part.state_dict() for name, part in parts.items()}
+    content |= {"rng": resumable.rng.state_dict(), "step": step, "scores": scores}
+    if bug != "loader not saved":
+        content["loader"] = early if bug == "one batch early" else loader.state_dict()
+    if bug == "old copy":
+        content["model"] = old
+    store.save(loader.global_step if bug == "step not restored" else step, content)
+
+
+def train(batch: torch.Tensor) -> None:
+    """Do a step, and save when it is time."""
+    global early, old, step  # noqa: PLW0603  # as scripts do
+    noise = random.random() + np.random.rand()
+    optimizer.zero_grad()
+    scaler.scale((model(batch) - 0.1 * noise).pow(2).mean()).backward()
+    step += 1
+    if bug == "saved before the step" and step % EVERY == 0:
+        save()
+    old = deepcopy(model.state_dict())
+    scaler.step(optimizer)
+    scaler.update()
+    scheduler.step()
+    with torch.no_grad():
+        for one, other in zip(average.parameters(), model.parameters(), strict=True):
+            one.lerp_(other, 0.1)
+    if bug != "saved before the step" and step % EVERY == 0:
+        save()
+    early = loader.state_dict()
+
+
+def evaluate() -> None:
+    """Add the score of an epoch."""
+    scores.append(float(average(torch.ones(1, 1)).detach()))
+
+
+for epoch in loader.epochs(EPOCHS):
+    if bug == "one batch late":
+        iterator = iter(epoch)
+        batch = next(iterator, None)
+        while batch is not None:
+            following = next(iterator, None)
+            train(batch)
+            batch = following
+    else:
+        for batch in epoch:
+            train(batch)
+    if bug == "evaluation skipped":
+        save()
+    average.eval()
+    evaluate()
+resumable.chaos.record_weights(average)

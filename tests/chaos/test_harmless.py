@@ -1,0 +1,130 @@
+"""Right scripts that look like wrong ones are blamed for nothing, and what was not tested is said to be so."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import resumable
+from resumable.chaos.campaign import survey
+from resumable.chaos.launch.preload import Preload
+from resumable.chaos.launch.runner import Command, run_case
+from resumable.chaos.plan import Case, Fault, Leg
+from resumable.chaos.recorder.logs import Attempt, RankLog
+from resumable.chaos.report import Outcome, Report
+from resumable.chaos.report.proving import note_missed, note_uncompared
+from resumable.chaos.verify.baseline import drop_what_differs
+from resumable.chaos.verify.checks import check
+from resumable.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LOOP = str(Path(__file__).parent / "scripts" / "harmless_loop.py")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Return what runs the script with an option and one fault, and gives the outcome and the notes."""
+    root = tmp_path_factory.mktemp("chaos")
+    with Preload(["torch", "torch._dynamo"]) as preload:
+
+        def run_one(option: str, choose: Callable[[Any], Fault]) -> tuple[Outcome, Report]:
+            command = Command((sys.executable, LOOP, option), preload=preload)
+            baseline, seen, notes = survey(command, root / "baseline" / option, (1,))
+            case, place = Case((Leg(choose(seen)), Leg())), root / option
+            attempts = run_case(command, case, place)
+            outcome = Outcome.of(case, place, attempts, check(case, baseline, attempts), baseline)
+            return outcome, Report(command, 0, baseline, notes, [outcome])
+
+        yield run_one
+
+
+def test_a_kill_between_the_saves_to_two_stores_is_no_lost_checkpoint(run: Any) -> None:
+    """The best store has step 6, and the last one step 3, from which the script goes on."""
+    found, report = run("--two-stores", lambda seen: Fault("kill", seen.saved[2] + 1))
+    assert [step for _, step in found.attempts[0].ranks[0].saved] == [3, 3, 6]
+    assert [step for _, step in found.attempts[1].ranks[0].restored] == [3]
+    assert found.ok, found.violations
+    assert not report.notes
+
+
+def test_infinity_that_belongs_there_is_no_finding(run: Any) -> None:
+    found, report = run("--infinite", lambda seen: Fault("kill", seen.saved[1] + 1))
+    assert found.ok, found.violations
+    assert not report.notes
+
+
+def test_checkpoints_by_the_clock_are_compared_where_the_baseline_has_their_step(run: Any) -> None:
+    found, report = run("--clock", lambda seen: Fault("kill", seen.saved[0] + 1))
+    assert found.ok, found.violations
+    assert not [note for note in report.notes if "not the same in two baseline runs" in note]
+    assert found.compared >= 1  # those of the steps 6 and 12
+    told = [f"{found.uncompared} of {found.compared + found.uncompared} checkpoints were saved at steps at which no"]
+    assert [note[: len(told[0])] for note in note_uncompared(report)] == told * (found.uncompared > 0)
+
+
+def test_a_point_that_does_not_come_is_not_reached_and_no_broken_promise(run: Any) -> None:
+    found, report = run("--fewer", lambda seen: Fault("kill", len(seen.points) - 1))
+    assert found.ok, found.violations
+    assert not found.reached
+    assert str(report).endswith("1 of 1 case did not reach the fault, which proves nothing. Seed 0, 0 s.")
+    with pytest.raises(ConfigurationError, match=r"no fault happened: the first was due as kill at point .*\nNothing"):
+        note_missed(report)
+    report.outcomes.append(Outcome.of(Case((Leg(Fault("kill", 3)), Leg())), Path("2"), [Attempt(0, fired=True)], {}))
+    (note,) = note_missed(report)
+    assert note.startswith("not reached in 1 of 2 cases, which prove nothing: --fewer (kill at point ")
+    assert report.as_dict()["cases"][0]["reached"] is False
+
+
+# ---------------------------------------------------------------------- two baseline runs
+
+
+def baseline(*saves: tuple[int, dict[str, str]]) -> Attempt:
+    log = RankLog(0, 1)
+    for step, parts in saves:
+        log.add({"time": 1.0, "kind": "saving", "root": "store", "step": step, "places": [], "parts": parts})
+    return Attempt(0, {0: log}, status=0)
+
+
+def parts(step: int, **more: str) -> dict[str, str]:
+    return {"model.weight": f"w{step}", "step": str(step), **more}
+
+
+def test_steps_that_one_baseline_run_saved_are_expected_where_both_are_alike_elsewhere() -> None:
+    first = baseline((6, parts(6, time="1")), (7, parts(7, time="2")))
+    assert drop_what_differs(first, baseline((6, parts(6, time="3")), (9, parts(9, time="4")))) == [
+        "'time' in the checkpoints is not the same in two baseline runs, and is not compared"
+    ]
+    assert first.ranks[0].parts == {("store", step): [parts(step)] for step in (6, 7, 9)}
+
+
+def test_without_a_step_in_common_nothing_is_known_to_be_alike() -> None:
+    first = baseline((7, parts(7)))
+    assert drop_what_differs(first, baseline((8, parts(8)))) == [
+        "two baseline runs saved no step in common to store: what is in it is not compared"
+    ]
+    assert not first.ranks[0].parts
+
+
+def test_what_is_lost_from_a_checkpoint_differs_and_what_only_one_save_had_does_not() -> None:
+    first = baseline((6, parts(6)), (6, parts(6, extra="1")))
+    for found, right in ((parts(6), True), (parts(6, extra="1"), True), ({"step": "6"}, False)):
+        assert (check(Case((Leg(),)), first, [first, baseline((6, found))]).get("same checkpoints") is None) is right
+
+
+def test_a_campaign_ends_well_where_some_points_were_not_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = Path(LOOP).with_name("small_loop.py").read_text()
+    less = 'if step % 2 == 0 and (step < 4 or "baseline" in Path.cwd().parts):'
+    Path("train.py").write_text(text.replace("if step % 2 == 0:", less))
+    found = resumable.chaos.run([sys.executable, "train.py"], points=3, jobs=2)
+    assert found.ok
+    assert [outcome.reached for outcome in found.outcomes] == [True, True, False]
+    assert any(note.startswith("not reached in 1 of 3 cases, which prove nothing: 0003") for note in found.notes)
