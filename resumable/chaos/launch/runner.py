@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from resumable.chaos.launch.flights import find_flights, read_flights
 from resumable.chaos.launch.processes import Group
 from resumable.chaos.launch.storage import DAMAGES, MARRING
 from resumable.chaos.launch.stores import find_unloadable
@@ -121,6 +122,7 @@ def _run_leg(command: Command, leg: Leg, directory: Path, number: int, reaper: R
     output = ledgers / "output.txt"
     watch = _Watch(command, leg, ledgers)
     server = command.preload.server(number) if command.preload else None
+    flights = find_flights(directory)
     with Group(words, place, _environment(plan), output, reaper, preload=server) as group:
         status, killed = group.wait(watch.is_overdue)
         orphans = group.orphans()
@@ -128,6 +130,7 @@ def _run_leg(command: Command, leg: Leg, directory: Path, number: int, reaper: R
     attempt = read_attempt(ledgers, number)
     attempt.status, attempt.killed, attempt.orphans = status, killed, orphans
     attempt.fired |= watch.struck
+    attempt.flights = read_flights(directory, flights)
     attempt.output = output.read_text(errors="replace")[-_SHOWN:]
     return attempt
 

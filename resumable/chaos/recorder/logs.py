@@ -207,6 +207,7 @@ class Attempt:
         written: what was redirected into the case's directory, by its own path.
         read: files outside of it that `torch.load` read.
         refused: why a process ended itself before it had done harm.
+        flights: where each rank was at its end, by the flight recorders of its loaders, in words.
     """
 
     number: int
@@ -221,6 +222,7 @@ class Attempt:
     written: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
     refused: str = ""
+    flights: dict[int, list[str]] = field(default_factory=dict)
 
     @property
     def watched(self) -> bool:

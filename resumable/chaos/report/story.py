@@ -34,6 +34,7 @@ class Line:
         saves: the last step before each checkpoint; None where there was none.
         struck: whether the fault happened in this process.
         end: how it came to its end, in words.
+        flights: where it was then, as its flight recorders say, where it has any.
     """
 
     start: int
@@ -45,6 +46,7 @@ class Line:
     saves: tuple[Key | None, ...]
     struck: bool
     end: str
+    flights: tuple[str, ...] = ()
 
 
 def tell(case: Case, attempts: Sequence[Attempt]) -> list[Line]:
@@ -61,7 +63,8 @@ def tell(case: Case, attempts: Sequence[Attempt]) -> list[Line]:
             trained = tuple(key for key in steps if key not in seen)
             struck = fault is not None and (fault.after is not None or fault.rank == rank)
             end = _end(attempt, fault, struck=struck)
-            lines.append(Line(attempt.number, rank, world, resized, again, trained, _saves(log), struck, end))
+            flights = tuple(attempt.flights.get(rank, ()))
+            lines.append(Line(attempt.number, rank, world, resized, again, trained, _saves(log), struck, end, flights))
         seen.update(attempt.trained())
     return lines
 

@@ -93,7 +93,8 @@ def _tell(line: Line) -> str:
         words.append("trained nothing")
     if line.saves:
         words.append(f"saved at {_few('the beginning' if key is None else name_step(key) for key in line.saves)}")
-    return "; ".join([*words, line.end]).rstrip("; ")
+    recorded = [f"flight recorder: {said}" for said in line.flights]
+    return "; ".join(filter(None, [*words, line.end, *recorded]))
 
 
 def _name_ranges(keys: Iterable[Key]) -> str:

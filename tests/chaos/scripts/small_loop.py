@@ -15,7 +15,13 @@ OPTIONS = set(sys.argv[1:])
 CHECKPOINT = Path("checkpoint.json")
 
 shift = 100 if CHECKPOINT.exists() and "--other-data" in OPTIONS else 0
-loader = resumable.wrap(np.arange(24) + shift, batch_size=4, seed=1, canary="--other-data" not in OPTIONS)
+loader = resumable.wrap(
+    np.arange(24) + shift,
+    batch_size=4,
+    seed=1,
+    canary="--other-data" not in OPTIONS,
+    flight_recorder="flights" if "--record" in OPTIONS else None,
+)
 weights, step = 0.0, 0
 if CHECKPOINT.exists():
     saved = json.loads(CHECKPOINT.read_text())
