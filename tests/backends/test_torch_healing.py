@@ -47,6 +47,14 @@ def _only_workers_of_these() -> None:
     forget_others()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _mortal() -> Iterator[None]:
+    """Let workers die of SIGHUP where the tests were started with `nohup`, too."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 Steps = list[tuple[int, str, dict[str, Any] | None]]
 EPOCHS = 3
 EVERY = 5
