@@ -278,7 +278,15 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
 
         Args:
             epoch: of this epoch only; None for all.
+
+        Raises:
+            ConfigurationError: it is the number of no epoch.
         """
+        if epoch is not None and (isinstance(epoch, bool) or not hasattr(epoch, "__index__") or epoch < 0):
+            raise ConfigurationError(
+                f"stats() was asked for epoch {epoch!r}, which is none: all its numbers would be 0.\n"
+                "Give the number of an epoch, from 0, or nothing for all of them."
+            )
         return self.progress.stopwatch.stats(epoch)
 
     # ------------------------------------------------------------------ the state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -118,13 +119,24 @@ def dotted(path: tuple[Any, ...]) -> str:
 
 
 def find_states(tree: Any) -> list[FoundState]:
-    """Return the states of Loaders in a tree, in order; those inside of another state are parts of that."""
+    """Return the states of Loaders in a tree, in order; those inside of another state are parts of that.
+
+    One that was saved as a text of JSON is found, too.
+    """
     found: list[FoundState] = []
-    for path, value in walk(tree):
+    for path, node in walk(tree):
+        value = _from_json(node) if isinstance(node, (str, bytes)) else node
         inside = any(path[: len(one.path)] == one.path for one in found)
         if is_state(value) and not inside and not isinstance(value.get("cursor"), Tensor):
             found.append(FoundState(path, value))
     return found
+
+
+def _from_json(text: str | bytes) -> Any:
+    try:
+        return json.loads(text) if text[:1] in {"{", b"{"} else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def describe_states(found: list[FoundState]) -> tuple[LoaderState, ...]:

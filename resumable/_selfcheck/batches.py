@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import pickle
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from resumable._selfcheck.leaves import has_rows, leaves_of, text_of
 from resumable.testing.runs import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["Batch", "Difference", "first_difference", "order_differs", "take_apart"]
 
 _MOST = 512  # parts that are kept by themselves; the others count together
 _ROWS = 1024  # samples that are told apart
-_SHOWN = 44
-_DEEPEST = 32
 
 
 class Batch(NamedTuple):
@@ -69,10 +66,10 @@ def take_apart(batch: Any, epoch: int, step: int) -> Batch:
     parts: list[tuple[str, str]] = []
     more = hashlib.blake2b(digest_size=8)
     arrays: list[Any] = []
-    for path, leaf in _leaves(batch, "", 0):
-        if _has_rows(leaf) and (not arrays or len(leaf) == len(arrays[0])):
+    for path, leaf in leaves_of(batch):
+        if has_rows(leaf) and (not arrays or len(leaf) == len(arrays[0])):
             arrays.append(leaf[:_ROWS])
-        text = _text(leaf)
+        text = text_of(leaf)
         if len(parts) < _MOST:
             parts.append((path, text))
         else:
@@ -107,56 +104,3 @@ def _difference(ours: Batch, theirs: Batch) -> Difference:
             return Difference(ours.epoch, ours.step, path, first, second)
     lengths = (f"{len(batch.parts)} parts" for batch in (ours, theirs))
     return Difference(ours.epoch, ours.step, "", *lengths)
-
-
-def _leaves(value: Any, path: str, deep: int) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a batch that have none themselves."""
-    if deep < _DEEPEST and isinstance(value, (list, tuple)):
-        names = getattr(value, "_fields", None)
-        for number, inner in enumerate(value):
-            yield from _leaves(inner, f"{path}.{names[number]}" if names else f"{path}[{number}]", deep + 1)
-        if not value:
-            yield path, f"an empty {type(value).__name__}"
-    elif deep < _DEEPEST and hasattr(value, "keys") and hasattr(value, "__getitem__"):
-        for key in value.keys():  # noqa: SIM118  # it may be no dict
-            yield from _leaves(value[key], f"{path}[{key!r}]", deep + 1)
-    elif deep < _DEEPEST and dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for one in dataclasses.fields(value):
-            yield from _leaves(getattr(value, one.name), f"{path}.{one.name}", deep + 1)
-    else:
-        yield path, _plain(value)
-
-
-def _plain(value: Any) -> Any:
-    """Return an array of what is one in some library; of an unknown object, what does not depend on its address."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        plain = value.detach().cpu()
-        dense = plain.layout == torch.strided and not plain.is_quantized
-        plain = plain if dense else plain.to_dense() if not plain.is_quantized else plain.dequantize()
-        return (plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain).numpy()
-    if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
-        return np.asarray(value)
-    if isinstance(value, (set, frozenset)):
-        return sorted(map(repr, value))
-    if getattr(type(value), "__repr__", None) is object.__repr__:
-        try:
-            return pickle.dumps(value)
-        except Exception:  # noqa: BLE001  # pickling runs code of any class
-            return type(value).__qualname__
-    return value
-
-
-def _text(leaf: Any) -> str:
-    if isinstance(leaf, np.ndarray):
-        content = repr(leaf.tolist()) if leaf.dtype.hasobject else leaf
-        shown = f"{leaf.dtype}{list(leaf.shape)}"
-        if leaf.size == 1 and not leaf.dtype.hasobject:
-            return f"{shown} {leaf.reshape(-1)[0]!s}"
-        return f"{shown} with the digest {digest(content)}"
-    text = repr(leaf)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}... with the digest {digest(leaf)}"
-
-
-def _has_rows(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray) and leaf.ndim > 0 and not leaf.dtype.hasobject

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import resumable
+from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,3 +207,9 @@ class Napping:
 
     def __getitem__(self, index: int) -> int:
         return slow(index)
+
+
+@pytest.mark.parametrize("epoch", [-1, "x", True, 0.5])
+def test_the_epoch_has_to_be_one(epoch: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"asked for epoch .*, which is none.*\nGive the number"):
+        resumable.wrap([1, 2]).stats(epoch)

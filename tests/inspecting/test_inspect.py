@@ -172,6 +172,14 @@ def test_several_loaders_and_ranks(tmp_path: Path) -> None:
     assert [(state.where, state.also) for state in states] == [("ranks.0", ("ranks.1", "copy")), ("other", ())]
 
 
+@pytest.mark.parametrize("encode", [json.dumps, lambda state: json.dumps(state).encode()], ids=["text", "bytes"])
+def test_a_state_that_was_saved_as_text(tmp_path: Path, content: dict[str, Any], encode: Any) -> None:
+    torch.save({"data": encode(content["data"]), "note": "{not JSON"}, tmp_path / "text.pt")
+    torch.save({"data": content["data"]}, tmp_path / "plain.pt")
+    (found,), (plain,) = (resumable.inspect(tmp_path / name).states for name in ("text.pt", "plain.pt"))
+    assert found == plain
+
+
 def test_a_state_that_would_be_refused_is_shown_with_the_reason(tmp_path: Path, content: dict[str, Any]) -> None:
     edited = {**content["data"], "global_step": 5}
     damaged = {key: value for key, value in content["data"].items() if key != "tail"}
