@@ -41,6 +41,9 @@ def _check(given: Namespace, _: Sequence[str]) -> int:
     spec = absolute(given.function)
     with loading(given.function) as make:
         report = check(make, seconds=given.seconds, spec=spec)
-    text = json.dumps(report.as_dict(), indent=2) if given.json else str(report)
+    option = "--seconds N"
+    text = json.dumps(report.as_dict(), indent=2) if given.json else report.shown(option)
     sys.stdout.write(f"{text}\n")
+    if report.status == 2 and given.json:  # noqa: PLR2004  # an exit status
+        sys.stderr.write(f"{report.verdict(option)}\n")
     return report.status

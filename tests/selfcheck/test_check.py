@@ -73,6 +73,7 @@ def test_a_right_program_passes(make: Callable[[], Any]) -> None:
         (programs.outside, "two runs of fresh loaders", "draws without a key"),
         (programs.trainers, "two runs of fresh loaders", "what the trainer draws"),
         (programs.own_seeded_generator, "cut after the first batch", "a generator or a counter of the dataset's own"),
+        (programs.draws_only, "cut after the first batch", "a generator or a counter of the dataset's own"),
         (programs.counting, "cut after the first batch", "a generator or a counter of the dataset's own"),
         (programs.forgetting, "cut after the first batch", "leaves out"),
     ],
@@ -184,7 +185,23 @@ def test_the_time_is_a_bound_and_what_it_left_out_is_told() -> None:
     assert not report.complete
     assert "not checked" in str(report)
     assert "give more by seconds=" in " ".join(str(report).split())
-    assert report.status != 1
+    assert report.status == 2
+    assert not report.ok
+
+
+def test_a_check_without_a_cut_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", f"{SCRIPT}:slow", "--seconds", "0.2", "--json"]) == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out)["ok"] is False
+    assert "no cut was compared in" in said.err
+    assert "give more by --seconds N" in said.err
+
+
+def test_the_middle_is_cut_right_after_two_runs() -> None:
+    for one in checked(programs.two).loaders:
+        names = [trial.name for trial in one.trials]
+        assert names[0] == "two runs of fresh loaders are the same"
+        assert re.fullmatch(r"cut after \d+ batches", names[1]) or not any(trial.is_cut for trial in one.trials)
 
 
 def test_the_trainers_generators_are_put_back() -> None:
@@ -209,6 +226,7 @@ def test_a_report_is_json() -> None:
         (programs.nothing, UnsupportedError, "returned None"),
         (programs.text, UnsupportedError, "cannot wrap an object of the type builtins.str"),
         (programs.number, ConfigurationError, "is a int and no function"),
+        (programs.the_same, ConfigurationError, "returned the same loader twice"),
     ],
 )
 def test_what_cannot_be_checked_is_refused(make: Any, error: type[Exception], match: str) -> None:
