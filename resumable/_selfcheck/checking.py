@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._selfcheck import fresh
 from resumable._selfcheck.across import Across
+from resumable._selfcheck.calling import raised
 from resumable._selfcheck.making import Maker, hearing
 from resumable._selfcheck.parts import parts_of
 from resumable._selfcheck.report import CheckReport, LoaderReport
-from resumable._selfcheck.scripts import check_callable, raised, spec_of
+from resumable._selfcheck.scripts import check_callable, spec_of
 from resumable._selfcheck.streams import Clock, Generators, recorded
 from resumable._selfcheck.trials import Trials
 from resumable.errors import ConfigurationError, ResumableError

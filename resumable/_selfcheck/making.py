@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from resumable._registry import refuse_list
-from resumable._selfcheck.scripts import call
+from resumable._selfcheck.calling import call
 from resumable._wrap import wrap
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.loader import Loader
