@@ -84,7 +84,7 @@ def of_cut(run: list[Batch], after: int, found: list[Batch], *, has_snapshot: bo
     """
     content = [batch.parts for batch in run]
     elsewhere = content.index(found[0].parts) if found[0].parts in content else after
-    if elsewhere != after and content.count(found[0].parts) == 1:
+    if has_snapshot and elsewhere != after and content.count(found[0].parts) == 1:
         count = abs(elsewhere - after)
         plural = "es" * (count > 1)
         gone = f"leaves {count} batch{plural} out" if elsewhere > after else f"repeats {count} batch{plural}"

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._selfcheck import fresh
 from resumable._selfcheck.across import Across
+from resumable._selfcheck.calling import raised
 from resumable._selfcheck.making import Maker, hearing
 from resumable._selfcheck.parts import parts_of
 from resumable._selfcheck.report import CheckReport, LoaderReport
-from resumable._selfcheck.scripts import check_callable, raised, spec_of
+from resumable._selfcheck.scripts import check_callable, spec_of
 from resumable._selfcheck.streams import Clock, Generators, recorded
 from resumable._selfcheck.trials import Trials
 from resumable.errors import ConfigurationError, ResumableError
@@ -46,7 +47,8 @@ def check(make: Callable[[], Any], *, seconds: float = 30.0, spec: str | None = 
     Args:
         make: returns a fresh loader each time: a Loader, anything that `wrap` takes, a dict or list of these, or a
             LightningDataModule, whose `train_dataloader()` is checked.
-        seconds: after which nothing more is tried; what was left out is told.
+        seconds: after which nothing more is tried: it ends soon after, as your code is not interrupted. What was left
+            out is told.
         spec: where a fresh process finds the function, as in "train.py:make_loader"; by default found out.
 
     Raises:
@@ -80,7 +82,9 @@ class _Check:
         share = _SHARE / sum(map(len, parts.values()))
         runs = {key: [self._record(key, part, share) for part in some] for key, some in parts.items()}
         with contextlib.closing(Across(self._spec, self._inherited, runs, self._clock)) as across:
-            trials = {key: self._try(key, list(zip(parts[key], some, strict=True))) for key, some in runs.items()}
+            tried = {key: self._trials(key, parts[key], some) for key, some in runs.items()}
+            first = {key: self._try_first(some[0], runs[key][0]) for key, some in tried.items()}
+            trials = {key: first[key] + self._try_rest(first[key], tried[key], runs[key]) for key in runs}
             found = {key: some + across.trials(key, some) for key, some in trials.items()}
         return tuple(self._report(key, runs[key], found[key]) for key in parts)
 
@@ -93,18 +97,23 @@ class _Check:
         except Exception as error:
             raise ConfigurationError(raised(f"reading the loader{f' {key}' if key else ''}", error)) from error
 
-    def _try(self, key: str, runs: list[tuple[Part, Recorded]]) -> list[Trial]:
-        found: list[Trial] = []
-        for number, (part, run) in enumerate(runs):
-            trials = Trials(self._maker, key, part, run, self._clock)
-            if number == 0:
-                found.append(trials.repeatable())
-                if found[0].kept is False:
-                    return [*found, trials.closes()]
-                found += [trials.generators(), trials.closes()]
-            found += trials.cuts() if run.states else []
-            if run.states and number == 0:
-                found += [trials.used(), trials.twice(), trials.states()]
+    def _trials(self, key: str, parts: list[Part], runs: list[Recorded]) -> list[Trials]:
+        return [Trials(self._maker, key, part, run, self._clock) for part, run in zip(parts, runs, strict=True)]
+
+    def _try_first(self, trials: Trials, run: Recorded) -> list[Trial]:
+        """Try what tells most, while there is time."""
+        found = trials.repeatable()
+        return [found, trials.middle()] if run.states and found.kept is not False else [found]
+
+    def _try_rest(self, before: list[Trial], trials: list[Trials], runs: list[Recorded]) -> list[Trial]:
+        first = trials[0]
+        if before[0].kept is False:
+            return [first.closes()]
+        found = [first.generators(), first.closes()]
+        for one, run in zip(trials, runs, strict=True):
+            found += one.cuts() if run.states else []
+            if run.states and one is first:
+                found += [one.used(), one.twice(), one.states()]
         return found
 
     def _report(self, key: str, runs: list[Recorded], trials: list[Trial]) -> LoaderReport:

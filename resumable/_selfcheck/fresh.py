@@ -69,7 +69,7 @@ class Process:
         self._folder = tempfile.TemporaryDirectory(prefix="resumable-check-")
         self._seconds = seconds
         asked = Path(self._folder.name, "asked")
-        asked.write_bytes(pickle.dumps((spec, jobs, generators, seconds)))
+        asked.write_bytes(pickle.dumps((spec, sys.argv[1:], jobs, generators, seconds)))
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # close() closes it
         self._child = subprocess.Popen(  # noqa: S603  # this very module
             [sys.executable, "-c", _CODE, str(Path(__file__).parents[2]), str(asked), str(asked.with_name("read"))],
@@ -111,9 +111,9 @@ def is_fresh() -> bool:
 
 
 def _answer(asked: Path, answer: Path) -> None:
-    spec, jobs, generators, seconds = pickle.loads(asked.read_bytes())  # noqa: S301  # written by the process before
+    spec, words, jobs, generators, seconds = pickle.loads(asked.read_bytes())  # noqa: S301  # written by the process before
     clock = Clock(seconds)
-    with loading(spec) as make, hearing():
+    with loading(spec, words) as make, hearing():
         maker = Maker(make, Generators(generators), spec)
         found = {job.key: _read(maker, job, clock) for job in jobs}
     answer.write_bytes(pickle.dumps(found))

@@ -6,12 +6,13 @@ import logging
 import multiprocessing
 import time
 import warnings
+import weakref
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from resumable._registry import refuse_list
-from resumable._selfcheck.scripts import call
+from resumable._selfcheck.calling import call
 from resumable._wrap import wrap
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.loader import Loader
@@ -38,6 +39,7 @@ class Maker:
 
     def __init__(self, make: Callable[[], Any], generators: Generators, what: str = "") -> None:
         self._make, self._generators, self._what = make, generators, what
+        self._seen: list[weakref.ref[Loader]] = []
         self.trained = tuple(key for key, loader in self.all().items() if not loader.evaluation)
 
     def all(self) -> dict[str, Loader]:
@@ -48,9 +50,19 @@ class Maker:
         """
         self._generators.put_back()
         found = dict(_loaders(call(self._make, self._what), ""))
+        for loader in found.values():
+            self._refuse_known(loader)
         if not found:
             raise ConfigurationError("the function returned an empty collection of loaders.\nNothing was checked.")
         return found
+
+    def _refuse_known(self, loader: Loader) -> None:
+        if any(one() is loader for one in self._seen):
+            raise ConfigurationError(
+                "the function returned the same loader twice.\nIt cannot be compared with itself. Make a new one "
+                "at each call of the function."
+            )
+        self._seen.append(weakref.ref(loader))
 
     @contextmanager
     def loader(self, key: str, state: Any = None, seek: tuple[int, int] | None = None) -> Iterator[Loader]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from resumable._selfcheck.streams import Recorded
     from resumable.loader import Loader
 
-__all__ = ["Cut", "Part", "cuts_of", "parts_of"]
+__all__ = ["Cut", "Part", "cuts_of", "middle_of", "parts_of"]
 
 _MOST = 200  # batches of a part
 _FEW = 32  # of the beginning of a long epoch
@@ -55,12 +55,18 @@ def parts_of(loader: Loader) -> list[Part]:
     return [Part(_MOST)]
 
 
+def middle_of(run: Recorded) -> int:
+    """Return after how many batches a run is cut in its middle."""
+    most = len(run.batches)
+    return min((done for done in run.states if done < most), key=lambda done: abs(2 * done - most))
+
+
 def cuts_of(run: Recorded, part: Part) -> list[Cut]:
     """Return where a part is cut: at its beginning, in its middle, and around the ends of epochs."""
     batches, cuts = run.batches, list[Cut]()
     if part.seek is None:
         cuts += [Cut("cut before the first batch", 0), Cut("cut after the first batch", 1)]
-        middle = min(run.states, key=lambda done: abs(2 * done - len(batches)))
+        middle = middle_of(run)
         cuts.append(Cut(f"cut after {middle} batches", middle))
     for number in borders_of(batches):
         epoch = batches[number - 1].epoch

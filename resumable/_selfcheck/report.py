@@ -25,6 +25,7 @@ class Trial:
         compared: how many batches were compared with those of the uninterrupted run.
         difference: the first batch that differs, if one does.
         cause: why it is broken, as far as that shows, or why it could not be tried; empty where it was kept.
+        is_cut: whether a run was cut in this process, and resumed.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Trial:
     compared: int = 0
     difference: Difference | None = None
     cause: str = ""
+    is_cut: bool = False
 
     def __str__(self) -> str:
         return self.shown("")
@@ -70,9 +72,10 @@ class LoaderReport:
 
     @property
     def kept(self) -> bool | None:
-        """Whether all was kept; None where a run could not be cut at all."""
+        """Whether all was kept; None where nothing was compared, or no cut where there were some to try."""
         found = [trial.kept for trial in self.trials]
-        return False if False in found else (True if True in found else None)
+        cuts = [trial.kept for trial in self.trials if trial.is_cut]
+        return False if False in found else (True if True in (cuts or found) else None)
 
     def __str__(self) -> str:
         head = f"{self.name}: {self.source}" if self.name else self.source
@@ -120,14 +123,30 @@ class CheckReport:
         return {**head, "loaders": loaders, "notes": list(self.notes)}
 
     def __str__(self) -> str:
+        return self.shown("seconds=")
+
+    def shown(self, option: str) -> str:
+        """Return the table.
+
+        Args:
+            option: what gives more time, where the check was called.
+        """
+        notes = ["\n".join(indented(f"note: {note}", "")) for note in self.notes]
+        return "\n\n".join([*map(str, self.loaders), *notes, "\n".join(indented(self.verdict(option), ""))])
+
+    def verdict(self, option: str) -> str:
+        """Return what came out, in a sentence or two.
+
+        Args:
+            option: what gives more time, where the check was called.
+        """
+        if self.status == 2:  # noqa: PLR2004  # an exit status
+            return f"Not checked: no cut was compared in {self.seconds:.1f} s; give more by {option}."
         trials = [trial for one in self.loaders for trial in one.trials if trial.kept is not None]
         kept = sum(trial.kept is True for trial in trials)
-        end = {0: "Kept", 1: "Broken", 2: "Not checked"}[self.status]
-        last = f"{end}: {kept} of {len(trials)} checks kept, in {self.seconds:.1f} s."
-        if not self.complete:
-            last += " The time was over before all was tried; give more by seconds=."
-        notes = ["\n".join(indented(f"note: {note}", "")) for note in self.notes]
-        return "\n\n".join([*map(str, self.loaders), *notes, "\n".join(indented(last, ""))])
+        said = f"{'Broken' if self.status else 'Kept'}: {kept} of {len(trials)} checks kept, in {self.seconds:.1f} s."
+        more = f" The time was over before all was tried; give more by {option}."
+        return said if self.complete else said + more
 
 
 def indented(text: str, by: str) -> list[str]:

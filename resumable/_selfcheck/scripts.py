@@ -3,46 +3,50 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import sys
-import traceback
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from resumable._selfcheck.calling import ended, raised
+from resumable._selfcheck.files import FORM, load_file, remove_stand_ins
 from resumable.errors import ConfigurationError, ResumableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
-__all__ = ["absolute", "call", "check_callable", "loading", "raised", "spec_of"]
+__all__ = ["absolute", "check_callable", "loading", "spec_of"]
 
-_FORM = "Give script.py:name or package.module:name, as in: resumable check train.py:make_loader"
 _ARGUMENTS = "Give a function without arguments that returns the loader; functools.partial fills arguments in."
 
 
 @contextmanager
-def loading(spec: str) -> Iterator[Callable[[], Any]]:
+def loading(spec: str, words: Sequence[str] = ()) -> Iterator[Callable[[], Any]]:
     """Give the function of a spec, with `sys.path` and `sys.argv` as its script would have them.
+
+    Args:
+        spec: of the function.
+        words: of the script's command line.
 
     Raises:
         ConfigurationError: there is no such file, module or name, it raised, or it cannot be called without arguments.
     """
     where, colon, name = spec.rpartition(":")
     if not colon or not where or not name:
-        raise ConfigurationError(f"{spec!r} names no function of a script.\n{_FORM}")
+        raise ConfigurationError(f"{spec!r} names no function of a script.\n{FORM}")
     is_file = where.endswith(".py") or "/" in where
     before, arguments = list(sys.path), list(sys.argv)
-    sys.argv = [where]
+    sys.argv = [where, *words]
     try:
-        module = _load_file(Path(where)) if is_file else _load_module(where)
+        module = load_file(Path(where)) if is_file else _load_module(where)
         make = _attribute(module, where, name)
         check_callable(make, spec)
         yield make
     finally:
         sys.path[:], sys.argv[:] = before, arguments
+        remove_stand_ins()
 
 
 def absolute(spec: str) -> str:
@@ -64,58 +68,6 @@ def spec_of(make: Callable[..., Any]) -> str | None:
     return f"{module.__name__ if in_package else Path(file).resolve()}:{name}" if found == make else None
 
 
-def call(make: Callable[[], Any], what: str = "") -> Any:
-    """Call a user's function.
-
-    Raises:
-        ConfigurationError: it raised; the message has its traceback.
-    """
-    try:
-        return make()
-    except ResumableError:
-        raise
-    except (Exception, SystemExit) as error:
-        name = what or getattr(make, "__qualname__", repr(make))
-        raise ConfigurationError(raised(f"{name}()", error)) from error
-
-
-def raised(what: str, error: BaseException) -> str:
-    """Say that a user's code raised, with the traceback from its own first line on."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = str(Path(__file__).parents[1])
-    first = next((number for number, frame in enumerate(frames) if not _is_ours(frame.filename, own)), 0)
-    shown = "".join([*traceback.format_list(frames[first:]), *traceback.format_exception_only(error)])
-    return f"{what} raised {type(error).__name__}, so nothing could be checked.\n{shown.rstrip()}"
-
-
-def _is_ours(file: str, own: str) -> bool:
-    return file.startswith((own, "<frozen importlib")) or "importlib" in Path(file).parts
-
-
-def _load_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise ConfigurationError(f"there is no file {path}.\nNothing was loaded. {_FORM}")
-    path = path.resolve()
-    sys.path.insert(0, str(path.parent))
-    name = path.stem
-    known = sys.modules.get(name)
-    if known is not None and getattr(known, "__file__", None) != str(path):
-        name = f"{name}_of_{abs(hash(path)):x}"  # another module of this name is there, such as one of Python's own
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # for workers, which import it by its name
-    try:
-        spec.loader.exec_module(module)
-    except ResumableError:
-        raise
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        advice = '\nWhat is to run in training only belongs below `if __name__ == "__main__":`.'
-        raise ConfigurationError(raised(f"loading {path.name}", error) + advice) from error
-    return module
-
-
 def _load_module(name: str) -> ModuleType:
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -126,9 +78,11 @@ def _load_module(name: str) -> ModuleType:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise ConfigurationError(raised(f"importing {name}", error)) from error
         raise ConfigurationError(
-            f"there is no module {error.name!r} here or in what is installed.\nNothing was loaded. {_FORM}"
+            f"there is no module {error.name!r} here or in what is installed.\nNothing was loaded. {FORM}"
         ) from None
-    except (Exception, SystemExit) as error:
+    except SystemExit as error:
+        raise ConfigurationError(ended(error)) from error
+    except Exception as error:
         raise ConfigurationError(raised(f"importing {name}", error)) from error
 
 

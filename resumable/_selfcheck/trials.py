@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from resumable._selfcheck import causes
 from resumable._selfcheck.batches import Difference, first_difference, take_apart
 from resumable._selfcheck.making import living_workers
-from resumable._selfcheck.parts import cuts_of
+from resumable._selfcheck.parts import cuts_of, middle_of
 from resumable._selfcheck.report import Trial
 from resumable._selfcheck.streams import carried, read
 from resumable.errors import OnePassError, ResumableError
@@ -76,12 +76,18 @@ class Trials:
         return Trial(name, True)
 
     def cuts(self) -> list[Trial]:
-        """Cut at each place, resume a fresh loader, and compare the rest."""
-        return [self._cut(cut) for cut in cuts_of(self._run, self._part)]
+        """Cut at each place but the middle of the first part, resume a fresh loader, and compare the rest."""
+        cuts = cuts_of(self._run, self._part)
+        return [self._cut(cut) for cut in cuts if self._part.seek is not None or cut.after != middle_of(self._run)]
+
+    def middle(self) -> Trial:
+        """Do so in the middle."""
+        cuts = {cut.after: cut for cut in cuts_of(self._run, self._part)}
+        return self._cut(cuts[middle_of(self._run)])
 
     def used(self) -> Trial:
         """Load a state into a loader that has read on elsewhere, whose workers read ahead."""
-        middle = self._middle()
+        middle = middle_of(self._run)
         name = f"cut after {middle}, loaded by a loader in use"
 
         def resumed() -> list[Batch]:
@@ -95,7 +101,7 @@ class Trials:
 
     def twice(self) -> Trial:
         """Cut a run that was resumed already."""
-        first = self._middle()
+        first = middle_of(self._run)
         name = f"cut after {first} batches, and again after {first + 1}"
 
         def resumed() -> list[Batch]:
@@ -130,6 +136,7 @@ class Trials:
 
     def _resumed(self, name: str, after: int, resumed: Callable[[], list[Batch]]) -> Trial:
         trial, found = self._try(name, resumed, self._run.batches[after:])
+        trial = replace(trial, is_cut=True)
         if trial.kept is not False or not found:
             return trial
         state = self._run.states[after]
@@ -145,10 +152,6 @@ class Trials:
         except Exception as error:  # noqa: BLE001  # of the user's code, where the run before had none
             return Trial(name, False, cause=f"It raised {type(error).__name__}: {error}"), []
         return compared(name, expected, found, cut_short=self._clock.was_short), found
-
-    def _middle(self) -> int:
-        most = len(self._run.batches)
-        return min((done for done in self._run.states if done < most), key=lambda done: abs(2 * done - most))
 
     def _randomness(self) -> Any:
         states = list(self._run.states.values())

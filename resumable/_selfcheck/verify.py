@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from resumable._selfcheck.batches import take_apart
+from resumable._selfcheck.calling import raised
 from resumable._selfcheck.making import Maker, hearing
 from resumable._selfcheck.report import indented
 from resumable._selfcheck.saved import states_in
-from resumable._selfcheck.scripts import raised
 from resumable._selfcheck.streams import Generators
 from resumable.errors import ConfigurationError, DataError, ResumableError, StateError
 

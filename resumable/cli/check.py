@@ -8,7 +8,8 @@ from argparse import RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from resumable._selfcheck.checking import check
-from resumable._selfcheck.scripts import absolute, loading
+from resumable._selfcheck.scripts import absolute
+from resumable.cli.users import users_function
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -18,6 +19,7 @@ __all__ = ["add_check"]
 
 _EPILOG = """The function takes no arguments and returns a loader, anything that wrap takes, a dict or list of these,
 or a LightningDataModule. Code below `if __name__ == "__main__":` does not run.
+Words after two dashes are the arguments of the script: resumable check train.py:make_loader -- --data photos
 
 exit status: 0 if every promise was kept, 1 if one was broken, 2 if nothing could be checked."""
 
@@ -37,10 +39,13 @@ def add_check(commands: Any) -> None:
     parser.set_defaults(act=_check)
 
 
-def _check(given: Namespace, _: Sequence[str]) -> int:
+def _check(given: Namespace, words: Sequence[str]) -> int:
     spec = absolute(given.function)
-    with loading(given.function) as make:
+    with users_function(given.function, words) as make:
         report = check(make, seconds=given.seconds, spec=spec)
-    text = json.dumps(report.as_dict(), indent=2) if given.json else str(report)
+    option = "--seconds N"
+    text = json.dumps(report.as_dict(), indent=2) if given.json else report.shown(option)
     sys.stdout.write(f"{text}\n")
+    if report.status == 2 and given.json:  # noqa: PLR2004  # an exit status
+        sys.stderr.write(f"{report.verdict(option)}\n")
     return report.status

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resumable._selfcheck.scripts import loading
 from resumable._selfcheck.verify import verify
+from resumable.cli.users import users_function
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -32,8 +32,8 @@ def add_verify(commands: Any) -> None:
     parser.set_defaults(act=_verify)
 
 
-def _verify(given: Namespace, _: Sequence[str]) -> int:
-    with loading(given.function) as make:
+def _verify(given: Namespace, words: Sequence[str]) -> int:
+    with users_function(given.function, words) as make:
         found = verify(given.checkpoint, make)
     sys.stdout.write(f"{json.dumps(found.as_dict(), indent=2) if given.json else found}\n")
     return 0 if found.ok else 1

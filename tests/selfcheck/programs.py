@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -177,3 +178,25 @@ def text() -> Any:
 
 
 number = 3
+
+
+class DrawsOnly(OwnGenerator):
+    def __getitem__(self, index: int) -> Any:
+        return self.generator.random()
+
+
+def draws_only() -> Any:
+    return wrapped(DrawsOnly(0))
+
+
+def slow() -> Any:
+    time.sleep(0.3)
+    return right()
+
+
+_one: list[Any] = []
+
+
+def the_same() -> Any:
+    _one[:] = _one or [right()]
+    return {"train": _one[0]}

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import random
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SCRIPT = Path(programs.__file__)
+NEEDS = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--data", required=True)
+given = parser.parse_args()
+def make(): return [given.data] * 9
+"""
+SHADOWS = """import multiprocessing, os, subprocess, sys
+class Data(list):
+    pass
+def work(data):
+    assert data == [7] and __file__.endswith("colorsys.py")
+def make():
+    worker = multiprocessing.get_context("spawn").Process(target=work, args=(Data([7]),))
+    worker.start()
+    worker.join()
+    assert worker.exitcode == 0
+    os.write(1, b"noise")
+    subprocess.run(["echo", "noise"])
+    sys.__stdout__.write("noise")
+    return Data(range(3))
+"""
 
 
 def checked(make: Callable[[], Any], **options: Any) -> Any:
@@ -73,6 +95,7 @@ def test_a_right_program_passes(make: Callable[[], Any]) -> None:
         (programs.outside, "two runs of fresh loaders", "draws without a key"),
         (programs.trainers, "two runs of fresh loaders", "what the trainer draws"),
         (programs.own_seeded_generator, "cut after the first batch", "a generator or a counter of the dataset's own"),
+        (programs.draws_only, "cut after the first batch", "a generator or a counter of the dataset's own"),
         (programs.counting, "cut after the first batch", "a generator or a counter of the dataset's own"),
         (programs.forgetting, "cut after the first batch", "leaves out"),
     ],
@@ -184,7 +207,23 @@ def test_the_time_is_a_bound_and_what_it_left_out_is_told() -> None:
     assert not report.complete
     assert "not checked" in str(report)
     assert "give more by seconds=" in " ".join(str(report).split())
-    assert report.status != 1
+    assert report.status == 2
+    assert not report.ok
+
+
+def test_a_check_without_a_cut_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", f"{SCRIPT}:slow", "--seconds", "0.2", "--json"]) == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out)["ok"] is False
+    assert "no cut was compared in" in said.err
+    assert "give more by --seconds N" in said.err
+
+
+def test_the_middle_is_cut_right_after_two_runs() -> None:
+    for one in checked(programs.two).loaders:
+        names = [trial.name for trial in one.trials]
+        assert names[0] == "two runs of fresh loaders are the same"
+        assert re.fullmatch(r"cut after \d+ batches", names[1]) or not any(trial.is_cut for trial in one.trials)
 
 
 def test_the_trainers_generators_are_put_back() -> None:
@@ -209,6 +248,7 @@ def test_a_report_is_json() -> None:
         (programs.nothing, UnsupportedError, "returned None"),
         (programs.text, UnsupportedError, "cannot wrap an object of the type builtins.str"),
         (programs.number, ConfigurationError, "is a int and no function"),
+        (programs.the_same, ConfigurationError, "returned the same loader twice"),
     ],
 )
 def test_what_cannot_be_checked_is_refused(make: Any, error: type[Exception], match: str) -> None:
@@ -223,7 +263,10 @@ def test_what_cannot_be_checked_is_refused(make: Any, error: type[Exception], ma
         ("nowhere.py:make", "there is no file nowhere.py"),
         ("no_such.module:make", "there is no module 'no_such'"),
         ("script.py:missing", "script.py has no name 'missing'(?s:.*)It has make"),
-        ("bad.py:make", "loading bad.py raised SystemExit(?s:.*)__main__"),
+        ("bad.py:make", r"ended itself while it was imported \(status 3\)(?s:.*)__main__"),
+        ("needs.py:make", r"ended itself while it was imported \(status 2\)\.\nNothing was checked(?s:.*) -- "),
+        ("package/train.py:make", "Give its module: package.train:make"),
+        ("late.py:make", "raised SystemExit"),
     ],
 )
 def test_a_function_that_is_not_there_is_named(
@@ -232,10 +275,32 @@ def test_a_function_that_is_not_there_is_named(
     monkeypatch.chdir(tmp_path)
     Path("script.py").write_text("def make(): return [1]\nif __name__ == '__main__': raise AssertionError\n")
     Path("bad.py").write_text("import sys\nsys.exit(3)\n")
+    Path("needs.py").write_text(NEEDS)
+    Path("late.py").write_text("import sys\ndef make(): return sys.exit\n")
+    Path("package").mkdir()
+    Path("package/__init__.py").write_text("")
+    Path("package/train.py").write_text("from .util import N\n")
     path = list(sys.path)
     assert main(["check", spec]) == 2
     assert re.search(told, capsys.readouterr().err)
     assert sys.path == path
+
+
+def test_words_after_two_dashes_are_those_of_the_script(tmp_path: Path) -> None:
+    path = tmp_path / "needs.py"
+    path.write_text(NEEDS)
+    assert main(["check", f"{path}:make", "--", "--data", "x"]) == 0
+
+
+def test_a_script_that_is_named_like_a_module_and_writes_past_python(tmp_path: Path) -> None:
+    """Its classes reach spawned workers, its name hides no module here, and the output is one document."""
+    path = tmp_path / "colorsys.py"
+    path.write_text(SHADOWS)
+    command = [sys.executable, "-m", "resumable", "check", f"{path}:make", "--json", "--seconds", "2"]
+    child = subprocess.run(command, capture_output=True, text=True, check=False, cwd=SCRIPT.parent)
+    assert json.loads(child.stdout)["loaders"], child.stderr
+    assert child.returncode in {0, 2}, child.stderr  # 2 s may be too short for a cut
+    assert "noise" in child.stderr
 
 
 def test_a_check_inside_of_a_check_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

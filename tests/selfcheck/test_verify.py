@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -69,7 +70,14 @@ def test_states_of_several_loaders_are_found_by_their_keys(state: Any, tmp_path:
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [(None, "there is no checkpoint"), ("{}", "no state of a Loader is in"), ("text", "cannot be read")],
+    [
+        (None, "there is no checkpoint"),
+        ("{}", "no state of a Loader is in"),
+        ("text", "cannot be read: it is neither JSON nor"),
+        ("", "cannot be read: it is empty"),
+        ("PK\x03\x04", "cannot be read: it is cut or damaged"),
+        ('{"a', "cannot be read: it begins as JSON"),
+    ],
 )
 def test_what_cannot_be_verified(
     content: str | None, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -79,3 +87,23 @@ def test_what_cannot_be_verified(
         path.write_text(content)
     assert main(["verify", str(path), f"{SCRIPT}:right"]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_a_file_with_other_classes_is_told_in_our_own_words(
+    protocol: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save({"options": argparse.Namespace(rate=1)}, tmp_path / "file", pickle_protocol=protocol)
+    assert main(["verify", str(tmp_path / "file"), f"{SCRIPT}:right"]) == 2
+    said = capsys.readouterr().err
+    assert "holds objects of other classes" in said
+    assert "resumable inspect" in said
+    assert "weights_only" not in said
+    assert "\x1b" not in said
+
+
+def test_a_folder_without_steps_is_told_as_what_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, told in (("model.pt", "it holds model.pt"), (".metadata", "a distributed checkpoint of torch")):
+        (tmp_path / name).write_text("x")
+        assert main(["verify", str(tmp_path), f"{SCRIPT}:right"]) == 2
+        assert told in capsys.readouterr().err
