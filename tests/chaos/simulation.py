@@ -473,7 +473,15 @@ class Model:
         size = self.agreed(saved)
         assert size is not None
         self.size, self.plan = size, list(saved.plan)
-        self.move(saved.place)
+        self.move(self.taken_up(saved))
+
+    def taken_up(self, saved: Saved) -> Place:
+        """Return where a checkpoint goes on: an epoch that was over stays so, also if it has more samples now."""
+        size, place = self.agreed(saved), saved.place
+        over = self.oracle.batch(place, saved.size) is None
+        if not self.case.indexed or not over or size is None or self.oracle.batch(place, size) is None:
+            return place
+        return place._replace(position=self.case.length // size * size)  # with "drop", as all others read to the end
 
     def saved(self) -> Saved:
         return Saved(self.acked, tuple(self.plan), self.size, self.batch_size or 1, self.world)
@@ -711,9 +719,10 @@ class Job:
             loader.load_state_dict(given)
             spoil(given)
             again = loader.state_dict()
-            assert all(
-                again[name] == state.get(name) for name in again if name in {"cursor", "source_state", "backend"}
-            )
+            epoch, position, step, _ = self.model.taken_up(saved)
+            at = {"epoch": epoch, "position": position, "step": step}
+            assert again["cursor"] == (at if saved.place.position != position else state["cursor"])
+            assert all(again[name] == state.get(name) for name in again if name in {"source_state", "backend"})
         self.weights = [(epoch, step, what) for epoch, step, what in content["weights"].tolist()]
         self.waiting.clear()
         self.model.load(saved)

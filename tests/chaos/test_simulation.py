@@ -315,3 +315,20 @@ def test_the_length_of_the_coming_epoch_is_the_one_that_it_will_have() -> None:
     loader.end_epoch()
     lengths = [len(loader) for _ in loader]
     assert [*lengths, len(loader), sum(1 for _ in loader)] == [4, 4, 4, 3, 3, 3]
+
+
+def test_an_epoch_that_was_over_stays_so_for_fewer_ranks() -> None:
+    """Of 17 samples two ranks read 16, and one rank would have one more."""
+    machine = Simulation()
+    machine.case = FAMILIES["other batches"]["samples as batches"]
+    machine.storage = Storage(Path(machine.folder.name), None)
+    for number, steps in ((0, 10), (1, 3), (0, 4)):  # ranks, less one
+        machine.start(number, nested=False)
+        machine.save(steps)
+        machine.the_job_is_where_the_model_is()
+    assert [machine.storage.saved[step].place[:3] for step in sorted(machine.storage.saved)] == [
+        (0, 10, 10),
+        (0, 16, 13),
+        (1, 4, 4),
+    ]
+    machine.teardown()
