@@ -262,7 +262,7 @@ FAMILIES = {
     },
 }
 FAST = settings(max_examples=100, stateful_step_count=20)
-SLOW = settings(max_examples=130, stateful_step_count=40)
+SLOW = settings(max_examples=80, stateful_step_count=40)
 
 
 def run(family: str, profile: settings) -> type[Simulation]:
