@@ -8,6 +8,7 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from resumable._inspect.states import find_states
 from resumable.checkpoint import CheckpointStore
 from resumable.checkpoint.content import import_torch
 from resumable.errors import CheckpointNotFoundError, ConfigurationError
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["states_in"]
 
 _STEP = re.compile(r"step-(\d+)")
-_DEEPEST = 12
 _SHOWN = 3  # names of a folder
 
 
@@ -33,8 +33,8 @@ def states_in(path: Path) -> dict[str, Any]:
         ConfigurationError: there is no such file, it is of no such kind, or has no state of a Loader.
         CheckpointError: the store's checkpoint cannot be read.
     """
-    found: dict[str, Any] = {}
-    _find(_read(path), "", 0, found)
+    states = find_states(_read(path))
+    found = {"".join(f"[{key!r}]" for key in one.path): one.values for one in states}
     if not found:
         raise ConfigurationError(
             f"no state of a Loader is in {path}.\nNothing was verified. It is what loader.state_dict() returns: save "
@@ -101,17 +101,3 @@ def _holds(path: Path) -> str:
         return "it is a distributed checkpoint of torch, which `resumable inspect` shows"
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"it holds {', '.join(names[:_SHOWN])}{more}" if names else "it is empty"
-
-
-def _find(value: Any, where: str, deep: int, found: dict[str, Any]) -> None:
-    if deep > _DEEPEST:
-        return
-    if isinstance(value, dict):
-        if type(value.get("format")) is int and "cursor" in value:
-            found[where] = value
-            return
-        for key, inner in value.items():
-            _find(inner, f"{where}[{key!r}]", deep + 1, found)
-    elif isinstance(value, (list, tuple)):
-        for number, inner in enumerate(value):
-            _find(inner, f"{where}[{number}]", deep + 1, found)

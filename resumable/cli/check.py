@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from resumable._selfcheck.checking import check
 from resumable._selfcheck.scripts import absolute
+from resumable.cli.show import print_json
 from resumable.cli.users import users_function
 
 if TYPE_CHECKING:
@@ -44,8 +44,10 @@ def _check(given: Namespace, words: Sequence[str]) -> int:
     with users_function(given.function, words) as make:
         report = check(make, seconds=given.seconds, spec=spec)
     option = "--seconds N"
-    text = json.dumps(report.as_dict(), indent=2) if given.json else report.shown(option)
-    sys.stdout.write(f"{text}\n")
-    if report.status == 2 and given.json:  # noqa: PLR2004  # an exit status
+    if not given.json:
+        sys.stdout.write(f"{report.shown(option)}\n")
+        return report.status
+    print_json(report.as_dict())
+    if report.status == 2:  # noqa: PLR2004  # an exit status
         sys.stderr.write(f"{report.verdict(option)}\n")
     return report.status

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 from resumable._selfcheck.doctor import examine
+from resumable.cli.show import print_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -30,5 +30,8 @@ def add_doctor(commands: Any) -> None:
 
 def _doctor(given: Namespace, _: Sequence[str]) -> int:
     found = examine(given.store)
-    sys.stdout.write(f"{json.dumps(found.as_dict(), indent=2) if given.json else found}\n")
+    if given.json:
+        print_json(found.as_dict())
+    else:
+        sys.stdout.write(f"{found}\n")
     return 0 if found.ok else 1

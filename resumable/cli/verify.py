@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resumable._selfcheck.verify import verify
+from resumable.cli.show import print_json
 from resumable.cli.users import users_function
 
 if TYPE_CHECKING:
@@ -35,5 +35,8 @@ def add_verify(commands: Any) -> None:
 def _verify(given: Namespace, words: Sequence[str]) -> int:
     with users_function(given.function, words) as make:
         found = verify(given.checkpoint, make)
-    sys.stdout.write(f"{json.dumps(found.as_dict(), indent=2) if given.json else found}\n")
+    if given.json:
+        print_json(found.as_dict())
+    else:
+        sys.stdout.write(f"{found}\n")
     return 0 if found.ok else 1

@@ -33,6 +33,9 @@ def saved(folder: Path, state: Any, kind: str) -> Path:
     path = folder / kind
     if kind == "json":
         path.write_text(json.dumps({"data": state}))
+    elif kind == "text":
+        content: dict[str, Any] = {"data": json.dumps(state)}
+        torch.save({**content, "itself": content}, path)
     elif kind == "torch":
         torch.save({"model": {"w": torch.zeros(2)}, "loaders": [{"train": state}]}, path)
     else:
@@ -40,7 +43,7 @@ def saved(folder: Path, state: Any, kind: str) -> Path:
     return path / "step-000000000003" if kind == "step" else path
 
 
-@pytest.mark.parametrize("kind", ["json", "torch", "store", "step"])
+@pytest.mark.parametrize("kind", ["json", "text", "torch", "store", "step"])
 def test_a_state_that_fits(kind: str, state: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = saved(tmp_path, state, kind)
     assert main(["verify", str(path), f"{SCRIPT}:right"]) == 0
