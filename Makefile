@@ -62,9 +62,10 @@ types: .venv/.ready  ## mypy, strict
 SOURCES ?=
 POINTS ?= 2
 JOBS ?= 2
-chaos: .venv/.ready  ## every kind of fault against every source; writes docs/reference/chaos.md
+chaos: .venv/.ready  ## every kind of fault against every source, and planted programs; writes docs/reference/chaos.md
 	$(BIN)/python -m examples.demo.chaos --points $(POINTS) --jobs $(JOBS) \
 	  $(if $(SOURCES),--sources $(SOURCES),--page docs/reference/chaos.md)
+	$(if $(SOURCES),,$(BIN)/python tests/chaos/planted_programs.py docs/reference/chaos.md)
 
 bench: .venv/.ready  ## measure the figures of docs/reference/benchmarks.md again
 	$(BIN)/python -m benchmarks
@@ -110,4 +111,14 @@ ASROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python $(PIP) $(TORCH)
 	$(call say,pip install this package and its extra dev)
 	@$(BIN)/python $(PIP) --editable '.[dev]'
+	$(call say,making .venv/transformers: transformers on top of .venv; 200 MB)
+	@$(BIN)/python -m venv --without-pip .venv/transformers
+	@$(BIN)/python -c '$(ON_TOP)'
+	@$(BIN)/python -m pip --python .venv/transformers/bin/python --disable-pip-version-check install --no-compile 'resumable-data[transformers]'
 	@touch $@
+
+# Lightning imports transformers where it finds it, and each start of it takes a second more. So only the tests of transformers'
+# checkpoints have it: in an environment that sees the packages of .venv, and has those that are missing there.
+ON_TOP := import pathlib, sysconfig as s; \
+  here, there = s.get_path("purelib"), s.get_path("purelib", vars={"base": ".venv/transformers"}); \
+  pathlib.Path(there, "on_top.pth").write_text(f"import site; site.addsitedir({here!r})")

@@ -17,12 +17,14 @@ class Case:
         workers: worker processes.
         cost: microseconds that a sample takes.
         batch: samples per batch.
+        size: bytes of a sample, a tensor; 0 for an integer.
     """
 
     length: int
     workers: int = 0
     cost: int = 0
     batch: int = 64
+    size: int = 0
 
     @property
     def batches(self) -> int:

@@ -19,7 +19,7 @@ from benchmarks.contenders.plain import plain_loader
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Memory", "StateCost"]
+__all__ = ["Memory", "StateCost", "peak", "resident"]
 
 _BEHIND = 100
 
@@ -84,10 +84,10 @@ class Memory:
 
     def grow(self, length: int, batches: int) -> float:
         """Return the megabytes that reading `batches` batches of `length` samples took at its peak."""
-        before, peak_before = _resident(), _peak()
+        before, peak_before = resident(), peak()
         self._read(Case(length), batches)
-        peak = _peak()
-        return max((peak if peak > peak_before else _resident()) - before, 0.0)
+        top = peak()
+        return max((top if top > peak_before else resident()) - before, 0.0)
 
     def _read(self, case: Case, batches: int) -> None:
         self._batches = make(self._name, case).start()  # kept, so that its memory is seen
@@ -95,14 +95,15 @@ class Memory:
             next(self._batches)
 
 
-def _resident() -> float:
+def resident() -> float:
     """Return the resident memory now, in megabytes; the peak where the system does not tell."""
     status = Path("/proc/self/statm")
     if not status.exists():
-        return _peak()
+        return peak()
     return int(status.read_text().split()[1]) * resource.getpagesize() / 1e6
 
 
-def _peak() -> float:
+def peak() -> float:
+    """Return the resident memory at its peak, in megabytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

@@ -121,12 +121,16 @@ _COUNTS = {
 }
 
 _FLAGS = {
-    "shuffle": "True gives another order in every epoch, False that of the source.",
     "shard": "True lets the ranks divide one stream among them, False leaves it to the source.",
     "evaluation": "True begins each loop at the beginning of epoch 0.",
     "uneven": "True lets the shares of the ranks differ by one sample.",
     "canary": "True compares samples after a resume with those that the state knows, False does not.",
 }
+
+_SHUFFLE = (
+    'True gives another order in every epoch, False that of the source, "blocks" another order of its blocks of '
+    "neighbouring samples."
+)
 
 _LONGEST = 1e6  # seconds; what waits for a lock takes no more than some centuries
 
@@ -154,9 +158,20 @@ def _check_flag(name: str, value: Any) -> bool:
     if value is not None and not isinstance(value, (bool, np.bool_)):
         raise ConfigurationError(
             f"{name} must be True, False or None, but it is {value!r}.\n"
-            f'Anything else would count as true or false by chance ("no" as true). {_FLAGS[name]}'
+            f'Anything else would count as true or false by chance ("no" as true). {_FLAGS.get(name, _SHUFFLE)}'
         )
     return bool(value)
+
+
+def _check_shuffle(name: str, value: Any) -> bool | str:
+    if isinstance(value, str):
+        if value != "blocks":
+            raise ConfigurationError(
+                f'{name} must be True, False or "blocks", but it is {value!r}.\n'
+                f"The stream would have another order than you asked for. {_SHUFFLE}"
+            )
+        return value
+    return _check_flag(name, value)
 
 
 def _check_function(name: str, value: Any) -> Any:
@@ -238,6 +253,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "seed": lambda _, value: check_seed(value),
     "name": _check_name,
     "sampler": _check_sampler,
+    "shuffle": _check_shuffle,
     "identity": _check_identity,
     "stall_after": _check_seconds,
     "world": _check_world,

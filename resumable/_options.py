@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from resumable._checks import Resume, check_batch_size, check_option
 from resumable._order.world import World
 from resumable._seeds import GIVEN, STATE, Origin, find_seed, salted
-from resumable.errors import UnsupportedError
+from resumable.errors import ConfigurationError, UnsupportedError
+from resumable.samplers.blocks import blocks_of_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,7 +38,7 @@ class Options:
     seed: int | None = None
     name: str | None = None
     batch_size: int | None = None
-    shuffle: bool | None = None
+    shuffle: bool | Literal["blocks"] | None = None
     sampler: Sampler | None = None
     tail: Tail | None = None
     randomness: Randomness | None = None
@@ -134,6 +135,25 @@ class Options:
         """
         end: Tail = tail or ("drop" if self.batch_size is None else "partial")
         return replace(self, randomness=self.randomness or randomness, tail=self.tail or end)
+
+    def ordered(self, source: Any, length: int) -> Options:
+        """Return the options with a sampler in place of `shuffle="blocks"`.
+
+        Args:
+            source: says the `sizes` of its shards.
+            length: number of its samples.
+
+        Raises:
+            ConfigurationError: it does not, or a sampler was given, too.
+        """
+        if self.sampler is not None and self.shuffle is not None:
+            raise ConfigurationError(
+                f"sampler={self.sampler!r} and shuffle={self.shuffle!r} were given, but only one of them can say the "
+                "order.\nLeave shuffle out."
+            )
+        if self.shuffle != "blocks":
+            return self
+        return replace(self, shuffle=None, sampler=blocks_of_source(source, length, self.stream_seed))
 
     def refuse(self, what: str, **reasons: str) -> None:
         """Refuse options that were given though they do not fit.

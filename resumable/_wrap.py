@@ -9,7 +9,7 @@ from resumable._checks import check_plain
 from resumable._fetch import ElementFetcher, Fetcher, IndexedFetcher
 from resumable._options import Options, refuse_unknown
 from resumable._registry import entries_of, load, refuse_hidden, refuse_list
-from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
+from resumable.errors import PromiseWarning, UnsupportedError
 from resumable.loader import Loader
 from resumable.protocols import IndexedBackend, ReplayBackend, capabilities_of
 from resumable.samplers import Sequential, Shuffle
@@ -83,7 +83,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
     seed: int | None = None,
     name: str | None = None,
     batch_size: int | None = None,
-    shuffle: bool | None = None,
+    shuffle: bool | Literal["blocks"] | None = None,
     sampler: Sampler | None = None,
     tail: Tail | None = None,
     randomness: Randomness | None = None,
@@ -120,7 +120,9 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
             Loaders whose batches meet in a step need names of their own.
         batch_size: samples per rank and step. Without it, the elements of a sequence or iterable are the batches. A
             `DataLoader` brings its own.
-        shuffle: another order in every epoch, for sequences. A `DataLoader` brings its own.
+        shuffle: another order in every epoch, for sequences. A `DataLoader` brings its own. "blocks": the blocks of the
+            source's shards in another order, and their samples mixed in windows (`samplers.Blocks`), for any source,
+            or dataset of a `DataLoader`, with an attribute `sizes`: the number of samples of each shard.
         sampler: an order of your own, for indexed sources.
         tail: what happens with the last samples of an epoch: "drop", "partial", "pad", "carry", "pad_ranks" or
             "drop_ranks". By default "partial", or what the `DataLoader` says, or "drop" where the elements are the
@@ -265,13 +267,8 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
     options.refuse("a source that is read by index", resume="It goes to any place by itself.")
     length = check_length(backend.length, "the length of the data")
     check_plain("the length of the backend", {"length": backend.length})
-    if options.sampler is not None and options.shuffle is not None:
-        raise ConfigurationError(
-            f"sampler={options.sampler!r} and shuffle={options.shuffle} were given, but only one of them can say the "
-            "order.\nLeave shuffle out."
-        )
     order = Shuffle(length, seed=options.stream_seed) if options.shuffle else Sequential(length)
-    sampler = options.sampler or order
+    sampler = options.ordered(backend, length).sampler or order
     check_plain("the spec() of the sampler", sampler.spec(), required={"name"})
     return IndexedFetcher(backend, sampler, options.tail, options.randomness, options)
 

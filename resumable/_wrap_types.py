@@ -40,7 +40,7 @@ class Given(TypedDict, total=False):
 
     seed: int | None
     name: str | None
-    shuffle: bool | None
+    shuffle: bool | Literal["blocks"] | None
     sampler: Sampler | None
     tail: Tail | None
     randomness: Randomness | None

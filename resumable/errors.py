@@ -22,6 +22,7 @@ UserWarning
 ├── StateMismatchWarning                 a mismatch accepted by `load_state_dict(..., strict=False)`
 ├── LoopWarning                          a loop over a Loader that trains other epochs or batches than it seems to
 ├── CorruptCheckpointWarning             `CheckpointStore.latest()` skipped a checkpoint
+├── ShuffleWarning                       a shuffle in windows that are too small for the batch
 ├── StepOrderWarning                     a checkpoint is saved that `CheckpointStore.latest()` does not give
 └── ChaosWarning                         the environment names a chaos run that is not there
 """
@@ -43,6 +44,7 @@ __all__ = [
     "PromiseWarning",
     "ResumableError",
     "SampleError",
+    "ShuffleWarning",
     "StateError",
     "StateFormatError",
     "StateMismatchError",
@@ -132,6 +134,10 @@ class StateMismatchWarning(UserWarning):
 
 class LoopWarning(UserWarning):
     """A loop over a Loader trains other epochs than it seems to."""
+
+
+class ShuffleWarning(UserWarning):
+    """The windows of `samplers.Blocks` are too small for the batch; the message says which size would do."""
 
 
 class CorruptCheckpointWarning(UserWarning):

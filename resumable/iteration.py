@@ -201,8 +201,8 @@ def _no_batches(epoch: int) -> DataError:
 class EvaluationPass(Generic[T_co]):
     """Batches of one pass over a loader for evaluation: from the beginning, whatever was read before.
 
-    The beginning is where the loader stood at the first `next()` of its first pass. Failpoints do not see these
-    batches, as they are no part of the training.
+    The beginning is where the loader stood at the first `next()` of its first pass. The failpoint of these batches is
+    not that of the others, as they are no part of the training.
 
     Args:
         loader: delivers the batches.
@@ -236,6 +236,7 @@ class EvaluationPass(Generic[T_co]):
             self._over = True
             progress.begin_again()
             raise
+        point("evaluation.handed")
         return batch
 
     def __del__(self) -> None:

@@ -21,7 +21,7 @@ from benchmarks.suites import SUITES
 ROOT = Path(__file__).parent.parent
 
 
-CORE = ("throughput", "startup", "state", "resume", "memory", "peers")
+CORE = ("throughput", "transport", "startup", "state", "resume", "memory", "order", "peers")
 
 
 @pytest.fixture(scope="module", params=[CORE, pytest.param(tuple(SUITES), marks=pytest.mark.long)], ids=["core", "all"])
@@ -53,6 +53,10 @@ class TestAQuickRun:
         rows = section(page, "Throughput of wrap(DataLoader) against the DataLoader")
         assert [row[:3] for row in rows] == [[mode, workers, "20"] for workers in "02" for mode in OURS]
 
+    def test_measures_batches_by_their_size(self, page: str) -> None:
+        rows = section(page, "Batches from workers, by their size")
+        assert [row[:3] for row in rows][:2] == [["64 kB", "0", mode] for mode in ("off", "sample")]
+
     def test_measures_the_start(self, page: str) -> None:
         rows = section(page, "Start-up: time to the first batch")
         assert [row[:2] for row in rows] == [[mode, workers] for workers in "02" for mode in ("off", "sample")]
@@ -67,6 +71,12 @@ class TestAQuickRun:
     def test_measures_the_memory(self, page: str) -> None:
         rows = section(page, "Memory of the order")
         assert [row[0] for row in rows] == [ENTRIES["sample"].label] * 3 + [ENTRIES["plain"].label]
+
+    def test_measures_the_orders_alone(self, page: str) -> None:
+        rows = section(page, "Orders alone: items per second and memory")
+        assert [row[0].partition(",")[0] for row in rows[1:4]] == ["Blocks", "Shuffle", "torch's RandomSampler"]
+        even = section(page, "Orders alone: how even batches are")
+        assert all(float(row[2]) < float(row[3]) * 1.2 for row in even[:2])
 
     @pytest.mark.parametrize("title", ["Peers: throughput", "Peers: time to the first batch after a resume"])
     def test_names_every_peer_whether_it_is_installed_or_not(self, page: str, title: str) -> None:

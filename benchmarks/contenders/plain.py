@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.utils.data import DataLoader
 
 from benchmarks.case import Virtual
@@ -16,9 +17,27 @@ if TYPE_CHECKING:
 __all__ = ["Plain", "plain_loader"]
 
 
+class Tensors(Virtual):
+    """The same, but for its samples, which are new tensors of a size in bytes.
+
+    Args:
+        length: number of samples.
+        cost: microseconds of busy waiting per sample.
+        size: bytes of a sample.
+    """
+
+    def __init__(self, length: int, cost: int, size: int) -> None:
+        super().__init__(length, cost)
+        self._numbers = size // 4
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((self._numbers,), float(super().__getitem__(index)))
+
+
 def plain_loader(case: Case) -> DataLoader[Any]:
     """Make the loader that is compared, and wrapped."""
-    dataset: Any = Virtual(case.length, case.cost)
+    length, cost, size = case.length, case.cost, case.size
+    dataset: Any = Tensors(length, cost, size) if size else Virtual(length, cost)
     return DataLoader(dataset, batch_size=case.batch, shuffle=True, num_workers=case.workers)
 
 

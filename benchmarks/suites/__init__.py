@@ -6,6 +6,7 @@ from benchmarks.suites import (
     ffcv,
     lightning,
     memory,
+    order,
     peers,
     resume,
     startup,
@@ -13,16 +14,19 @@ from benchmarks.suites import (
     tfdata,
     tfds,
     throughput,
+    transport,
 )
 
 __all__ = ["SUITES"]
 
 SUITES = {
     "throughput": throughput.run,
+    "transport": transport.run,
     "startup": startup.run,
     "state": state.run,
     "resume": resume.run,
     "memory": memory.run,
+    "order": order.run,
     "dali": dali.run,
     "dali-elastic": dali_elastic.run,
     "ffcv": ffcv.run,

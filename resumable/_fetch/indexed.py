@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from resumable._fetch.binding import Binding
 from resumable._fetch.fingerprints import fingerprint_of
 from resumable._fetch.order import Order
 from resumable._fetch.own_state import Follower
@@ -46,30 +46,42 @@ class IndexedFetcher:
     def __init__(
         self, backend: IndexedBackend, sampler: Sampler, tail: Tail, randomness: Randomness, options: Options
     ) -> None:
-        self.backend, self.sampler, self._tail = backend, sampler, tail
+        self.backend, self._tail = backend, tail
         self._randomness, self._options = randomness, options
         self.can = capabilities_of(backend)
+        self._binding = Binding(sampler, lambda: (options.batch_size or 1) * options.find_world().size)
+        self._facts: tuple[Sampler, dict[str, Any]] | None = None
         self._order: Order | None = None
         own = None if options.evaluation else self.can.own_state
         self._own = None if own is None else Follower(own)
 
+    @property
+    def sampler(self) -> Sampler:
+        """Maps positions to sample indices."""
+        return self._binding.sampler
+
     def fingerprint(self) -> dict[str, Any]:
         """Return kind, identity, length, randomness, sampler and tail; and the rank, where each remembers its own."""
-        world = self.world() if self._own is not None else World()
-        return self._fingerprint | ({"rank": world.rank, "world_size": world.size} if world.size > 1 else {})
+        sampler = self.sampler
+        if self._facts is None or self._facts[0] is not sampler:
+            self._facts = sampler, self._facts_of(sampler)
+        return self._facts[1] | self._whose()
 
     def fingerprint_for(self, state: State) -> dict[str, Any]:
         """Return the fingerprint with the tail that an earlier version gave this very source, if that is the state's.
 
         A state that lacks what the source remembers belongs to no rank.
         """
-        own = self.fingerprint() if state.mark.source is not None else self._fingerprint
+        own = self._facts_of(self._binding.like(state)) | ({} if state.mark.source is None else self._whose())
         tail = state.fingerprint["tail"]
         return {**own, "tail": tail} if self._keeps_tail(tail) else own
 
-    @cached_property
-    def _fingerprint(self) -> dict[str, Any]:
-        return fingerprint_of(self.backend, self._options, self._randomness, self.sampler.spec(), self._tail)
+    def _facts_of(self, sampler: Sampler) -> dict[str, Any]:
+        return fingerprint_of(self.backend, self._options, self._randomness, sampler.spec(), self._tail)
+
+    def _whose(self) -> dict[str, int]:
+        world = self.world() if self._own is not None else World()
+        return {"rank": world.rank, "world_size": world.size} if world.size > 1 else {}
 
     def _keeps_tail(self, tail: Any) -> bool:
         return self.can.older_tail is not None and bool(tail == self.can.older_tail != self._tail)
@@ -85,16 +97,16 @@ class IndexedFetcher:
         check_remembered(state.mark.source, takes=self._own is not None)
 
     def adopt(self, state: State, global_batch: int) -> Mark:
-        """Go on with the tail of an earlier version, and with what the source remembered.
+        """Go on with the state's sampler, the tail of an earlier version, and with what the source remembered.
 
         An epoch that was over stays so, also where it has more samples for this number of ranks.
         """
         if self._own is not None:
             self._own.go_to(state.mark.source)
+        self._binding.adopt(state)
         tail = state.fingerprint["tail"]
         if self._keeps_tail(tail):
-            self._tail = tail
-            del self._fingerprint
+            self._tail, self._facts = tail, None
         cursor, plan = state.mark.cursor, self._schedule(global_batch, self.world().size)
         if self._schedule(state.global_batch, state.world_size).finished(cursor) and not plan.finished(cursor):
             return state.mark._replace(cursor=Cursor(cursor.epoch, plan.end, cursor.step))
@@ -146,6 +158,7 @@ class IndexedFetcher:
     def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
         """Yield the rest of the mark's epoch: batches, each with the cursor after it."""
         world = self._options.find_world()
+        self._binding.open(global_batch)
         order = self._order_of(self.plan(global_batch), world)
         check_share(global_batch, world, uneven=self._options.uneven)
         _check_last(order.plan, mark.cursor, world)
@@ -186,14 +199,14 @@ class IndexedFetcher:
         return self._order_of(plan, world).next_indices(cursor, world)
 
     def _order_of(self, plan: Plan, world: World) -> Order:
-        """Return the order under a plan: the one that workers know already, unless the plan changed."""
+        """Return the order under a plan: the one that workers know already, unless plan or sampler changed."""
         seed, keyed = self._options.stream_seed, self._randomness == "sample"
         if self.can.strided:  # which is made for a number of ranks, and no worker knows it
             return Strided(self.sampler, plan, seed, keyed=keyed, ranks=world.size)
         if self._order is None:
             self._order = Order(self.sampler, plan, seed, keyed=keyed)
-        elif plan != self._order.plan:
-            self._order = self._order.changed(plan)
+        elif plan != self._order.plan or self.sampler is not self._order.sampler:
+            self._order = self._order.changed(plan, self.sampler)
         return self._order
 
 

@@ -46,16 +46,22 @@ class Order:
 
     def __init__(self, sampler: Sampler, plan: Plan, seed: int, *, keyed: bool = True, version: int = 0) -> None:
         self.plan, self.version = plan, version
-        self._sampler, self._seed, self._keyed = sampler, seed, keyed
+        self.sampler, self._seed, self._keyed = sampler, seed, keyed
         self._begin_caches()
 
     def _begin_caches(self) -> None:
         # Each is replaced at once, as other threads may look at it.
-        self._last = self._before = _EpochOrder(self._sampler, self._seed, 0, self.plan.positions(0))
+        self._last = self._before = _EpochOrder(self.sampler, self._seed, 0, self.plan.positions(0))
 
-    def changed(self, plan: Plan) -> Order:
-        """Return the order of the same samples under another plan, with the next version."""
-        return type(self)(self._sampler, plan, self._seed, keyed=self._keyed, version=self.version + 1)
+    def changed(self, plan: Plan, sampler: Sampler | None = None, version: int | None = None) -> Order:
+        """Return the order under another plan, or of another sampler, with the next version or a given one."""
+        version = self.version + 1 if version is None else version
+        return type(self)(sampler or self.sampler, plan, self._seed, keyed=self._keyed, version=version)
+
+    @property
+    def samples(self) -> tuple[int, int, bool]:
+        """What is the same for orders of this process that differ by nothing but their plan."""
+        return id(self.sampler), self._seed, self._keyed
 
     def rest_of_epoch(self, cursor: Cursor, world: World, asked: deque[Cursor]) -> Iterator[Request]:
         """Yield a request for each batch that is left in the cursor's epoch.
@@ -119,7 +125,7 @@ class Order:
         for known in (self._last, self._before):
             if known.epoch == epoch:
                 return known
-        found = _EpochOrder(self._sampler, self._seed, epoch, self.plan.positions(epoch))
+        found = _EpochOrder(self.sampler, self._seed, epoch, self.plan.positions(epoch))
         self._before, self._last = self._last, found
         return found
 
@@ -131,7 +137,7 @@ class Order:
         self._begin_caches()
 
     def __repr__(self) -> str:
-        return f"<Order {self.version}: {self._sampler!r}>"
+        return f"<Order {self.version}: {self.sampler!r}>"
 
 
 class _EpochOrder:

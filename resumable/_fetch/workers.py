@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from resumable._fetch.reader import Reader
     from resumable._fetch.reading import Reading
+    from resumable._order.plan import Plan
 
 __all__ = ["RequestDataset", "Workers"]
 
@@ -61,9 +62,12 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 
 class _Introduction(NamedTuple):
-    """The numbers of a request, after the pickled order that resolves them and those that follow."""
+    """The numbers of a request, after what resolves them and those that follow.
 
-    order: bytes
+    It is pickled: an order, or the plan alone where the worker has the samples of that order.
+    """
+
+    pickled: bytes
     numbers: Numbers
 
 
@@ -102,7 +106,9 @@ class RequestDataset:
             batch = self._read(message)
         except Exception as error:  # noqa: BLE001  # of whatever type, it is raised in the training process
             return Sent(error)
-        return Made(batch, (made := perf_counter()) - began, made)
+        from resumable._fetch.transport import Answer  # noqa: PLC0415  # torch is there in each worker
+
+        return Answer(Made(batch, (made := perf_counter()) - began, made))
 
     def _read(self, message: Message) -> Any:
         request = self.request_of(message)
@@ -114,7 +120,7 @@ class RequestDataset:
         if isinstance(message, Request):
             return message
         if isinstance(message, _Introduction):
-            self.order = pickle.loads(message.order)  # noqa: S301  # from the training process
+            self._learn(pickle.loads(message.pickled), message.numbers[-1])  # noqa: S301  # from the training process
             message = message.numbers
         order = self.order
         if order is None or order.version != message[-1]:
@@ -125,6 +131,12 @@ class RequestDataset:
                 "not do so here: report it with the version of torch."
             )
         return Request(*message, order=order)
+
+    def _learn(self, told: Order | Plan, version: int) -> None:
+        if isinstance(told, Order):
+            self.order = told
+        elif self.order is not None:
+            self.order = self.order.changed(told, version=version)
 
 
 class Workers:
@@ -287,7 +299,7 @@ class _Messages:
 
     def __init__(self, workers: int, order: Order | None) -> None:
         self._known: list[Order | None] = [order] * workers
-        self._packed: tuple[Order, bytes | None] | None = None
+        self._packed: tuple[Order | Plan, bytes | None] | None = None
         self.requests: Iterable[Request] = ()
 
     def __iter__(self) -> Iterator[Message]:
@@ -304,8 +316,10 @@ class _Messages:
         order = request.order
         if not isinstance(order, Order) or not order.travels:
             return request
-        if self._packed is None or self._packed[0] is not order:
-            self._packed = order, _pickled(order)
+        known = self._known[worker]
+        told = order.plan if known is not None and order.samples == known.samples else order
+        if self._packed is None or self._packed[0] is not told:
+            self._packed = told, _pickled(told)
         packed = self._packed[1]
         if packed is None:
             return request

@@ -104,14 +104,19 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
     )
 
 
+def _names_of(found: FoundState) -> set[str]:
+    """Return what a state may be asked for by; quotes in its place get lost in a shell."""
+    return {found.where, found.where.replace('"', ""), str(found.values.get("name"))}
+
+
 def _choose(found: list[FoundState], loader: str | None, path: str) -> FoundState:
     """Return the state that was asked for; without a word, the one that is there, or the first of several alike."""
     if not found:
         raise StateFormatError(
             f"{path} holds no state of a Loader.\nNothing says the order. Save loader.state_dict() with the weights."
         )
-    asked = [one for one in found if loader is None or loader in {one.where, str(one.values.get("name"))}]
-    if asked and len({_order_key(one) for one in asked}) == 1:
+    asked = [one for one in found if loader is None or loader in _names_of(one)]
+    if asked and all(_order_of(one) == _order_of(asked[0]) for one in asked):
         return asked[0]
     listed = "".join(f"\n  {one.where or 'the file itself'}  (name {one.values.get('name', '')!r})" for one in found)
     wanted = "which of them is meant" if loader is None else f"and loader={loader!r} is not one of them"
@@ -121,11 +126,9 @@ def _choose(found: list[FoundState], loader: str | None, path: str) -> FoundStat
     )
 
 
-def _order_key(found: FoundState) -> str:
+def _order_of(found: FoundState) -> list[Any]:
     """Return what two states have in common that say the same order, such as those of the ranks of a run."""
-    return repr(
-        [found.values.get(name) for name in ("sampler", "tail", "global_batch", "world_size", "backend", "name")]
-    )
+    return [found.values.get(name) for name in ("sampler", "tail", "global_batch", "world_size", "backend", "name")]
 
 
 def _is_strided(state: State, order: str | None, world: World) -> bool:

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from resumable._inspect.numbers import TensorDifference, compare_tensors
+from resumable._inspect.packed import MOST_PACKED, unpack
 from resumable._inspect.reading import open_checkpoint
-from resumable._inspect.states import dotted, find_states
+from resumable._inspect.states import find_states
 from resumable._inspect.values import File, Name, Opaque, Tensor, children
+from resumable._parts import parts_of, split, step, text_of
 from resumable.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ class Diff:
 def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Diff:
     """Compare two checkpoints part by part. Nothing of them is executed, and no file is written.
 
-    They may be of different kinds: parts correspond by their place, whose keys are compared as text.
+    They may be of different kinds: parts correspond by their place, such as `optimizer.state.0.exp_avg`.
 
     Args:
         a: path or URL of a checkpoint, as `resumable.inspect` takes it.
@@ -103,8 +105,7 @@ def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Diff:
         result = compared.result(os.fspath(a), os.fspath(b), notes)
     if not (result.equal or result.tensors or result.states or result.values) and not result.is_equal:
         parts = [
-            ", ".join(sorted({place.partition(".")[0] for place in places})[:5])
-            for places in (result.only_a, result.only_b)
+            ", ".join(sorted({split(place)[0] for place in places})[:5]) for places in (result.only_a, result.only_b)
         ]
         raise CheckpointError(
             f"{a} and {b} have no part in common, so they cannot be compared.\n"
@@ -127,33 +128,35 @@ class _Comparison:
 
     def compare(self, a: Any, b: Any) -> None:
         seen: set[tuple[int, int]] = set()
-        waiting: list[tuple[tuple[str, ...], Any, Any]] = [((), a, b)]
+        waiting: list[tuple[tuple[str, ...], Any, Any, int]] = [((), a, b, 0)]
         while waiting:
-            path, one, other = waiting.pop()
+            path, one, other, packed = waiting.pop()
             if _is_container(one) and _is_container(other) and _shape(one) == _shape(other):
                 if (id(one), id(other)) in seen:
                     continue
                 seen.add((id(one), id(other)))
-                waiting += reversed(list(self._pairs(path, one, other)))
+                waiting += reversed([(*pair, packed) for pair in self._pairs(path, one, other)])
+            elif packed < MOST_PACKED and (inside := _unpack_both(one, other)) is not None:
+                waiting.append((path, *inside, packed + 1))
             else:
                 self._leaf(path, one, other)
 
     def _pairs(self, path: tuple[str, ...], a: Any, b: Any) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-        one = {str(key): value for key, value in children(a)}
-        other = {str(key): value for key, value in children(b)}
+        one = {step(key): value for key, value in children(a)}
+        other = {step(key): value for key, value in children(b)}
         if not one and not other:
-            self._equal.append(dotted(path))
+            self._equal.append(_place(path))
         for key in {**one, **other}:
             place = (*path, key)
             if key not in other:
-                self._only[0].append(dotted(place))
+                self._only[0].append(_place(place))
             elif key not in one:
-                self._only[1].append(dotted(place))
+                self._only[1].append(_place(place))
             else:
                 yield place, one[key], other[key]
 
     def _leaf(self, path: tuple[str, ...], a: Any, b: Any) -> None:
-        where = dotted(path)
+        where = _place(path)
         if isinstance(a, Tensor) and isinstance(b, Tensor):
             found = compare_tensors(where, a, b)
             if found is None:
@@ -168,13 +171,13 @@ class _Comparison:
     def _differs(self, path: tuple[str, ...], difference: ValueDifference) -> None:
         for deep in range(len(path) + 1):
             if path[:deep] in self._states:
-                field = ValueDifference(dotted(path[deep:]), difference.a, difference.b)
+                field = ValueDifference(_place(path[deep:]), difference.a, difference.b)
                 self._fields.setdefault(path[:deep], []).append(field)
                 return
         self._values.append(difference)
 
     def result(self, a: str, b: str, notes: tuple[str, ...]) -> Diff:
-        states = tuple(StateDifference(dotted(path), _without_digest(fields)) for path, fields in self._fields.items())
+        states = tuple(StateDifference(_place(path), _without_digest(fields)) for path, fields in self._fields.items())
         only_a, only_b = self._only
         return Diff(
             a,
@@ -190,7 +193,20 @@ class _Comparison:
 
 
 def _text(path: tuple[Any, ...]) -> tuple[str, ...]:
-    return tuple(map(str, path))
+    return tuple(map(step, path))
+
+
+def _place(path: tuple[str, ...]) -> str:
+    return ".".join(path)
+
+
+def _unpack_both(a: Any, b: Any) -> tuple[Any, Any] | None:
+    """Return what was packed into two parts that differ; None where they are equal, or nothing was."""
+    if isinstance(a, str | bytes) and isinstance(b, str | bytes) and a != b:
+        one, other = unpack(a), unpack(b)
+        if one is not None and other is not None:
+            return one, other
+    return None
 
 
 def _is_container(value: Any) -> bool:
@@ -211,11 +227,9 @@ def _without_digest(fields: list[ValueDifference]) -> tuple[ValueDifference, ...
 
 
 def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, float) and isinstance(b, float) and a != a and b != b:  # noqa: PLR0124  # not a number, both
-        return True
-    if isinstance(a, File) or isinstance(b, File):
-        return False  # of which nothing was read
-    return type(a) is type(b) and bool(a == b)
+    if type(a) is not type(b) or isinstance(a, File):
+        return False  # of a file nothing was read
+    return text_of(a) == text_of(b) if isinstance(a, str | bytes | int | float) else parts_of(a) == parts_of(b)
 
 
 def _plain(value: Any) -> Any:

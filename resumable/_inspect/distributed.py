@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ def read_distributed(place: Place) -> dict[Any, Any]:
         raise CorruptCheckpointError(f"its {METADATA} is none of torch's: {type(error).__name__}: {error}") from error
 
 
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 _Stored = dict[tuple[str, tuple[int, ...] | None], Any]
 
 
@@ -120,7 +122,7 @@ class _Tree:
         inside[path[-1]] = value
 
     def plain(self) -> dict[Any, Any]:
-        return {key: _plain(value) for key, value in self._root.items()}
+        return {_key(key): _plain(value) for key, value in self._root.items()}
 
 
 class _Node(dict[Any, Any]):
@@ -132,4 +134,11 @@ def _plain(value: Any) -> Any:
         return value
     inner = {key: _plain(part) for key, part in value.items()}
     listed = all(type(key) is int for key in inner) and sorted(inner) == list(range(len(inner)))
-    return [inner[number] for number in range(len(inner))] if listed else inner
+    if listed:
+        return [inner[number] for number in range(len(inner))]
+    return {_key(key): part for key, part in inner.items()}
+
+
+def _key(key: Any) -> Any:
+    """Return a key as it was: torch writes whole numbers, such as those of an optimizer's weights, as text."""
+    return int(key) if isinstance(key, str) and _NUMBER.fullmatch(key) else key

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._distribution import pip_install
 from resumable.errors import MissingDependencyError, StateFormatError, StateMismatchError, UnsupportedError
-from resumable.samplers import Sequential, Shuffle, Uniform
+from resumable.samplers import Blocks, Sequential, Shuffle, Uniform
+from resumable.samplers.shards import parse_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,10 +44,8 @@ def sampler_of(state: State) -> Sampler:
             "read by index, without a sampler of your own."
         )
     make = _KNOWN.get(name)
-    if make is None or "subset" in spec:
-        raise UnsupportedError(f"{_missing(spec)}\nThe samples cannot be computed from the state alone. {_WAY_OUT}")
     try:
-        sampler = make(spec)
+        sampler = None if make is None or "subset" in spec else make(spec)
     except ImportError as error:
         raise MissingDependencyError(
             f"the order of this state is that of torch, and torch is not installed.\nInstall it: {pip_install('torch')}"
@@ -55,6 +54,8 @@ def sampler_of(state: State) -> Sampler:
         raise StateFormatError(
             f"the state is damaged: its sampler is {spec}.\nNo order follows from it. Use another checkpoint."
         ) from error
+    if sampler is None:
+        raise UnsupportedError(f"{_missing(spec)}\nThe samples cannot be computed from the state alone. {_WAY_OUT}")
     return _check(sampler, spec)
 
 
@@ -84,7 +85,19 @@ def _missing(spec: Mapping[str, Any]) -> str:
     return f"the sampler of this state, {spec['name']}, is not one of this package."
 
 
-_LACKS = {"weighted-v1": ("the weights", "weights"), "paged-v1": ("the pages of the samples", "pages")}
+_LACKS = {
+    "weighted-v1": ("the weights", "weights"),
+    "paged-v1": ("the pages of the samples", "pages"),
+    "blocks-v1": ("the sizes of the shards", "sizes"),
+}
+
+
+def _blocks(spec: Mapping[str, Any]) -> Sampler | None:
+    """Make the shuffle in blocks again; None where the sizes of the shards are too many to be in a state."""
+    sizes = parse_sizes(spec["sizes"]) if "sizes" in spec else spec["length"]
+    if sizes is None:
+        return None
+    return Blocks(sizes, block=spec["block"], window=spec["window"], seed=spec["seed"])
 
 
 def _distributed(spec: Mapping[str, Any]) -> Sampler:
@@ -116,7 +129,8 @@ def _generator(spec: Mapping[str, Any]) -> Sampler:
     return Chained(loader, sampler, spec["torch_seed"], drawn=False)
 
 
-_KNOWN: dict[str, Callable[[Mapping[str, Any]], Sampler]] = {
+_KNOWN: dict[str, Callable[[Mapping[str, Any]], Sampler | None]] = {
+    "blocks-v1": _blocks,
     "sequential-v1": lambda spec: Sequential(spec["length"]),
     "feistel8-v1": lambda spec: Shuffle(
         spec.get("samples", spec["length"]), seed=spec["seed"], num_samples=spec["length"]

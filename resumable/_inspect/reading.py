@@ -30,6 +30,7 @@ _MOST_FILES = 500  # below the number of files that a process may have open
 _DEEPEST = 3
 _FLIGHT = re.compile(r"rank-\d+\.flight")
 _ACCELERATE = re.compile(r"custom_checkpoint_\d+\.pkl|dl_state_dict(_\d+)?\.bin|random_states_\d+\.pkl")
+_LIGHTNING_META = "meta.pt"  # beside the shards of its distributed strategies
 _HEAD = 16
 
 
@@ -227,12 +228,13 @@ def _read_files(place: Place, sizes: dict[str, Any]) -> Content:
     tree = _gather(place, sizes, looked, notes)
     if not _is_content(tree):
         raise CheckpointError("; ".join(notes) or "it is a folder, and nothing in it is a checkpoint that is known")
-    return Content(_kind_of(sizes), tree, looked.size, notes=tuple(notes))
+    return Content(_kind_of(sizes, tree), tree, looked.size, notes=tuple(notes))
 
 
-def _kind_of(sizes: dict[str, Any]) -> str:
+def _kind_of(sizes: dict[str, Any], tree: dict[Any, Any]) -> str:
     if METADATA in sizes:
-        return "torch.distributed.checkpoint"
+        is_lightning = _is_lightning(tree.get(_LIGHTNING_META))
+        return "Lightning checkpoint" if is_lightning else "torch.distributed.checkpoint"
     if "trainer_state.json" in sizes:
         return "checkpoint of the Hugging Face Trainer"
     return "checkpoint of Accelerate" if any(map(_ACCELERATE.fullmatch, sizes)) else "folder of files"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from resumable._inspect.packed import MOST_PACKED, unpack
 from resumable._inspect.values import Tensor, walk
 from resumable._order.plan import Schedule
+from resumable._parts import dotted
 from resumable._state import State, is_state, parse
 from resumable.errors import ConfigurationError, ResumableError
 from resumable.protocols import Capabilities
@@ -15,13 +16,14 @@ from resumable.protocols import Capabilities
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FoundState", "LoaderState", "describe_state", "describe_states", "dotted", "find_states", "schedule_of"]
+__all__ = ["FoundState", "LoaderState", "describe_state", "describe_states", "find_states", "schedule_of"]
 
 _ORDERS = {
     "sequential-v1": (False, "sequential"),
     "feistel8-v1": (True, "shuffled"),
     "uniform-v1": (True, "drawn with replacement"),
     "weighted-v1": (True, "drawn by weights"),
+    "blocks-v1": (True, "shuffled in blocks"),
     "paged-v1": (True, "shuffled page by page"),
     "torch-distributed-v1": (True, "that of torch's DistributedSampler"),
     "torch-generator-v1": (True, "that of torch's sampler"),
@@ -113,30 +115,24 @@ class FoundState:
         return parse(self.values, Capabilities())
 
 
-def dotted(path: tuple[Any, ...]) -> str:
-    """Write a path with dots."""
-    return ".".join(map(str, path))
-
-
-def find_states(tree: Any) -> list[FoundState]:
+def find_states(tree: Any, packed: int = 0) -> list[FoundState]:
     """Return the states of Loaders in a tree, in order; those inside of another state are parts of that.
 
-    One that was saved as a text of JSON is found, too.
+    Those that were packed into bytes or a text are found, too.
+
+    Args:
+        tree: of a checkpoint.
+        packed: how many files it is inside of.
     """
     found: list[FoundState] = []
     for path, node in walk(tree):
-        value = _from_json(node) if isinstance(node, (str, bytes)) else node
-        inside = any(path[: len(one.path)] == one.path for one in found)
-        if is_state(value) and not inside and not isinstance(value.get("cursor"), Tensor):
-            found.append(FoundState(path, value))
+        if any(path[: len(one.path)] == one.path for one in found):
+            continue
+        if is_state(node) and not isinstance(node.get("cursor"), Tensor):
+            found.append(FoundState(path, node))
+        elif packed < MOST_PACKED and (inside := unpack(node)) is not None:
+            found += [FoundState((*path, *one.path), one.values) for one in find_states(inside, packed + 1)]
     return found
-
-
-def _from_json(text: str | bytes) -> Any:
-    try:
-        return json.loads(text) if text[:1] in {"{", b"{"} else None
-    except (ValueError, RecursionError):
-        return None
 
 
 def describe_states(found: list[FoundState]) -> tuple[LoaderState, ...]:

@@ -16,6 +16,8 @@ from resumable.errors import CheckpointError, CorruptCheckpointError
 if TYPE_CHECKING:
     from typing import BinaryIO
 
+    from resumable._inspect.pickles import Builders
+
 __all__ = ["read_bare_pickle", "read_torch_zip"]
 
 _MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of a file of the older format
@@ -74,20 +76,32 @@ def _record(archive: zipfile.ZipFile, name: str) -> bytes:
 def read_bare_pickle(file: BinaryIO) -> tuple[bool, Any]:
     """Return what a pickle holds, and whether it is of the format that torch.save had before the zip files.
 
+    In a pickle that `pickle.dump` wrote of tensors, each storage is such a file by itself, in bytes.
+
     Raises:
         CorruptCheckpointError: it is cut or damaged.
     """
-    content = io.BytesIO(file.read())
-    first = read_pickle(content, BUILDERS)
+    return _read_older(io.BytesIO(file.read()), {**BUILDERS, "torch.storage._load_from_bytes": _of_bytes})
+
+
+def _of_bytes(content: bytes) -> Any:
+    is_file, value = _read_older(io.BytesIO(content), BUILDERS)
+    if not is_file or not isinstance(value, Storage):
+        raise ValueError("no storage of torch")
+    return value
+
+
+def _read_older(content: io.BytesIO, builders: Builders) -> tuple[bool, Any]:
+    first = read_pickle(content, builders)
     if first != _MAGIC:
         return False, first
-    if read_pickle(content, BUILDERS) != _PROTOCOL:
+    if read_pickle(content, builders) != _PROTOCOL:
         raise CorruptCheckpointError("it is a file of torch.save of an unknown format")
-    read_pickle(content, BUILDERS)  # about the machine that wrote it, which all that count are alike
+    read_pickle(content, builders)  # about the machine that wrote it, which all that count are alike
     kinds: dict[str, str] = {}
     where: dict[str, bytes] = {}
-    value = read_pickle(content, BUILDERS, partial(_older_storage, kinds, where))
-    for key in read_pickle(content, BUILDERS):
+    value = read_pickle(content, builders, partial(_older_storage, kinds, where))
+    for key in read_pickle(content, builders):
         (count,) = struct.unpack("<q", content.read(8).ljust(8, b"\xff"))
         size = max(count, 0) * DTYPES[kinds.get(key, "uint8")][0]
         where[key] = content.read(size)

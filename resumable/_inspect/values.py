@@ -109,8 +109,28 @@ def children(value: Any) -> Iterator[tuple[Any, Any]]:
     elif isinstance(value, list | tuple):
         yield from enumerate(value)
     elif isinstance(value, Opaque):
-        parts = {"args": value.args, "state": value.state, "items": value.items, "pairs": value.pairs}
-        yield from ((name, part) for name, part in parts.items() if part)
+        yield from _children_of_object(value)
+
+
+def _children_of_object(value: Opaque) -> Iterator[tuple[Any, Any]]:
+    """Yield what is in an object under the names that it has there; what has none, as it stands in the file."""
+    if value.args:
+        yield "args", value.args
+    yield from enumerate(value.items)
+    yield from value.pairs.items()
+    if isinstance(value.state, dict) and not value.pairs:
+        yield from value.state.items()
+    elif _has_slots(value.state):
+        for part in value.state:
+            yield from (part or {}).items()
+    elif value.state:
+        yield "state", value.state
+
+
+def _has_slots(state: Any) -> bool:
+    """Return whether attributes are those of a dict, if there is one, and those in slots."""
+    pair = isinstance(state, tuple) and len(state) == 2  # noqa: PLR2004
+    return pair and isinstance(state[1], dict) and isinstance(state[0], dict | None)
 
 
 def walk(value: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:

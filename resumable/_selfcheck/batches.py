@@ -1,22 +1,21 @@
-"""What a batch is compared by: a digest of each of its parts, under the path at which Python would find it."""
+"""What a batch is compared by: a digest of each of its parts, under its dotted path."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from resumable._selfcheck.leaves import has_rows, leaves_of, text_of
-from resumable.testing.runs import digest
+from resumable._parts import Array, Uncompared, digest_arrays, leaves_of, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["Batch", "Difference", "first_difference", "order_differs", "take_apart"]
 
+_log = logging.getLogger("resumable")
 _MOST = 512  # parts that are kept by themselves; the others count together
 _ROWS = 1024  # samples that are told apart
 
@@ -49,7 +48,7 @@ class Difference:
     Args:
         epoch: of the batch.
         step: its number in the epoch.
-        part: path of the first part that differs, as Python finds it in the batch; empty for the batch itself.
+        part: dotted path of the first part that differs; empty for the batch itself.
         expected: what the uninterrupted run has there: values, or type, shape and digest.
         found: what the other run has there.
     """
@@ -65,19 +64,31 @@ def take_apart(batch: Any, epoch: int, step: int) -> Batch:
     """Return what a batch is compared by."""
     parts: list[tuple[str, str]] = []
     more = hashlib.blake2b(digest_size=8)
-    arrays: list[Any] = []
-    for path, leaf in leaves_of(batch):
-        if has_rows(leaf) and (not arrays or len(leaf) == len(arrays[0])):
-            arrays.append(leaf[:_ROWS])
+    arrays: list[Array] = []
+    for path, leaf in _told(leaves_of(batch)):
+        if isinstance(leaf, Array) and leaf.rows is not None and leaf.rows == (arrays or [leaf])[0].rows:
+            arrays.append(leaf)
         text = text_of(leaf)
         if len(parts) < _MOST:
             parts.append((path, text))
         else:
             more.update(f"{path} {text}\n".encode())
             parts[_MOST - 1 :] = [*parts[_MOST - 1 : _MOST], ("...", f"more parts with the digest {more.hexdigest()}")]
-    rows = [digest([np.ascontiguousarray(row) for row in sample]) for sample in zip(*arrays, strict=True)]
+    length = min(arrays[0].rows or 0, _ROWS) if arrays else 0
+    rows = [digest_arrays(array.row(number) for array in arrays) for number in range(length)]
     samples = tuple(rows or ([text for _, text in parts] if isinstance(batch, (list, tuple)) else []))
     return Batch(epoch, step, tuple(parts), samples)
+
+
+def _told(leaves: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Say which parts are not compared, once for each reason."""
+    told: set[str] = set()
+    for path, leaf in leaves:
+        if isinstance(leaf, Uncompared) and leaf not in told:
+            told.add(leaf)
+            where = f"the part {path} of a batch" if path else "a batch"
+            _log.warning("%s is not compared: %s", where, leaf.why)
+        yield path, leaf
 
 
 def first_difference(expected: Sequence[Batch], found: Sequence[Batch]) -> Difference | None:

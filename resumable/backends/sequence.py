@@ -33,7 +33,8 @@ def adapt(source: Any, options: Options) -> tuple[SequenceBackend, Options]:
     """Adapt a sequence."""
     options.refuse("a sequence", shard="The ranks get disjoint samples by their index, whatever the source is.")
     options = options.decided()
-    return SequenceBackend(source, options, own_state(source, unless=None, stacklevel=5)), options
+    backend = SequenceBackend(source, options, own_state(source, unless=None, stacklevel=5))
+    return backend, options.ordered(source, backend.length)
 
 
 class SequenceBackend:

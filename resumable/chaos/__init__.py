@@ -4,7 +4,8 @@
     assert report.ok, report.timeline()
 
 On the command line it is `resumable chaos run -- python train.py`. A script that saves its weights neither by
-`CheckpointStore` nor by Lightning shows them at its end: `resumable.chaos.record_weights(model)`.
+`CheckpointStore` nor by Lightning, and leaves no file with them, shows them at its end:
+`resumable.chaos.record_weights(model)`.
 """
 
 from __future__ import annotations

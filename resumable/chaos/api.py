@@ -12,13 +12,14 @@ from resumable.chaos.claim import BASELINE, claim, remove_case
 from resumable.chaos.launch.preload import Preload, check_preload
 from resumable.chaos.launch.reaper import Reaper
 from resumable.chaos.launch.runner import Command, run_case
-from resumable.chaos.options import check_amount, check_kinds, check_points, check_words, choose_ranks
+from resumable.chaos.options import check_amount, check_kinds, check_points, check_words, choose_kinds, choose_ranks
 from resumable.chaos.record import read_record, write_record
 from resumable.chaos.report import Outcome, Report
-from resumable.chaos.report.progress import follow
-from resumable.chaos.report.proving import check_resumed, note_missed, note_uncompared
+from resumable.chaos.report.progress import affordable, describe_plan, follow
+from resumable.chaos.report.proving import check_resumed, note_all, note_missed, settle_in_place
+from resumable.chaos.targets import aim, note_targets
 from resumable.chaos.verify.checks import check
-from resumable.chaos.verify.untestable import note_outside
+from resumable.chaos.verify.rounding import forgive_rounding
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ __all__ = ["replay", "run"]
 def run(  # noqa: PLR0913  # each is an option of the command line, too
     command: Sequence[str],
     *,
-    faults: str | Sequence[str] = ("kill",),
+    faults: str | Sequence[str] | None = None,
     points: str | int | None = None,
     pairs: int = 0,
     random: int = 0,
@@ -47,6 +48,7 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
     grace: float = 5.0,
     limit: float = 3600.0,
     preload: str | Sequence[str] = (),
+    ignore: str | Sequence[str] = (),
     tell: Callable[[str], None] | None = None,
 ) -> Report:
     """Break a training command on purpose, start it again, and compare it with two runs in which nothing is broken.
@@ -55,14 +57,14 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
         command: its words. It runs in a fresh directory, so that relative paths lead to fresh checkpoints; or, where a
             word has `{dir}` in it, in this directory, and `{dir}` is the fresh one. What it writes elsewhere by Python
             is redirected into its directory and listed in the notes; nothing outside of it is changed.
-        faults: their kinds, of `resumable.chaos.FAULTS`.
-        points: at how many moments each kind happens, evenly spread; "all" for every one, which is what None means
-            without `mtbf`.
+        faults: their kinds, of `resumable.chaos.FAULTS`. None for `kill`, and `worker-kill` where there are workers.
+        points: at how many moments each kind happens; "all" for every one. None for as many cases as take some
+            minutes, and at least one for each kind of moment; with `mtbf`, for none.
         pairs: number of cases of two faults, the second while the run recovers from the first.
         random: number of cases of one to three faults at random moments.
         mtbf: mean time between failures in seconds: one more case, in which the command is killed at random times.
         failures: their number.
-        seed: of all that is random.
+        seed: of all that is random, and of which moment stands for others of its kind.
         ranks: number of ranks; None for what the command says itself. It replaces `{ranks}` in the command, and the
             number of `--nproc-per-node=`.
         resize: numbers of ranks of the first start, the second one and so on.
@@ -74,10 +76,14 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
         preload: modules, such as torch, that are imported once for all starts of a Python program: each is forked
             from a process that has imported them, which saves seconds. It runs in every other way as if it had been
             started by itself; but processes that it starts in sessions of their own and forks are not seen.
+        ignore: patterns of files that are not compared, by their paths in the work folder; `*` stands for any
+            characters, and a folder for all that is in it.
         tell: is told in words what happens; None for nothing but a bar, on a terminal.
 
     Returns:
-        What came out.
+        What came out. `report.ok` is True if every promise was kept and, where torch trains a model, something of the
+        model was compared; `report.status` is the exit status of the command line, and `report.coverage` says what
+        was compared.
 
     Raises:
         ConfigurationError: the options cannot work, or the command cannot be tested: it fails by itself, uses no
@@ -100,7 +106,9 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
     modules = tuple(name for name in (preload.split(",") if isinstance(preload, str) else preload) if name)
     check_preload(words, modules)
     with ExitStack() as stack:
-        ours = Command(words, patience, grace, limit, stack.enter_context(Preload(modules)) if modules else None)
+        preloaded = stack.enter_context(Preload(modules)) if modules else None
+        patterns = (ignore,) if isinstance(ignore, str) else tuple(ignore)
+        ours = Command(words, patience, grace, limit, preloaded, patterns)
         root = stack.enter_context(claim(Path(directory)))
         reaper = stack.enter_context(Reaper())
         write_record(root, ours, seed, starts)
@@ -108,11 +116,12 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
             tell("Two baseline runs come first, to see what there is to break and to compare with.")
         baseline, found, notes = survey(ours, root / BASELINE, starts, reaper)
         each = (time.monotonic() - began) / 2
-        cases = plan_cases(
-            found, kinds, limit_of_points, pairs_=pairs, random_=random, seed=seed, mtbf=mtbf, failures=failures
-        )
+        kinds = choose_kinds(kinds, found)
+        numbers = {"pairs_": pairs, "random_": random, "failures": failures, "affordable": affordable(each, jobs)}
+        cases, every = plan_cases(found, kinds, limit_of_points, seed=seed, mtbf=mtbf, **numbers)
+        cases = aim(cases, baseline)
         impossible = _find_impossible(found, kinds, limit_of_points, cases)
-        notes += [f"no case of {kind}: {why}" for kind, why in impossible.items()]
+        notes += [f"no case of {kind}: {why}" for kind, why in impossible.items()] + note_targets(cases, baseline)
         options: dict[str, Any] = {
             "faults": kinds,
             "points": limit_of_points,
@@ -122,9 +131,12 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
         }
         options |= {"failures": failures, "ranks": starts, "jobs": jobs}
         report = Report(ours, seed, baseline, notes, directory=root, options=options, impossible=impossible)
-        show = stack.enter_context(follow(len(cases), each, jobs, tell))
+        if tell:
+            tell(describe_plan(len(cases), every, each, jobs))
+        show = stack.enter_context(follow(len(cases), tell))
         run_campaign(report, cases, root, jobs=jobs, show=show, reaper=reaper)
-        report.notes += [*note_missed(report), *note_uncompared(report), *note_outside(*report.outside)]
+        settle_in_place(report)
+        report.notes += [*note_missed(report), *note_all(report)]
         check_resumed(report)
         report.seconds = time.monotonic() - began
         report.save(root)
@@ -169,10 +181,12 @@ def replay(directory: str | Path, *, tell: Callable[[str], None] | None = None) 
         tell(f"Case {place.name} once more: {record.case}.")
     with Reaper() as reaper:
         attempts = run_case(record.command, record.case, again, reaper)
+    forgive_rounding(record.baseline, attempts)
     report = Report(record.command, record.seed, record.baseline, record.notes, directory=again)
     found = check(record.case, record.baseline, attempts)
     report.add(Outcome.of(record.case, place, attempts, found, record.baseline))
-    report.notes += [*note_uncompared(report), *note_outside(*report.outside)]
+    settle_in_place(report)
+    report.notes += note_all(report)
     report.seconds = time.monotonic() - began
     report.save(again)
     return report

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
+from resumable.chaos.launch.inventory import write_left
 from resumable.chaos.launch.runner import run_case
-from resumable.chaos.plan import Case, Leg, Survey, by_the_clock, exhaustive, pairs, randomly
+from resumable.chaos.plan import Case, Leg, Survey, by_the_clock, exhaustive, limited, pairs, randomly
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.verify.baseline import drop_what_differs
 from resumable.chaos.verify.checks import check
+from resumable.chaos.verify.ranks import check_restarts
+from resumable.chaos.verify.rounding import forgive_rounding
 from resumable.chaos.verify.untestable import check_healthy, check_seen
 
 if TYPE_CHECKING:
@@ -19,9 +23,9 @@ if TYPE_CHECKING:
 
     from resumable.chaos.launch.reaper import Reaper
     from resumable.chaos.launch.runner import Command
-    from resumable.chaos.recorder.logs import Attempt
+    from resumable.chaos.recorder.attempts import Attempt
 
-__all__ = ["Outcome", "Report", "plan_cases", "run_campaign", "survey"]
+__all__ = ["Outcome", "Planned", "Report", "plan_cases", "run_campaign", "survey"]
 
 
 def survey(
@@ -46,15 +50,30 @@ def survey(
     leader = attempt.ranks[min(attempt.ranks)]
     notes += check_seen(leader, ranks)
     workers = max(attempt.workers, key=len, default=[])
-    return attempt, Survey(leader.points, workers, leader.saved_at, ranks), notes
+    return attempt, Survey(leader.points, workers, leader.saved_at, ranks, leader.loaders), notes
 
 
 def _run_baseline(command: Command, directory: Path, ranks: int, reaper: Reaper | None) -> Attempt:
-    (attempt,) = run_case(command, Case((Leg(None, ranks),)), directory, reaper)[:1]
+    *before, attempt = run_case(command, Case((Leg(None, ranks),)), directory, reaper)
     check_healthy(attempt, directory)
-    for name in ("work", "outside"):  # its ledgers are all that is compared with
+    check_restarts(before)
+    if attempt.left:
+        write_left(attempt.left, directory)
+    for name in ("work", "outside"):  # its ledgers, and what is written down of its files, are compared with
         shutil.rmtree(directory / name, ignore_errors=True)
     return attempt
+
+
+class Planned(NamedTuple):
+    """The cases of a campaign.
+
+    Args:
+        cases: in their order.
+        number: of all that there would be with every fault at every moment.
+    """
+
+    cases: list[Case]
+    number: int
 
 
 def plan_cases(  # noqa: PLR0913  # what the command line offers
@@ -67,26 +86,32 @@ def plan_cases(  # noqa: PLR0913  # what the command line offers
     seed: int,
     mtbf: float | None = None,
     failures: int = 0,
-) -> list[Case]:
+    affordable: int = 0,
+) -> Planned:
     """Choose the cases.
 
     Args:
         survey: of the baseline run.
         kinds: of faults.
-        points: "all", or how many moments of each kind.
+        points: "all", or how many moments of each kind; "auto" for as many cases as can be afforded.
         pairs_: number of cases of two faults.
         random_: number of cases at random moments.
         seed: of what is random.
         mtbf: mean time between failures in one more case; None for no such case.
         failures: their number.
+        affordable: cases of "auto"; there are more where each kind of moment and of fault needs them.
     """
-    limit = None if points == "all" else int(points)
-    return [
-        *exhaustive(survey, kinds, limit),
+    every = exhaustive(survey, kinds, seed)
+    if isinstance(points, int):
+        chosen = limited(every.cases, points) if points else iter(())
+    else:
+        chosen = islice(every.cases, None if points == "all" else max(every.least, affordable))
+    others = [
         *pairs(survey, kinds, seed, pairs_),
         *randomly(survey, kinds, seed + 1, random_),
         *([] if mtbf is None else [by_the_clock(survey, mtbf, failures, seed + 2)]),
     ]
+    return Planned([*chosen, *others], every.number + len(others))
 
 
 def run_campaign(  # noqa: PLR0913  # what it needs of a campaign
@@ -112,6 +137,7 @@ def run_campaign(  # noqa: PLR0913  # what it needs of a campaign
     def run_one(number: int, case: Case) -> Outcome:
         place = directory / f"{number:04}"
         attempts = run_case(report.command, case, place, reaper)
+        forgive_rounding(report.baseline, attempts)
         outcome = Outcome.of(case, place, attempts, check(case, report.baseline, attempts), report.baseline)
         if outcome.ok:
             shutil.rmtree(place)

@@ -14,7 +14,9 @@ from resumable.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["check_amount", "check_kinds", "check_points", "check_words", "choose_ranks"]
+    from resumable.chaos.plan import Survey
+
+__all__ = ["check_amount", "check_kinds", "check_points", "check_words", "choose_kinds", "choose_ranks"]
 
 _PROCESSES = re.compile(r"--nproc[-_]per[-_]node(=(?P<ranks>.*))?")
 
@@ -46,12 +48,14 @@ def check_words(command: Sequence[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def check_kinds(faults: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the kinds of faults, each once.
+def check_kinds(faults: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the kinds of faults, each once; nothing where None are named.
 
     Raises:
         ConfigurationError: the message says which ones there are.
     """
+    if faults is None:
+        return ()
     kinds = tuple(dict.fromkeys(faults.split(",") if isinstance(faults, str) else faults))
     if unknown := [str(kind) for kind in kinds if kind not in FAULTS]:
         raise ConfigurationError(f"there is no fault {', '.join(unknown)}.\nUse {', '.join(FAULTS)}.")
@@ -61,19 +65,24 @@ def check_kinds(faults: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_points(points: str | int | None, *, by_the_clock: bool) -> str | int:
-    """Return "all", or the number of moments for each kind of fault.
+    """Return "all", "auto", or the number of moments for each kind of fault.
 
     Raises:
         ConfigurationError: it is something else.
     """
     if points is None:
-        return 0 if by_the_clock else "all"
+        return 0 if by_the_clock else "auto"
     if points == "all" or (isinstance(points, int) and not isinstance(points, bool) and points >= 0):
         return points
     raise ConfigurationError(
         f"points is {points!r}.\nIt says at how many moments each kind of fault happens: a whole number from 0, or "
-        '"all" for every one.'
+        '"all" for every one. Left out, there are cases for some minutes.'
     )
+
+
+def choose_kinds(kinds: tuple[str, ...], survey: Survey) -> tuple[str, ...]:
+    """Return the kinds that were named; where none were, a kill of the training process, and one of a worker."""
+    return kinds or (("kill", "worker-kill") if survey.worker_points else ("kill",))
 
 
 def check_amount(name: str, value: float, least: float, *, whole: bool = True) -> None:

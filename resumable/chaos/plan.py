@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from operator import length_hint
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from resumable.chaos.moments import group_moments, in_turn
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["FAULTS", "Case", "Fault", "Leg", "Survey", "by_the_clock", "exhaustive", "pairs", "randomly"]
+__all__ = ["FAULTS", "Case", "Fault", "Leg", "Survey", "by_the_clock", "exhaustive", "limited", "pairs", "randomly"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,7 @@ class Kind:
     saves: int = 0
 
 
-_GOLDEN = (5**0.5 - 1) / 2
-_STORE = ("store.half", "store.written", "store.rename")
+_STORE = ("store.half", "store.written", "store.rename", "torch.save.half")
 
 FAULTS = {
     "kill": Kind("SIGKILL", "kill"),
@@ -49,7 +51,7 @@ FAULTS = {
     "eio": Kind("the storage fails while a checkpoint is written", "eio", _STORE),
     "enospc": Kind("the storage is full while a checkpoint is written", "enospc", _STORE),
     "slow": Kind("the storage takes half a second", "slow", _STORE),
-    "torn-write": Kind("SIGKILL while a checkpoint is written", "kill", ("store.",)),
+    "torn-write": Kind("SIGKILL while a checkpoint is written", "kill", ("store.", "torch.save.")),
     "truncate": Kind("SIGKILL, and the newest checkpoint has lost its end", "kill", storage="truncate", saves=2),
     "flip": Kind("SIGKILL, and a bit of the newest checkpoint has changed", "kill", storage="flip", saves=2),
     "lost-fsync": Kind("power cut: what was not made durable is lost", "kill", ("store.",), storage="lost-fsync"),
@@ -58,6 +60,9 @@ FAULTS = {
     "worker-kill": Kind("a worker process is killed", "kill", ("worker.",), in_worker=True),
     "worker-raise": Kind("a sample cannot be read in a worker process", "raise", ("worker.read",), in_worker=True),
 }
+
+
+TARGETS = {"": "", "rank": " of rank {rank}", "agent": " of the agent", "all": " of all processes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ class Fault:
         point: count only the points of this name.
         rank: of the process.
         after: seconds from the start of the command; it is then done from outside, to all its processes.
+        target: "rank", "agent" for the process that started the ranks, or "all"; empty where there is one process.
     """
 
     kind: str
@@ -77,12 +83,17 @@ class Fault:
     point: str | None = None
     rank: int = 0
     after: float | None = None
+    target: str = ""
 
     def __str__(self) -> str:
         if self.after is not None:
             return f"{self.kind} after {self.after:.1f} s"
         where = f"{self.point} number {self.number}" if self.point else f"point {self.number}"
-        return f"{self.kind} at {where}" + (f" of rank {self.rank}" if self.rank else "")
+        return f"{self.kind}{TARGETS[self.target].format(rank=self.rank)} at {where}" + self._counted_by()
+
+    def _counted_by(self) -> str:
+        """Say whose points are counted, where it is not the one that is hit, nor the first."""
+        return f" of rank {self.rank}" if self.rank and self.target != "rank" else ""
 
     def as_plan(self) -> dict[str, Any]:
         """Return what the agent in the process is told."""
@@ -129,12 +140,14 @@ class Survey:
         worker_points: names, in the order of a worker process; empty where there was none.
         saved: how many points had passed when each checkpoint was committed to a store.
         ranks: the numbers of ranks to start with, in turn.
+        loaders: numbers of the loaders that points are about, by the numbers of the points.
     """
 
     points: Sequence[str]
     worker_points: Sequence[str]
     saved: Sequence[int]
     ranks: tuple[int, ...] = (1,)
+    loaders: Mapping[int, int] = field(default_factory=dict)
 
     def moments(self, kind: str) -> list[int]:
         """Return the numbers of the points at which a kind of fault can happen."""
@@ -169,28 +182,87 @@ class Survey:
         )
 
 
-def exhaustive(survey: Survey, kinds: Sequence[str], limit: int | None = None) -> Iterator[Case]:
-    """Yield a case for every kind of fault at every moment; with a limit, that many of each kind, evenly spread."""
-    for kind in kinds:
-        for moment in _spread(survey.moments(kind), limit):
-            yield survey.legs(Fault(kind, moment))
+class Exhaustive(NamedTuple):
+    """A case for every kind of fault at every moment.
 
-
-def _spread(moments: Sequence[int], limit: int | None) -> Sequence[int]:
-    """Choose one moment in each of so many stretches, not in step with what a training loop does every few moments.
-
-    Where in its stretch: multiples of the golden ratio, modulo 1, have no period.
+    Args:
+        cases: first those of each kind of moment, one for each; then one of each kind of fault; then the others.
+        least: number of the cases that all kinds of moments and of faults need.
+        number: of all cases.
     """
-    if limit is None or len(moments) <= limit:
-        return moments
-    if limit == 0:
-        return []
-    borders = [len(moments) * number // limit for number in range(limit + 1)]
-    places = [number * _GOLDEN % 1.0 for number in range(1, limit + 1)]
-    return [
-        moments[begin + int(place * (end - begin))]
-        for (begin, end), place in zip(pairwise(borders), places, strict=True)
-    ]
+
+    cases: Iterator[Case]
+    least: int
+    number: int
+
+
+def exhaustive(survey: Survey, kinds: Sequence[str], seed: int = 0) -> Exhaustive:
+    """Put every kind of fault at every moment in an order in which any number of the first cases covers most.
+
+    Args:
+        survey: of the baseline run.
+        kinds: of faults.
+        seed: chooses the moment, of those of one kind, that is taken first.
+    """
+    queues = _queues(survey, kinds, seed)
+    first = _cover(queues)
+    return Exhaustive(
+        (survey.legs(fault) for fault in chain(first, _rounds(queues))),
+        len(first),
+        len(first) + sum(length_hint(queue) for queue in queues.values()),
+    )
+
+
+def limited(cases: Iterable[Case], limit: int) -> Iterator[Case]:
+    """Yield the first cases of each kind of fault, so many."""
+    seen: Counter[str] = Counter()
+    for case in cases:
+        kind = next(leg.fault.kind for leg in case.legs if leg.fault)
+        seen[kind] += 1
+        if seen[kind] <= limit:
+            yield case
+
+
+def _queues(survey: Survey, kinds: Sequence[str], seed: int) -> dict[tuple[str, str], Iterator[int]]:
+    """Return the points for each kind of moment and of fault, each in the order in which they are taken."""
+    groups = {False: group_moments(survey.points, survey.loaders), True: _group_workers(survey.worker_points)}
+    possible = {kind: set(survey.moments(kind)) for kind in kinds}
+    found = {
+        (moment, kind): [point for point in points if point in possible[kind]]
+        for worker, moments in groups.items()
+        for moment, points in moments.items()
+        for kind in kinds
+        if FAULTS[kind].in_worker is worker
+    }
+    some = [(key, points) for key, points in found.items() if points]
+    return {key: iter(in_turn(points, seed + number)) for number, (key, points) in enumerate(some)}
+
+
+def _group_workers(points: Sequence[str]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for number, name in enumerate(points, start=1):
+        groups.setdefault(f"in a worker, at {name}", []).append(number)
+    return groups
+
+
+def _cover(queues: dict[tuple[str, str], Iterator[int]]) -> list[Fault]:
+    """Take a fault for each kind of moment, of the first kind that can happen there; then one of each other kind."""
+    chosen: dict[str, tuple[str, str]] = {}
+    for moment, kind in queues:
+        chosen.setdefault(moment, (moment, kind))
+    others = {kind: (moment, kind) for moment, kind in reversed(queues)}
+    used = {kind for _, kind in chosen.values()}
+    keys = [*chosen.values(), *(key for kind, key in others.items() if kind not in used)]
+    return [Fault(key[1], next(queues[key])) for key in keys]
+
+
+def _rounds(queues: Mapping[tuple[str, str], Iterator[int]]) -> Iterator[Fault]:
+    """Take a fault from each queue in turn until they are empty."""
+    left = list(queues.items())
+    while left:
+        taken = [(key, queue, next(queue, None)) for key, queue in left]
+        yield from (Fault(kind, number) for (_, kind), _, number in taken if number is not None)
+        left = [(key, queue) for key, queue, number in taken if number is not None]
 
 
 def pairs(survey: Survey, kinds: Sequence[str], seed: int, number: int) -> Iterator[Case]:

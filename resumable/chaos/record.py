@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable.chaos.claim import BASELINE, RECORD
+from resumable.chaos.launch.inventory import read_left
 from resumable.chaos.launch.runner import CASE, Command
 from resumable.chaos.plan import Case
-from resumable.chaos.recorder.logs import read_attempt
+from resumable.chaos.recorder.attempts import read_attempts
 from resumable.chaos.verify.baseline import drop_what_differs
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from resumable.chaos.recorder.logs import Attempt
+    from resumable.chaos.recorder.attempts import Attempt
 
 __all__ = ["Record", "read_record", "write_record"]
 
@@ -33,6 +34,7 @@ def write_record(root: Path, command: Command, seed: int, ranks: tuple[int, ...]
         "patience": command.patience,
         "grace": command.grace,
         "limit": command.limit,
+        "ignore": command.ignore,
         "seed": seed,
         "ranks": ranks,
         "directory": str(Path.cwd()),
@@ -82,7 +84,13 @@ def read_record(place: Path) -> Record:
             f"{place.parent / RECORD} has format {values['format']}, and this version of resumable knows {_FORMAT}.\n"
             "Run the campaign again, or replay it with the version that wrote it."
         )
-    command = Command(tuple(values["command"]), values["patience"], values["grace"], values["limit"])
+    command = Command(
+        tuple(values["command"]),
+        values["patience"],
+        values["grace"],
+        values["limit"],
+        ignore=tuple(values.get("ignore", ())),
+    )
     notes = _compare_scripts(values)
     first, second = (_read_baseline(place.parent / BASELINE / str(number), place) for number in range(2))
     notes += drop_what_differs(first, second)
@@ -121,6 +129,6 @@ def _read_baseline(directory: Path, place: Path) -> Attempt:
         raise ConfigurationError(
             f"{place} cannot be run again: {ledgers}, the ledger of the baseline run, is gone.\nRun the campaign again."
         )
-    attempt = read_attempt(ledgers, 0)
-    attempt.status = os.EX_OK
+    attempt = read_attempts(ledgers, 0)[-1]
+    attempt.status, attempt.left = os.EX_OK, read_left(directory)
     return attempt

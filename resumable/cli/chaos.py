@@ -32,8 +32,10 @@ _EXAMPLES = """examples:
 
 The command runs in a fresh directory each time. Where a word of it has {dir} in it, it runs in this directory instead,
 and {dir} is the fresh one; {ranks} is the number of ranks. What it writes elsewhere by Python goes into that directory.
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is set where it is not: torchrun needs it to start ranks again.
 
-exit status: 0 if every promise was kept, 1 if one was broken, 2 if the command cannot be tested."""
+exit status: 0 if every promise was kept, 1 if one was broken, 2 if the command cannot be tested, 3 if every promise
+that could be compared was kept, but nothing of the model was compared."""
 
 
 def add_chaos(commands: Any) -> None:
@@ -58,8 +60,10 @@ def _add_run(actions: Any) -> None:
         formatter_class=RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--faults", default="kill", metavar="KIND,...", help="kinds of faults, see below (default: kill)")
-    add("--points", type=_points, metavar="N|all", help="moments for each kind (default: all, and 0 with --mtbf)")
+    add("--faults", metavar="KIND,...", help="kinds of faults, see below (default: kill, and worker-kill where there "
+        "are workers)")  # fmt: skip
+    add("--points", type=_points, metavar="N|all", help="moments for each kind of fault (default: as many cases as "
+        "take some minutes, and one for each kind of moment; 0 with --mtbf)")  # fmt: skip
     add("--pairs", type=int, default=0, metavar="N", help="cases of two faults in a row (default: 0)")
     add("--random", type=int, default=0, metavar="N", help="cases of one to three faults at random (default: 0)")
     add(
@@ -86,6 +90,8 @@ def _add_run(actions: Any) -> None:
     add("--limit", type=float, default=3600.0, metavar="SECONDS", help="for one start (default: 3600)")
     add("--preload", default="", metavar="MODULE,...", help="import these once, such as torch, and fork each start of "
         "a Python program from there: seconds faster (default: start the command as it stands)")  # fmt: skip
+    add("--ignore", action="append", default=[], metavar="GLOB", help="files in the work folder that are not compared, "
+        "such as 'logs/*'; may be given several times")  # fmt: skip
     parser.set_defaults(act=_run)
 
 
@@ -118,7 +124,7 @@ def _run(given: Namespace, words: Sequence[str]) -> int:
     with _ending_in_order():
         report = run(words, **options, tell=_tell)
     _print(report, f"Page: {given.directory / 'report.html'}")
-    return 0 if report.ok else 1
+    return report.status
 
 
 def _replay(given: Namespace, words: Sequence[str]) -> int:
@@ -132,7 +138,7 @@ def _replay(given: Namespace, words: Sequence[str]) -> int:
     with _ending_in_order():
         report = replay(given.directory, tell=_tell)
     _print(report, f"Page: {given.directory / 'replay' / 'report.html'}")
-    return 0 if report.ok else 1
+    return report.status
 
 
 def _agrees(directory: Path) -> bool:
@@ -157,7 +163,7 @@ def _tell(text: str) -> None:
 
 
 def _print(report: Report, *more: str) -> None:
-    parts = [str(report)] if report.ok else [report.timeline(), make_summary(report, shown=0)]
+    parts = [str(report)] if not report.failed else [report.timeline(), make_summary(report, shown=0)]
     sys.stdout.write("\n\n".join([*parts, *more]) + "\n")
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from resumable._inspect import diff
+from resumable._parts import split
 from resumable.cli.show import Page, cut, print_json
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _table(page: Page, title: str, head: Sequence[str], rows: Sequence[Any], *, 
 
 def _summary(found: Diff) -> str:
     differing = len(found.tensors) + len(found.states) + len(found.values) + len(found.only_a) + len(found.only_b)
-    by_part = Counter(place.partition(".")[0] or "all" for place in found.equal)
+    by_part = Counter((split(place) or ["all"])[0] or "all" for place in found.equal)
     equal = ", ".join(f"{part} {count}" for part, count in by_part.items())
     if not differing:
         return f"Equal: all {len(found.equal)} parts ({equal})."

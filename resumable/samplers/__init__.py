@@ -10,6 +10,7 @@ Any object with the members of `Sampler` will do; there is no base class.
 """
 
 from resumable.samplers.base import Sampler
+from resumable.samplers.blocks import Blocks
 from resumable.samplers.paged import PagedShuffle
 from resumable.samplers.permutation import Permutation
 from resumable.samplers.sequential import Sequential
@@ -17,5 +18,17 @@ from resumable.samplers.shuffle import Shuffle
 from resumable.samplers.subset import Subset
 from resumable.samplers.uniform import Uniform
 from resumable.samplers.weighted import Weighted
+from resumable.samplers.windows import Window
 
-__all__ = ["PagedShuffle", "Permutation", "Sampler", "Sequential", "Shuffle", "Subset", "Uniform", "Weighted"]
+__all__ = [
+    "Blocks",
+    "PagedShuffle",
+    "Permutation",
+    "Sampler",
+    "Sequential",
+    "Shuffle",
+    "Subset",
+    "Uniform",
+    "Weighted",
+    "Window",
+]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from resumable._randomness.keyed import IntArray
 
-__all__ = ["Sampler", "check_length", "check_range"]
+__all__ = ["Bindable", "Sampler", "check_length", "check_range"]
 
 _LONGEST = 1 << 62
 
@@ -33,6 +35,26 @@ class Sampler(Protocol):
 
         Two samplers with the same spec give the same order; the spec is stored in the state and compared on load.
         """
+        ...
+
+
+@runtime_checkable
+class Bindable(Sampler, Protocol):
+    """A sampler that may leave something open, which the global batch says when a Loader first opens its stream.
+
+    From then on it is in the spec, and so in the state, and stays, whatever the global batch becomes.
+    """
+
+    def bound_to(self, global_batch: int) -> Sampler:
+        """Return the sampler with what fits a global batch, where something is open."""
+        ...
+
+    def bound_as(self, spec: Mapping[str, Any]) -> Sampler:
+        """Return the sampler with what the spec of a state says; itself where nothing is open, or that says nothing."""
+        ...
+
+    def doubt(self, global_batch: int) -> str:
+        """Return why it does not fit a global batch, for a warning; empty where it does."""
         ...
 
 

@@ -70,9 +70,19 @@ class Permutation:
             ConfigurationError: `index` is not in `0..length-1`.
         """
         check_range(index, index + 1, self.length)
+        return int(self.find(np.array([index]))[0])
+
+    def at(self, positions: IntArray) -> IntArray:
+        """Map any positions of `0..length-1`; an array of the same shape."""
         if self._table is not None:
-            return int(np.flatnonzero(self._table == index)[0])
-        return int(self._walk(np.array([index], dtype=_U64), self._decipher)[0])
+            return self._table[positions]
+        return self._walk(positions.astype(_U64), self._encipher)
+
+    def find(self, indices: IntArray) -> IntArray:
+        """Find the positions that map to indices of `0..length-1`; an array of the same shape."""
+        if self._table is not None:
+            return np.argsort(self._table)[indices]
+        return self._walk(indices.astype(_U64), self._decipher)
 
     def _walk(self, values: Words, step: _Step) -> IntArray:
         values = step(values)

@@ -190,7 +190,7 @@ def run_through(loader: resumable.Loader, form: Any, steps: int) -> tuple[Run, l
 @pytest.mark.parametrize("ack", ["auto", "manual"])
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 @pytest.mark.parametrize("source", SOURCES)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(st.data())
 def test_no_epoch_is_empty_or_short(source: str, form: Any, ack: str, data: st.DataObject) -> None:
     case = data.draw(cases(source, ack))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -10,19 +11,18 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 import resumable
-from resumable import Cursor, World
+from resumable import Cursor, Request, World
 from resumable._fetch.lost_workers import describe_death, is_death
 from resumable._fetch.order import Order
 from resumable._fetch.reader import Reader
 from resumable._fetch.workers import RequestDataset, Workers, _inherited, _Messages
 from resumable._order.plan import Schedule
 from resumable.errors import BackendError, SampleError, WorkerError
-from resumable.samplers import Sequential, Shuffle
+from resumable.samplers import Sequential, Shuffle, Subset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resumable import Request
     from resumable.samplers import Sampler
 
 LENGTH = 22
@@ -180,6 +180,27 @@ def test_what_is_sent_is_numbers_and_the_order_once_to_each_worker() -> None:
     sent = list(messages)
     assert [type(message).__name__ for message in sent] == ["_Introduction"] * 2 + ["tuple"] * 3
     assert sent[0][0] is sent[1][0], "it is pickled once"
+    assert sent[0].pickled == pickle.dumps(second.plan), "the samples are those of before"  # type: ignore[union-attr]
+
+
+def test_a_table_is_not_sent_again() -> None:
+    """Workers that know the samples are told another plan alone; one that knows none gets the order."""
+    table = Subset(range(100_000), Shuffle(100_000, seed=1))
+    first = Order(table, Schedule(LENGTH, 2, "pad"), 0)
+    later = first.changed(Schedule(LENGTH, 3, "pad")).changed(Schedule(LENGTH, 4, "pad"))
+    messages = _Messages(2, first)
+    messages._known[1] = None
+    messages.requests = requests(later, 2)
+    known, unknown = messages
+    assert len(known.pickled) < 1000  # type: ignore[union-attr]
+    assert len(unknown.pickled) > 800_000  # type: ignore[union-attr]
+    for message, order in ((known, first), (unknown, None)):
+        dataset = RequestDataset(Reader(Told(), list, "off"))
+        dataset.order = order
+        found = dataset.request_of(message)
+        assert (found.version, found.indices.tolist()) == (2, Request(*found[:6], later).indices.tolist())  # type: ignore[union-attr]
+    other = Order(table, Schedule(LENGTH, 3, "pad"), seed=1, version=1)
+    assert other.samples != first.samples, "the keys are others"
 
 
 def test_an_order_that_cannot_be_pickled_is_not_sent() -> None:

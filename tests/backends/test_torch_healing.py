@@ -174,7 +174,7 @@ def test_one_run_whose_workers_are_all_killed_after_every_step(
     assert steps == unharmed("indexed")
     assert len(steps) >= len(restarts(caplog)) > EPOCHS
     assert re.search(r"worker [01], process", restarts(caplog)[0])
-    assert re.search(r"was killed by SIGHUP\n  it was asked for: epoch 0, step [1-4], samples \[", restarts(caplog)[0])
+    assert re.search(r"was killed by SIGHUP\n  it was asked for: epoch 0, step [1-6], samples \[", restarts(caplog)[0])
 
 
 def test_a_state_of_a_harmed_run_goes_on_in_an_unharmed_one(unharmed: Callable[..., Steps]) -> None:

@@ -2,86 +2,35 @@
 
 from __future__ import annotations
 
-import shutil
+import re
 import sys
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from planted_programs import BEGIN, BUGS, END, HEAD, LOOP, TORCH, TWO, UNSORTED, programs
 
 import resumable
-from resumable.chaos.campaign import survey
-from resumable.chaos.launch.preload import Preload
-from resumable.chaos.launch.runner import Command, run_case
-from resumable.chaos.plan import Case, Fault, Leg
-from resumable.chaos.recorder.logs import Attempt, RankLog
-from resumable.chaos.report import Outcome
+from resumable.chaos.recorder.attempts import Attempt
+from resumable.chaos.recorder.logs import RankLog
 from resumable.chaos.report.text import describe_violations
 from resumable.chaos.verify.causes import CAUSES, Cause, find_cause
-from resumable.chaos.verify.checks import check
 from resumable.chaos.verify.diagnosis import Diagnosis, diagnose
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SCRIPTS = Path(__file__).parent / "scripts"
-LOOP = str(SCRIPTS / "planted_loop.py")
-TORCH = ["torch", "torch._dynamo"]
-pytestmark = pytest.mark.slow
+    from resumable.chaos.report import Outcome
 
-# The cause that is to be named, by the bug; the baseline run of a bug in the resume is that of the right script.
-IN_RESUMES = {
-    "optimizer not restored": "optimizer not restored",
-    "scheduler not restored": "scheduler not restored",
-    "scaler not restored": "GradScaler not restored",
-    "torch not restored": "generators not restored",
-    "numpy not restored": "generators not restored",
-    "python not restored": "generators not restored",
-    "step not restored": "step counter not restored",
-    "model not restored": "model not restored",
-    "average not restored": "a part not restored",
-    "loader not loaded": "loader not loaded",
-    "unsorted after a crash": "order of the source",
-}
-IN_SAVES = {
-    "saved before the step": "saved before the step",
-    "old copy": "saved before the step",
-    "one batch early": "loader one batch early",
-    "one batch late": "loader one batch late",
-    "average not saved": "in no checkpoint",
-    "loader not saved": "loader not saved",
-    "evaluation skipped": "evaluation skipped",
-    "own generator": "generator of the dataset",
-    "counts backwards": "step counter not restored",
-}
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Outcome]]:
-    """Return what runs a bug once, killed after the fourth checkpoint; bugs in the resume share a baseline run."""
-    root = tmp_path_factory.mktemp("chaos")
-    with Preload(TORCH) as preload:
-
-        def command(bug: str) -> Command:
-            return Command((sys.executable, LOOP, "--bug", bug), preload=preload)
-
-        @cache
-        def baseline(bug: str) -> Any:
-            return survey(command(bug), root / f"baseline {bug}", (1,))
-
-        @cache
-        def run_one(bug: str) -> Outcome:
-            attempt, seen, notes = baseline("" if bug in IN_RESUMES or not bug else bug)
-            assert not notes
-            place = root / f"case {bug}"
-            case = Case((Leg(Fault("kill", seen.saved[3] + 2 * (bug != "evaluation skipped"))), Leg()))
-            attempts = run_case(command(bug), case, place)
-            return Outcome.of(case, place, attempts, check(case, attempt, attempts), attempt)
-
+    """Return what runs a bug once."""
+    with programs(tmp_path_factory.mktemp("chaos")) as run_one:
         yield run_one
-    shutil.rmtree(root)
 
 
 def test_the_right_script_is_blamed_for_nothing(run: Callable[[str], Outcome]) -> None:
@@ -91,24 +40,43 @@ def test_the_right_script_is_blamed_for_nothing(run: Callable[[str], Outcome]) -
     assert not found.diagnosis.text
 
 
-NAMED = {**IN_RESUMES, **IN_SAVES}
+RESTORED = "weights and optimizer are equal at the first step after the resume, so restored; the later difference of "
+ALONE = "everything is equal from step 10 on: {0} alone is not as in the baseline run"
+# What is said of a comparison without the blamed part; nothing where the cause is in the data or in the save.
+TRIED = {
+    "optimizer not restored": "without optimizer, weights is equal at the first step after the resume, so restored; ",
+    "scheduler not restored": f"without scheduler, {RESTORED}",
+    "scaler not restored": f"without scaler, {ALONE.format('scaler')}",
+    "torch not restored": f"without rng, {RESTORED}",
+    "numpy not restored": f"without rng, {RESTORED}",
+    "python not restored": f"without rng, {RESTORED}",
+    "step not restored": f"without step, {ALONE.format('step')}",
+    "model not restored": "without the model, optimizer is equal at the first step after the resume, so restored; ",
+    "average not restored": f"without average, {RESTORED}scores may follow from average",
+    "evaluation skipped": "without scores, everything is equal from step 8 on: scores alone",
+    TWO: "without optimizer, something still differs: scheduler.last_epoch differs first: the scheduler is probably",
+}
 QUICK = {
     "optimizer not restored",
     "scheduler not restored",
+    TWO,
     "torch not restored",
     "saved before the step",
     "one batch late",
 }
 
 
-@pytest.mark.parametrize("bug", [pytest.param(bug, marks=[pytest.mark.long] * (bug not in QUICK)) for bug in NAMED])
+@pytest.mark.parametrize("bug", [pytest.param(bug, marks=[pytest.mark.long] * (bug not in QUICK)) for bug in BUGS])
 def test_a_planted_bug_is_named(bug: str, run: Callable[[str], Outcome]) -> None:
     found = run(bug)
     assert not found.ok
-    assert found.diagnosis.cause == NAMED[bug], (found.violations, found.diagnosis)
+    assert found.diagnosis.cause == BUGS[bug].cause, (found.violations, found.diagnosis)
     assert found.diagnosis.text in describe_violations(found)
     shown = found.diagnosis.as_dict()
     assert not [path for path in shown["equal"] if path in shown["differing"]]
+    assert TRIED.get(bug, "") in found.diagnosis.trial
+    assert bool(found.diagnosis.trial) is (bug in TRIED), found.diagnosis.trial
+    assert not found.diagnosis.trial or f"tried: {found.diagnosis.trial}" in describe_violations(found)
     if found.diagnosis.cause == "generators not restored":
         assert f"the generator of {bug.split(maxsplit=1)[0]} is elsewhere" in found.diagnosis.text
 
@@ -129,14 +97,15 @@ def test_files_in_another_order_in_each_run_are_refused_by_that_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match=r"the same samples come in another order, as with os\.listdir, a set"):
-        resumable.chaos.run([sys.executable, LOOP, "--bug", "unsorted files"], points=1, preload=TORCH)
+        resumable.chaos.run([sys.executable, LOOP, "--bug", UNSORTED], points=1, preload=TORCH)
 
 
 # ---------------------------------------------------------------------- the table
 
 
 def test_each_cause_has_a_planted_bug_and_stands_in_the_reference() -> None:
-    assert {cause.name for cause in CAUSES} == set(NAMED.values())
+    elsewhere = {"non-atomic save", "ranks resume apart"}  # test_saves.py, test_chaos_ranks.py
+    assert {cause.name for cause in CAUSES} == {*(bug.cause for bug in BUGS.values()), *elsewhere}
     page = (Path(__file__).parents[2] / "docs/reference/chaos.md").read_text(encoding="utf-8")
     for cause in CAUSES:
         row = f"| `{cause.name}` | {', '.join(f'`{sign}`' for sign in sorted(cause.signs))} |"
@@ -152,6 +121,23 @@ def test_a_cause_is_found_by_its_signs_alone(cause: Cause) -> None:
     assert found is not None
     assert found.name == cause.name
     assert "{" not in found.text
+
+
+def test_each_planted_program_has_a_row_and_was_caught() -> None:
+    """The table is written by `python tests/chaos/planted_programs.py docs/reference/chaos.md`."""
+    page = (Path(__file__).parents[2] / "docs/reference/chaos.md").read_text(encoding="utf-8")
+    table = page.partition(BEGIN)[2].partition(END)[0].strip().splitlines()
+    assert table[0] == HEAD
+    rows = {
+        cells[1].strip(" `"): [cell.strip() for cell in cells[2:-1]] for cells in (row.split("|") for row in table[2:])
+    }
+    assert list(rows) == ["right", *BUGS, UNSORTED]
+    assert rows["right"][1:3] == ["–", ""]  # noqa: RUF001  # a dash
+    assert rows[UNSORTED][1] == "refused"
+    for name, bug in BUGS.items():
+        assert rows[name][:2] == [bug.what, "yes"], name
+        texts = [re.split(r"{[^}]*}", cause.text) for cause in CAUSES if cause.name == bug.cause]
+        assert any(all(part in rows[name][2] for part in parts) for parts in texts), name
 
 
 def test_no_sign_is_no_cause() -> None:

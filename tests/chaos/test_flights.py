@@ -19,7 +19,7 @@ from resumable.chaos.report.text import tell_lines
 from resumable.chaos.verify.checks import check
 
 if TYPE_CHECKING:
-    from resumable.chaos.recorder.logs import Attempt
+    from resumable.chaos.recorder.attempts import Attempt
 
 LOOP = str(Path(__file__).parent / "scripts" / "small_loop.py")
 SAID = re.compile(

@@ -28,6 +28,9 @@ def test_lightning_alone_does_not_survive_a_file_that_has_lost_its_end() -> None
     """Of a flipped bit it says nothing at all: see the tests of CheckedCheckpointIO."""
     found = run(faults=["truncate"])
     assert [next(iter(outcome.violations)) for outcome in found.failed] == ["comes to its end"]
+    (files,) = [outcome.files for outcome in found.outcomes]
+    assert files
+    assert all(files.values())
 
 
 @pytest.mark.slow
@@ -37,3 +40,4 @@ def test_with_checked_files_it_survives_whatever_happens_to_them() -> None:
     assert found.ok, found.timeline()
     assert sum(outcome.fired for outcome in found.outcomes) == len(faults)
     assert found.impossible == {}
+    assert all(outcome.compared and all(outcome.files.values()) for outcome in found.outcomes)

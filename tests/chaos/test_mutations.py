@@ -58,7 +58,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 CAMPAIGNS = {
     "kill": Campaign(("train_plain.py",), "kill", 10),
     "raise": Campaign(("train_plain.py", "--by-hand"), "raise", 2),
-    "replayed": Campaign(("train_plain.py", "--source", "replayed"), "kill", 4),
+    "replayed": Campaign(("train_plain.py", "--source", "replayed"), "kill", 8),
     "stateful": Campaign(("train_plain.py", "--source", "stateful"), "kill", 3),
     "store": Campaign(("train_plain.py", "--store"), "kill", 2),
     "torn": Campaign(("train_plain.py", "--store"), "torn-write", 5),

@@ -11,7 +11,8 @@ import pytest
 
 from resumable.chaos.launch.runner import Command
 from resumable.chaos.plan import Case, Fault, Leg
-from resumable.chaos.recorder.logs import Attempt, Batch, Place, RankLog
+from resumable.chaos.recorder.attempts import Attempt
+from resumable.chaos.recorder.logs import Batch, Place, RankLog
 from resumable.chaos.report import Outcome, Report, page
 from resumable.chaos.report.story import as_ranges, tell
 from resumable.chaos.report.table import make_rows
@@ -83,8 +84,19 @@ def test_the_summary_names_what_broke_and_how_to_see_it_again() -> None:
     assert "case 0007: kill at point 17\n  whole history: 2 steps are lost\n" in text
     assert "again: resumable chaos replay runs/chaos/0007" in text
     assert "Note: the weights are not compared" in text
-    assert text.endswith("A promise was broken in 1 of 2 cases. Seed 7, 0 s.")
-    assert str(report(outcome(1, ok=True))).endswith("Every promise was kept in 1 case. Seed 7, 0 s.")
+    compared = "\nCompared: order and batches of 1 loader."
+    assert text.endswith(f"A promise was broken in 1 of 2 cases. Seed 7, 0 s.{compared}")
+    assert str(report(outcome(1, ok=True))).endswith(f"Every promise was kept in 1 case. Seed 7, 0 s.{compared}")
+
+
+def test_a_report_that_compared_nothing_of_the_model_is_not_green() -> None:
+    made = report(outcome(1, ok=True))
+    made.baseline.ranks[0].trains = 128
+    assert (made.ok, made.status, made.failed) == (False, 3, [])
+    assert "Every promise that could be compared was kept in 1 case. Seed 7" in str(made)
+    assert made.timeline().startswith("Nothing of the model was compared. Compared: order and batches of 1 loader. Not")
+    assert "Chaos: every promise that could be compared was kept" in made.html()
+    assert (made.as_dict()["ok"], made.as_dict()["status"]) == (False, 3)
 
 
 def test_the_columns_of_the_table_are_aligned() -> None:

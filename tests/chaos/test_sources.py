@@ -22,7 +22,7 @@ from resumable import _wrap
 from resumable._fetch import IndexedFetcher
 from resumable.chaos import Case, Fault, Leg, Outcome, Report
 from resumable.chaos.launch.runner import Command
-from resumable.chaos.recorder.logs import Attempt
+from resumable.chaos.recorder.attempts import Attempt
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -11,7 +11,8 @@ from resumable import CheckpointStore
 from resumable.chaos.launch.storage import DAMAGES
 from resumable.chaos.launch.stores import committed, find_unloadable
 from resumable.chaos.plan import FAULTS, Survey
-from resumable.chaos.recorder.logs import Attempt, RankLog
+from resumable.chaos.recorder.attempts import Attempt
+from resumable.chaos.recorder.logs import RankLog
 from resumable.errors import CorruptCheckpointWarning
 
 if TYPE_CHECKING:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import collections
+import copy
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from resumable._parts import compare, parts_of, topmost
+from resumable._parts import compare, parts_of, split, topmost
 
 
 def content(**more: Any) -> dict[str, Any]:
@@ -29,7 +38,7 @@ def test_parts_are_named_by_dotted_paths_and_short_values_by_themselves() -> Non
     assert parts["model.weight"].startswith("float32[1, 2]: ")
     assert parts["words"].startswith("list of 600: ")
     assert parts["rng.1"].startswith("list of 2: ")
-    assert len(parts["name"]) < 40
+    assert len(parts["name"]) < 60
 
 
 @pytest.mark.parametrize(
@@ -80,3 +89,94 @@ def test_a_path_stands_for_all_below_it() -> None:
 
 def test_names_with_dots_that_meet_hide_nothing() -> None:
     assert parts_of({"a.b": 1, "a": {"b": 2}}) != parts_of({"a.b": 1, "a": {"b": 3}})
+
+
+def of_process(one: float, seed: str) -> Any:
+    """The parts in a fresh process whose sets have another order."""
+    environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONWARNINGS": "ignore"}
+    script = Path(__file__).with_name("part_contents.py")
+    command = [sys.executable, str(script), str(one)]
+    return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+
+
+def test_two_processes_have_the_same_parts_and_each_kind_differs_with_its_value() -> None:
+    one, same, other = of_process(2.0, "1"), of_process(2.0, "2"), of_process(3.0, "1")
+    assert one == same
+    assert [name for name in one if one[name] == other[name]] == []
+    assert not any("not compared" in text for parts in one.values() for text in parts.values())
+
+
+KEYS = st.one_of(st.text(max_size=3), st.sampled_from(["a.b", "0", '"', 'x"y', "-1", "\\"]), st.integers(), st.floats())
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=50), st.binary(max_size=50))
+TREES = st.dictionaries(
+    KEYS,
+    st.recursive(VALUES, lambda inner: st.dictionaries(KEYS, inner, max_size=3) | st.lists(inner, max_size=3)),
+    max_size=4,
+)
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(TREES)
+def test_copies_have_the_same_parts_in_any_order_and_what_is_shared_counts_as_copied(tree: Any) -> None:
+    parts = parts_of(tree)
+    assert parts == parts_of(copy.deepcopy(tree)) == parts_of(dict(reversed(tree.items())))
+    assert parts_of([tree, tree]) == parts_of([tree, copy.deepcopy(tree)])
+    assert all(".".join(split(path)) == path for path in parts)
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(TREES, st.randoms(use_true_random=False))
+def test_a_changed_leaf_changes_its_own_path_alone(tree: Any, chance: Any) -> None:
+    places = list(places_of(tree))
+    if places:
+        inside, key = chance.choice(places)
+        inside[key] = "one value"
+        one = parts_of(tree)
+        inside[key] = "another value"
+        other = parts_of(tree)
+        assert len([path for path in one if one[path] != other[path]]) == 1
+        assert one.keys() == other.keys()
+
+
+def places_of(node: Any) -> Any:
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+        yield node, key
+        if isinstance(value, (dict, list)):
+            yield from places_of(value)
+
+
+@pytest.mark.parametrize(
+    ("content", "path"),
+    [
+        ({"optimizer": {"state": {0: {"exp_avg": 1}}}}, "optimizer.state.0.exp_avg"),
+        ({"model": {"0.weight": 1}}, 'model."0.weight"'),
+        ({"a": {"0": 1}}, 'a."0"'),
+        ({0.5: {None: 1}}, 'float"0.5".NoneType"None"'),
+        ({"": {" ": 1}}, '""." "'),
+        ({(1, "a"): 1}, "tuple\"(1, 'a')\""),
+    ],
+)
+def test_each_key_is_written_in_one_way(content: Any, path: str) -> None:
+    assert list(parts_of(content)) == [path]
+    assert len(split(path)) == len(str(content).split("{")) - 1
+
+
+def test_all_that_are_no_numbers_are_the_same_and_zeros_have_signs() -> None:
+    for kind, bits in ((torch.float32, torch.int32), (torch.float16, torch.int16), (torch.bfloat16, torch.int16)):
+        nan = torch.tensor([float("nan"), 1.0], dtype=kind)
+        other = nan.clone()
+        other.view(bits)[0] = -1
+        assert parts_of(nan) == parts_of(other) != parts_of(torch.ones(2, dtype=kind))
+        assert parts_of(torch.zeros(2, dtype=kind)) != parts_of(-torch.zeros(2, dtype=kind))
+    assert parts_of(0.0) != parts_of(-0.0)
+
+
+def test_lists_whose_digits_are_the_same_differ() -> None:
+    assert parts_of([1, 23]) != parts_of([12, 3])
+
+
+def test_what_cannot_be_read_says_so() -> None:
+    parts = parts_of({"lock": threading.Lock(), "meta": torch.ones(2, device="meta"), "a": 1})
+    assert parts["lock"] == "not compared: a value of _thread.lock has no attributes and cannot be pickled"
+    assert parts["meta"].startswith("not compared: ")
+    assert parts["a"] == "1"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 import struct
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
+from accelerate import Accelerator, DataLoaderConfiguration
 from torch.distributed import checkpoint as dcp
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -18,7 +18,6 @@ from resumable.checkpoint import CheckpointStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 SAMPLES, BATCH = 22, 4
 
@@ -78,33 +77,34 @@ FLAT: dict[str, Callable[[Path, dict[str, Any]], Path]] = {
 }
 
 
-def of_accelerate(folder: Path, content: dict[str, Any]) -> Path:
-    """The layout of `Accelerator.save_state`, each file as that writes it."""
-    inside = folder / "accelerate"
-    inside.mkdir()
-    torch.save(content["optimizer"], inside / "optimizer.bin")
-    torch.save(content["data"], inside / "custom_checkpoint_0.pkl")
-    torch.save({"_snapshot": {"inner": content["data"]}}, inside / "dl_state_dict.bin")
-    states = {"random_state": random.getstate(), "numpy_random_seed": np.random.get_state()}
-    torch.save({**states, "torch_manual_seed": torch.get_rng_state()}, inside / "random_states_0.pkl")
-    (inside / "model.safetensors").write_bytes(safetensors(content["model"]))
-    return inside
+def of_accelerate(folder: Path, safe: bool = True) -> Path:
+    """What `Accelerator.save_state` writes, with a scheduler, a plain loader, ours, and an object of the user's."""
+    torch.manual_seed(0)
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))
+    plain = DataLoader(TensorDataset(torch.arange(SAMPLES)), BATCH, shuffle=True)
+    model = torch.nn.Linear(3, 2)
+    adam = torch.optim.Adam(model.parameters())
+    steps = torch.optim.lr_scheduler.StepLR(adam, 3)
+    model, optimizer, scheduler, plain = accelerator.prepare(model, adam, steps, plain)
+    loader = wrapped()
+    accelerator.register_for_checkpointing(loader, Notes())
+    next(iter(plain))
+    for _ in loader.steps(9):
+        optimizer.zero_grad()
+        accelerator.backward(model(torch.rand(4, 3)).sum())
+        optimizer.step()
+        scheduler.step()
+    return Path(accelerator.save_state(str(folder / "accelerate"), safe_serialization=safe))
 
 
-def of_trainer(folder: Path, content: dict[str, Any]) -> Path:
-    """The layout of Hugging Face's Trainer, each file as that writes it."""
-    inside = folder / "checkpoint-500"
-    inside.mkdir()
-    torch.save(content["optimizer"], inside / "optimizer.pt")
-    torch.save({"random_states": Namespace()}, inside / "training_args.bin")
-    (inside / "trainer_state.json").write_text(json.dumps({"global_step": 500, "resumable": content["data"]}))
-    (inside / "README.md").write_text("# A model\n")
-    (inside / "model.safetensors").write_bytes(safetensors(content["model"]))
-    return inside
+class Notes:
+    """An object of the user's, with a class and a function in its state."""
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"class": Notes, "path": Path("data"), "notes": self}
 
-class Namespace:
-    """What no reader may load."""
+    def load_state_dict(self, _: Any) -> None:
+        raise NotImplementedError
 
 
 def safetensors(tensors: dict[str, torch.Tensor]) -> bytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from kept import FLAT, of_accelerate, of_store, of_torch, trained, wrapped
+from kept import FLAT, of_store, of_torch, trained, wrapped
 
 import resumable
 from resumable.cli import main, show
@@ -144,7 +144,7 @@ def test_without_rich_the_extra_is_named(
 
 
 def test_a_reader_that_closes_the_pipe(tmp_path: Path, content: dict[str, Any]) -> None:
-    path = of_accelerate(tmp_path, content)
+    path = of_store(tmp_path, content)
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "resumable", "inspect", str(path)]

@@ -139,8 +139,8 @@ def test_a_folder_of_shards_that_is_damaged(tmp_path: Path, content: dict[str, A
         resumable.inspect(folder)
 
 
-def test_one_damaged_file_of_several_is_named_and_the_others_are_shown(tmp_path: Path, content: dict[str, Any]) -> None:
-    folder = of_accelerate(tmp_path, content)
+def test_one_damaged_file_of_several_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
+    folder = of_accelerate(tmp_path)
     optimizer = folder / "optimizer.bin"
     optimizer.write_bytes(optimizer.read_bytes()[:500])
     found = resumable.inspect(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import fsspec
 import pytest
 import pytorch_lightning as lightning
 import torch
-from kept import FLAT, SAMPLES, Namespace, of_accelerate, of_store, of_torch, of_trainer, trained, wrapped
+from kept import FLAT, SAMPLES, of_store, of_torch, trained, wrapped
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import resumable
@@ -86,27 +87,6 @@ class Model(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.Adam(self.parameters())
-
-
-def test_a_folder_of_accelerate(tmp_path: Path, content: dict[str, Any]) -> None:
-    found = resumable.inspect(of_accelerate(tmp_path, content))
-    assert found.kind == "checkpoint of Accelerate"
-    (state,) = found.states
-    assert {state.where, *state.also} == {"custom_checkpoint_0.pkl", "dl_state_dict.bin._snapshot.inner"}
-    tensors = {part.name: part.tensors for part in found.parts}
-    assert (tensors["model.safetensors"], tensors["optimizer.bin"], tensors["random_states_0.pkl"]) == (2, 6, 1)
-    assert found.size == sum(file.stat().st_size for file in (tmp_path / "accelerate").iterdir())
-
-
-def test_a_folder_of_the_hugging_face_trainer(tmp_path: Path, content: dict[str, Any]) -> None:
-    found = resumable.inspect(of_trainer(tmp_path, content))
-    assert found.kind == "checkpoint of the Hugging Face Trainer"
-    assert [state.where for state in found.states] == ["trainer_state.json.resumable"]
-    parts = {part.name: part for part in found.parts}
-    assert parts["training_args.bin"].objects == (f"{Namespace.__module__}.Namespace",)
-    assert (parts["README.md"].type, parts["README.md"].bytes) == ("file", 10)
-    outside = resumable.inspect(tmp_path)
-    assert [state.where for state in outside.states] == ["checkpoint-500.trainer_state.json.resumable"]
 
 
 def test_a_file_of_json(tmp_path: Path, content: dict[str, Any]) -> None:
@@ -226,3 +206,13 @@ def test_tied_weights_and_parameters(tmp_path: Path) -> None:
     torch.save({"model": {"a": weight, "b": weight}, "set": {1, 2}, "data": TensorDataset}, tmp_path / "a.pt")
     parts = {part.name: part for part in resumable.inspect(tmp_path / "a.pt").parts}
     assert (parts["model"].tensors, parts["model"].bytes) == (1, 16)
+
+
+def test_tensors_in_a_pickle_are_read_from_the_bytes_of_their_storages(tmp_path: Path) -> None:
+    """Whose key is an address, so that the bytes of equal ones differ."""
+    one, other = ({"weight": torch.arange(6.0).reshape(2, 3).T, "steps": [torch.tensor(3)]} for _ in range(2))
+    for name, content in (("a.pkl", one), ("b.pkl", other), ("c.pkl", {**one, "weight": torch.ones(3, 2)})):
+        (tmp_path / name).write_bytes(pickle.dumps(content))
+    assert resumable.diff(tmp_path / "a.pkl", tmp_path / "b.pkl").is_equal
+    (found,) = resumable.diff(tmp_path / "a.pkl", tmp_path / "c.pkl").tensors
+    assert found.differing == 5

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resumable.errors import ConfigurationError
-from resumable.samplers import PagedShuffle, Sampler, Sequential, Shuffle, Subset, Weighted
+from resumable.samplers import Blocks, PagedShuffle, Sampler, Sequential, Shuffle, Subset, Weighted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,9 @@ SAMPLERS: dict[str, Callable[[int], Sampler]] = {
     "shuffle-part": lambda seed: Shuffle(10**15, seed=seed, num_samples=6000),
     "shuffle-laps": lambda seed: Shuffle(70, seed=seed, num_samples=6000),
     "subset": lambda seed: Subset(np.arange(0, 12_000, 2), Shuffle(6000, seed=seed)),
+    "blocks": lambda seed: Blocks(6000, block=30, window=9, seed=seed),
+    "blocks-of-shards": lambda seed: Blocks([1000, 0, 2001, 2999], block=7, window=90, seed=seed),
+    "blocks-unequal": lambda seed: Blocks([1, 500, 499, 2000, 1000, 1500, 500], block=None, window=3, seed=seed),
     "paged": lambda seed: PagedShuffle(np.arange(6000) // 7, window=40, seed=seed),
     "paged-scattered": lambda seed: PagedShuffle(np.arange(6000) % 90, window=100, seed=seed),
     "weighted": lambda seed: Weighted(np.arange(300), seed=seed, num_samples=6000),
@@ -142,7 +145,13 @@ def test_the_spec_of_a_subset_depends_on_every_table() -> None:
 @pytest.mark.parametrize("length", [0, -4, 1.0, "10", 2**62 + 1])
 @pytest.mark.parametrize(
     "make",
-    [Sequential, Shuffle, lambda length: Shuffle(5, num_samples=length), lambda n: Weighted([1], num_samples=n)],
+    [
+        Sequential,
+        Shuffle,
+        Blocks,
+        lambda length: Shuffle(5, num_samples=length),
+        lambda n: Weighted([1], num_samples=n),
+    ],
 )
 def test_a_bad_length_is_refused(make: Callable[[Any], Sampler], length: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"must be (an integer of 1 or more|at most 2\*\*62)") as caught:
@@ -151,7 +160,10 @@ def test_a_bad_length_is_refused(make: Callable[[Any], Sampler], length: Any) ->
 
 
 @pytest.mark.parametrize("seed", [-1, 0.5, "0", None, True])
-@pytest.mark.parametrize("make", [lambda seed: Shuffle(5, seed=seed), lambda seed: Weighted([1, 2], seed=seed)])
+@pytest.mark.parametrize(
+    "make",
+    [lambda seed: Shuffle(5, seed=seed), lambda seed: Blocks(5, seed=seed), lambda seed: Weighted([1, 2], seed=seed)],
+)
 def test_a_bad_seed_is_refused(make: Callable[[Any], Sampler], seed: Any) -> None:
     with pytest.raises(ConfigurationError, match="the seed must be an integer of 0 or more") as caught:
         make(seed)

@@ -7,7 +7,7 @@ import pytest
 
 from resumable._randomness.keyed import derive, random_u64
 from resumable._randomness.keys import SampleKeys
-from resumable.samplers import PagedShuffle, Permutation, Sequential, Shuffle, Subset, Weighted
+from resumable.samplers import Blocks, PagedShuffle, Permutation, Sequential, Shuffle, Subset, Weighted
 
 FEISTEL8_V1 = [
     (10, (0, 0), [3, 4, 7, 8, 0, 2], 5),
@@ -64,6 +64,21 @@ def test_paged_v1() -> None:
     assert large.indices(7, 10**5 - 6, 10**5).tolist() == [13273, 14782, 37083, 17306, 3703, 19725]
 
 
+def test_blocks_v1() -> None:
+    small = Blocks(1000, block=7, window=10, seed=3)
+    assert small.indices(0, 0, 12).tolist() == [646, 664, 650, 789, 401, 662, 532, 859, 377, 302, 788, 372]
+    assert small.indices(5, 994, 1000).tolist() == [723, 727, 722, 726, 506, 508]
+    shards = Blocks([1000, 1, 640, 63, 999], window=9, seed=1)
+    assert shards.indices(2, 0, 12).tolist() == [1546, 1135, 2392, 2087, 1953, 1542, 489, 1172, 1547, 2342, 470, 1174]
+    assert shards.indices(2, 2697, 2703).tolist() == [2584, 219, 1301, 1850, 402, 435]
+    whole = Blocks([1000, 1, 640, 63, 999], block=None, window=2)
+    assert whole.indices(0, 0, 12).tolist() == [1542, 1040, 1080, 1354, 1447, 1544, 1579, 1329, 1298, 1555, 1331, 1569]
+    large = Blocks(10**12, seed=123)
+    assert large.indices(7, 0, 4).tolist() == [762850299451, 843522869986, 435042738189, 509518048643]
+    assert large.indices(7, 10**12 - 4, 10**12).tolist() == [925593132124, 305605975936, 572696024687, 201128222793]
+    assert large.blocks_of(7, 10**12 - 1)[1].blocks[:3].tolist() == [5567129787, 1593530418, 6549607939]
+
+
 def test_keys_of_samples_and_batches() -> None:
     keys = SampleKeys(0, 0)
     expected = [13369540717904599395, 8596879579266503348, 18072881004030505978, 4957954794754946601]
@@ -93,6 +108,14 @@ def test_specs_name_the_algorithm_with_its_version() -> None:
     }
     assert Sequential(3).spec() == {"name": "sequential-v1", "length": 3}
     assert Subset([5, 7, 9], Shuffle(3)).spec() == {**Shuffle(3).spec(), "subset": "248c9aa7af81fc64"}
+    assert Blocks([1000] * 9 + [7], window=50).spec() == {
+        "name": "blocks-v1",
+        "length": 9007,
+        "seed": 0,
+        "block": 64,
+        "window": 50,
+        "sizes": "1000x9,7",
+    }
     assert Weighted([1, 2, 3, 4], num_samples=1000).spec() == {
         "name": "weighted-v1",
         "length": 1000,

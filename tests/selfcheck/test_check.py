@@ -113,7 +113,7 @@ def test_a_wrong_program_is_caught_with_its_cause(make: Callable[[], Any], name:
 
 def test_the_part_that_differs_is_named() -> None:
     (trial, *_) = broken(checked(programs.own_generator)).values()
-    assert (trial.difference.epoch, trial.difference.step, trial.difference.part) == (0, 0, "[0]['x']")
+    assert (trial.difference.epoch, trial.difference.step, trial.difference.part) == (0, 0, "0.x")
 
 
 def test_a_guard_of_the_loader_is_told_as_the_cause() -> None:
@@ -323,6 +323,6 @@ def test_batches_are_compared_by_content() -> None:
     assert first_difference([one], [same]) is None
     found = first_difference([one], [other])
     assert found is not None
-    assert found.part == "[0]['a']"
+    assert found.part == "0.a"
     many = [take_apart([*range(1000), end], 0, 0) for end in (1, 2)]
     assert first_difference(many[:1], many[1:]) is not None

@@ -148,11 +148,11 @@ def test_what_is_the_same_is_and_what_differs_does(kind: str) -> None:
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (threading.Lock(), "a value of _thread.lock has no attributes"),
+        (threading.Lock(), "a value of _thread.lock has no attributes and cannot be pickled"),
         ((number for number in range(3)), "a value of builtins.generator is no data"),
         (torch.ones(2, device="meta"), "a tensor on the device meta has no values"),
-        (nested(1, 3000), "it lies 32 levels deep"),
-        (len, "a value of builtins.builtin_function_or_method is no data"),
+        (nested(1, 3000), "it lies 200 levels deep"),
+        (lambda: 1, "a value of builtins.function is no data"),
     ],
     ids=["lock", "generator", "meta", "deep", "function"],
 )
@@ -160,7 +160,7 @@ def test_what_is_not_compared_is_told(value: Any, why: str, caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING, "resumable"):
         assert compared({"a": value}, {"a": value}) is None
     assert {record.getMessage() for record in caplog.records} == {
-        f"the part ['a']{'[0]' * 31 * ('deep' in why)} of a batch is not compared: {why}"
+        f"the part a{'.0' * 199 * ('deep' in why)} of a batch is not compared: {why}"
     }
 
 
@@ -171,5 +171,5 @@ def test_an_array_that_cannot_be_read_is_told(caplog: pytest.LogCaptureFixture) 
 
     with caplog.at_level(logging.WARNING, "resumable"):
         assert compared(Broken(), Broken()) is None
-    assert "cannot be read as an array (OSError: gone)" in caplog.text
+    assert "cannot be read (OSError: gone)" in caplog.text
     assert "torch" in sys.modules

@@ -50,7 +50,7 @@ def test_a_state_that_fits(kind: str, state: Any, tmp_path: Path, capsys: pytest
     shown = capsys.readouterr().out
     assert shown.startswith("fits: state[")
     assert "epoch 0, 3 steps done; global step 3, 12 samples" in shown
-    assert "[0]['index']: " in shown
+    assert "0.index: " in shown
 
 
 def test_a_state_of_other_data(state: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,10 +66,11 @@ def _iterates_its_own_way(kind: type[DataLoader[Any]]) -> bool:
 
 
 def _check(loader: DataLoader[Any], options: Options) -> None:
+    shuffle = {} if options.shuffle == "blocks" else {"shuffle": "Give it to the DataLoader."}
     options.refuse(
         "a DataLoader",
+        **shuffle,
         batch_size="Give it to the DataLoader.",
-        shuffle="Give it to the DataLoader.",
         transform="Put it into the dataset's __getitem__ or __iter__.",
         collate="Give collate_fn to the DataLoader.",
     )
@@ -94,6 +95,7 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
     length = check_length(
         length_of(loader.dataset, f"the dataset {name_of(loader.dataset, None)}"), "the length of the data"
     )
+    options = options.ordered(loader.dataset, length)
     sampler, batch_size, drop_last = _batching(loader)
     if sampler is None:
         options.refuse(

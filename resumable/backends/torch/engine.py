@@ -12,6 +12,7 @@ from torch.utils.data import get_worker_info
 from resumable._fetch.deaths import Healing
 from resumable._fetch.healing import HealingWorkers
 from resumable._fetch.stalls import answer
+from resumable._fetch.transport import begin
 from resumable._fetch.workers import Workers
 from resumable._randomness.keyed import derive
 from resumable._stats import Meter
@@ -116,6 +117,7 @@ class WorkerSetup:
         if self._stacks:
             answer()
         _keep_no_common_lock()
+        begin()
         info = get_worker_info()
         assert info is not None
         number = (worker + self._rotation) % info.num_workers

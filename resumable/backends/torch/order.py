@@ -109,7 +109,7 @@ def _weighted(sampler: Any, length: int, seed: int) -> Order | None:  # noqa: AR
 def _ours(sampler: Any, length: int, seed: int) -> Order:  # noqa: ARG001  # one signature for all
     tails = Tails("drop", "drop", "drop") if sampler.drop_last else Tails("pad", "drop", "pad")
     given = None if sampler.detected else World(sampler.rank, sampler.num_replicas)
-    return Order(sampler.order, given, tails)
+    return Order(sampler.given, given, tails)
 
 
 _TRANSLATIONS: dict[type, Callable[[Any, int, int], Order | None]] = {

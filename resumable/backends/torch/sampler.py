@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch.utils.data import DistributedSampler
 
+from resumable._fetch.binding import Binding
 from resumable._opening import warn_of_environment
 from resumable._options import check_batch_size
 from resumable._order.cursor import Cursor
@@ -74,7 +76,7 @@ class ResumableSampler(DistributedSampler[int]):
 
     Attributes:
         epoch: that of the current pass, or of the first one after a load: where a resumed loop has to begin.
-        order: the sampler of `resumable.samplers` that it asks.
+        given: the sampler of `resumable.samplers` that says the order.
         detected: rank and number of ranks were found, and not given.
     """
 
@@ -101,12 +103,19 @@ class ResumableSampler(DistributedSampler[int]):
             seed,
             drop_last,
         )
-        self.order = _choose_order(length, shuffle, seed, sampler)
+        self.given = _choose_order(length, shuffle, seed, sampler)
         self._per_rank = check_batch_size(batch_size)
-        self._schedule = Schedule(self.order.length, self._per_rank * self._world.size, "drop" if drop_last else "pad")
+        global_batch = self._per_rank * self._world.size
+        self._binding = Binding(self.given, partial(int, global_batch))
+        self._schedule = Schedule(self.given.length, global_batch, "drop" if drop_last else "pad")
         self.num_samples = self._schedule.total(Cursor()) * self._per_rank
         self.total_size = self.num_samples * self._world.size
         self._pass = _Pass(Cursor())
+
+    @property
+    def order(self) -> Sampler:
+        """The sampler of `resumable.samplers` that it asks; with nothing left open, as that may depend on the batch."""
+        return self._binding.sampler
 
     def __iter__(self) -> Iterator[int]:
         """Yield this rank's sample indices of the epoch, or of what is left of it after a load."""
@@ -177,9 +186,10 @@ class ResumableSampler(DistributedSampler[int]):
         In case of an error nothing was changed.
         """
         state = parse(state_dict)
-        own = facts_of({**self.order.spec(), "drop_last": self.drop_last})
+        own = facts_of({**self._binding.like(state).spec(), "drop_last": self.drop_last})
         check_same(state.fingerprint, own, strict=strict)
         self._check_within(state)
+        self._binding.adopt(state)
         self._pass = _Pass(state.cursor, state.within)
         self.epoch = state.cursor.epoch + self._schedule.finished(state.cursor)
 
@@ -193,6 +203,7 @@ class ResumableSampler(DistributedSampler[int]):
 
     def _begin(self) -> _Pass:
         self._check_world()
+        self._binding.open(self._schedule.global_batch)
         current = self._pass
         if current.begun and not self._is_over(current):
             current = _Pass(current.start, current.within)

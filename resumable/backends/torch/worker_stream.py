@@ -15,6 +15,7 @@ from resumable._fetch.keyed_draws import KeyedDraws
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import no_end
 from resumable._fetch.restoring import given_back, without_state
+from resumable._fetch.transport import Answer
 from resumable._randomness.keys import SampleKeys, isolated, reseed
 from resumable._state import Canary
 from resumable._stats import Made
@@ -308,7 +309,7 @@ def _give_back(thing: Any, state: Any) -> None:
 def stamped(items: Iterator[Item | None]) -> Iterator[Any]:
     """Yield a worker's items, those with a batch as being made now."""
     for item in items:
-        yield Made(item, 0.0, perf_counter()) if item is not None and item.batch else item
+        yield Answer(Made(item, 0.0, perf_counter())) if item is not None and item.batch else item
 
 
 def state_of(thing: Any) -> Any:

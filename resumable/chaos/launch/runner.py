@@ -11,16 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resumable.chaos.launch.flights import find_flights, read_flights
+from resumable.chaos.launch.inventory import changed, stamps, take_inventory
 from resumable.chaos.launch.processes import Group
+from resumable.chaos.launch.ranks import SURVIVE, environment_of_agents, wait_for_the_dead
 from resumable.chaos.launch.storage import DAMAGES, MARRING
 from resumable.chaos.launch.stores import find_unloadable
 from resumable.chaos.plan import FAULTS
 from resumable.chaos.recorder import overlay
-from resumable.chaos.recorder.logs import Attempt, read_attempt
+from resumable.chaos.recorder.attempts import Attempt, read_attempts
+from resumable.chaos.recorder.sketch import EXACT
 from resumable.errors import ConfigurationError
 from resumable.failpoints import VARIABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from resumable.chaos.launch.inventory import Stamps
     from resumable.chaos.launch.preload import Preload
     from resumable.chaos.launch.reaper import Reaper
     from resumable.chaos.plan import Case, Leg
@@ -43,6 +49,7 @@ class Command:
         grace: seconds from SIGTERM to SIGKILL.
         limit: seconds for one start.
         preload: forks each start; None to start it as it stands.
+        ignore: patterns of files that are not compared.
     """
 
     words: tuple[str, ...]
@@ -50,6 +57,7 @@ class Command:
     grace: float = 5.0
     limit: float = 3600.0
     preload: Preload | None = field(default=None, compare=False)
+    ignore: tuple[str, ...] = ()
 
     def start(self, directory: Path, ranks: int) -> tuple[list[str], Path]:
         """Return the words of one start, and the directory to start them in.
@@ -78,7 +86,8 @@ def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | Non
         reaper: kills the processes where this one cannot do it any longer.
 
     Returns:
-        What each start did. The last one has come to its end, or failed by itself.
+        What each start did, those of an agent in the command among them. The last one has come to its end, or failed
+        by itself.
 
     Raises:
         ConfigurationError: the command was stopped, as it would have gone on from a real run, or have changed one.
@@ -88,21 +97,29 @@ def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | Non
     (directory / "work").mkdir()
     attempts: list[Attempt] = []
     damaged = False
+    spoilt: Stamps = {}
     legs = [*case.legs, *[case.legs[-1]] * _MORE]
-    for number, leg in enumerate(legs):
-        attempt = _run_leg(command, leg, directory, number, reaper)
-        attempts.append(attempt)
+    for leg in legs:
+        started = _run_leg(command, leg, directory, attempts, reaper)
+        attempts += started
+        attempt, fired = started[-1], any(one.fired for one in started)
         if attempt.refused:
             raise ConfigurationError(attempt.refused)
         attempt.unloadable = find_unloadable(attempts, directory, damaged=damaged)
         if leg.fault and (damage := FAULTS[leg.fault.kind].storage):
-            attempt.fired &= DAMAGES[damage](attempts, directory)
+            before = stamps(directory)
+            fired &= DAMAGES[damage](attempts, directory)
+            spoilt |= changed(before, directory)
             damaged |= damage in MARRING
+            for one in started:
+                one.fired &= fired
             attempt.unloadable += find_unloadable(attempts, directory, damaged=damaged)
         if attempt.status == 0 and not attempt.killed and not _may_be_unfinished(leg):
             break
-        if leg.fault is None or not attempt.fired:
+        if leg.fault is None or not fired:
             break
+    rounded = any(log.world > EXACT for attempt in attempts for log in attempt.ranks.values())
+    attempts[-1].left = take_inventory(directory, command.ignore, spoilt, rounded=rounded)
     return attempts
 
 
@@ -111,7 +128,10 @@ def _may_be_unfinished(leg: Leg) -> bool:
     return leg.fault is not None and leg.fault.kind == "term"
 
 
-def _run_leg(command: Command, leg: Leg, directory: Path, number: int, reaper: Reaper | None) -> Attempt:
+def _run_leg(
+    command: Command, leg: Leg, directory: Path, before: Sequence[Attempt], reaper: Reaper | None
+) -> list[Attempt]:
+    number = before[-1].leg + 1 if before else 0
     ledgers = directory / f"attempt-{number}"
     ledgers.mkdir()
     plan = ledgers / "plan.json"
@@ -125,20 +145,21 @@ def _run_leg(command: Command, leg: Leg, directory: Path, number: int, reaper: R
     flights = find_flights(directory)
     with Group(words, place, _environment(plan), output, reaper, preload=server) as group:
         status, killed = group.wait(watch.is_overdue)
-        orphans = group.orphans()
+        orphans = [] if leg.fault and leg.fault.target in SURVIVE else group.orphans()
     plan.rename(plan.with_suffix(".done.json"))  # so that a variable which lives on names nothing
-    attempt = read_attempt(ledgers, number)
+    started = read_attempts(ledgers, len(before), number)
+    attempt = started[-1]
     attempt.status, attempt.killed, attempt.orphans = status, killed, orphans
     attempt.fired |= watch.struck
     attempt.flights = read_flights(directory, flights)
     attempt.output = output.read_text(errors="replace")[-_SHOWN:]
-    return attempt
+    return started
 
 
 def _environment(plan: Path) -> dict[str, str]:
     """Return what makes a process of the command a watched one, from its first line on if it is one of Python."""
     paths = [str(Path(overlay.__file__).parent / "startup"), os.environ.get("PYTHONPATH", "")]
-    return {VARIABLE: str(plan), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    return {VARIABLE: str(plan), "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment_of_agents()}
 
 
 class _Watch:
@@ -168,6 +189,8 @@ class _Watch:
             return f"SIGKILL came from outside after {fault.after:.1f} s"
         if fault and fault.kind == "term" and now - self._alive > self._command.grace and self._has_fired():
             return f"it lived on {self._command.grace:.0f} s after SIGTERM"
+        if waits := wait_for_the_dead(fault, now - self._alive, self._ledgers):
+            return waits
         patience = 2.0 if fault and fault.kind == "hang" and self._has_fired() else self._command.patience
         return f"it gave no sign of life for {patience:.0f} s" if now - self._alive > patience else ""
 

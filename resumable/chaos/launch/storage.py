@@ -15,7 +15,7 @@ from resumable.chaos.launch.stores import committed, is_inside, local_roots
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from resumable.chaos.recorder.logs import Attempt
+    from resumable.chaos.recorder.attempts import Attempt
 
 __all__ = ["DAMAGES", "MARRING"]
 

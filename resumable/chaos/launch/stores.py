@@ -10,7 +10,7 @@ from resumable.errors import CheckpointError, CheckpointNotFoundError, CorruptCh
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from resumable.chaos.recorder.logs import Attempt
+    from resumable.chaos.recorder.attempts import Attempt
 
 __all__ = ["committed", "find_unloadable", "is_inside", "local_roots"]
 

@@ -3,10 +3,11 @@
 The environment names the plan, a JSON file:
 
     {"attempt": 0, "directory": "...", "case": "...",
-     "faults": [{"kind": "kill", "rank": 0, "point": null, "number": 17}]}
+     "faults": [{"kind": "kill", "rank": 0, "target": "", "point": null, "number": 17}]}
 
 A fault is due when a process of that rank comes by a failpoint for the `number`-th time; where it names a point, by
-that one. Points of worker processes are counted in each of them.
+that one. Points of worker processes are counted in each of them. It happens once in a start of the command, also where
+an agent starts its ranks again.
 """
 
 from __future__ import annotations
@@ -15,19 +16,25 @@ import json
 import multiprocessing
 import os
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from resumable import failpoints
 from resumable._order.world import World
 from resumable.chaos.recorder import overlay
+from resumable.chaos.recorder.aiming import strike
 from resumable.chaos.recorder.events import Writer
-from resumable.chaos.recorder.fire import FIRING
-from resumable.chaos.recorder.live import Updates
+from resumable.chaos.recorder.launched import find_agent, restarts
+from resumable.chaos.recorder.live import Updates, count_trained
 from resumable.chaos.recorder.notes import NOTES, note_point
 from resumable.chaos.recorder.refusals import REFUSALS
+from resumable.chaos.recorder.saves import Saves, is_in_order, torn
 
 __all__ = ["read_plan", "start"]
+
+
+_TRAINED = {"loader.state", "loader.epoch_end"}  # points at which a script has trained
 
 
 def read_plan(path: str) -> dict[str, Any]:
@@ -48,6 +55,7 @@ def start(path: str, plan: dict[str, Any]) -> None:
     overlay.start(path)
     agent = _Agent(plan, in_worker=multiprocessing.parent_process() is not None)
     failpoints.watch(agent.come_by, agent.hear)
+    overlay.STATE.saves = agent.saves
     os.register_at_fork(after_in_child=agent.become_worker)
 
 
@@ -56,6 +64,8 @@ class _Agent:
         self._plan, self._in_worker = plan, in_worker
         self._loaders: list[Any] = []
         self._updates = Updates(self._write, self.stands)
+        self._looks, self._wrapped = 3, False
+        self.saves = Saves(self, Path(plan["directory"]))
         self._begin()
 
     def _begin(self) -> None:
@@ -74,19 +84,41 @@ class _Agent:
         if name in REFUSALS:
             REFUSALS[name](self._plan, *about)
         note = NOTES.get(name, note_point)(self, name, *about)
-        self._write(**note, point=name)
-        self._updates.come_by(note["kind"], note)
+        self.tell(**note, point=name)
+        if name in _TRAINED and self._looks and not self._in_worker:
+            self._look_for_model()
         for number, fault in enumerate(self._plan["faults"]):
-            if self._is_due(fault, name):
+            if self._is_due(fault, name) and not (restarts() and self._mark(number).exists()):
                 self._write("fire", fault=number)
-                FIRING[fault["kind"]]()
+                self._mark(number).touch()
+                with torn(about[0]) if name == "torch.save.half" else nullcontext():
+                    strike(fault)
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        """Write down an event."""
+        self._write(kind, **fields)
+        self._updates.come_by(kind, fields)
+        if kind == "wrote":
+            self.saves.keep(fields["name"], fields["step"])
+
+    def _look_for_model(self) -> None:
+        """See whether torch trains anything here; a model may be made late."""
+        self._looks -= 1
+        if (elements := count_trained()) is not None:
+            self._looks = 0
+            self._write("model", elements=elements)
 
     def hear(self, name: str, about: tuple[Any, ...]) -> None:
         """Be told of something at which nothing goes wrong."""
         if name in REFUSALS:
             REFUSALS[name](self._plan, *about)
         if name == "loader.wrapped":
+            self._wrapped = True
             self._write("wrapped")
+
+    def _mark(self, fault: int) -> Path:
+        """Return the file that says that a fault has happened: an agent may start its ranks again in the same start."""
+        return Path(self._plan["directory"]) / f"fired-{fault}"
 
     def _is_due(self, fault: dict[str, Any], name: str) -> bool:
         worker = name.startswith("worker.") and self._in_worker
@@ -97,7 +129,9 @@ class _Agent:
     def _write(self, kind: str, **fields: Any) -> None:
         if self._ledger is None:
             self._ledger = Writer(Path(self._plan["directory"]), "worker" if self._in_worker else "events")
-            self._ledger.write("start", attempt=self._plan["attempt"])
+            self._ledger.write(
+                "start", attempt=self._plan["attempt"], restarts=restarts(), agent=find_agent() is not None
+            )
         world = World.detect()
         self._ledger.write(kind, number=self._counts[None], rank=world.rank, world=world.size, **fields)
 
@@ -108,6 +142,19 @@ class _Agent:
                 return number
         self._loaders.append(loader)
         return len(self._loaders) - 1
+
+    def has_loader(self) -> bool:
+        """Return whether the script has made a loader, in a process that trains."""
+        return self._wrapped and not self._in_worker
+
+    def has_begun(self) -> bool:
+        """Return whether a batch was fetched."""
+        return self._counts["loader.fetch"] > 0
+
+    def steps(self) -> int | None:
+        """Return how far the first loader to train from has come; None where another thread may go on meanwhile."""
+        training = (loader for loader in self._loaders if not loader.evaluation)
+        return next((int(loader.global_step) for loader in training), 0) if is_in_order() else None
 
     def stands(self) -> list[dict[str, Any]]:
         """Return where each loader stands, in the order of their numbers."""

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
-import numpy as np
+from resumable._parts import Array, digest_arrays, digest_of, leaves_of
 
-from resumable._parts import as_array, digest_values
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["digest_content", "digest_samples", "is_lost"]
+__all__ = ["digest_samples", "is_lost"]
 
 
 def digest_samples(batch: Any) -> list[str]:
     """Digest a batch: one digest per sample where every part of it has a row per sample, else one of the whole.
 
     Args:
-        batch: tensors, arrays, numbers and texts in dictionaries, lists and tuples.
+        batch: tensors, arrays, numbers, texts and objects in dictionaries, lists and tuples.
     """
-    parts = [as_array(leaf) for leaf in _leaves(batch)]
-    lengths = {len(part) if isinstance(part, np.ndarray) and part.ndim else None for part in parts}
-    if len(lengths) == 1 and (length := lengths.pop()):
-        return [digest_values(part[row] for part in parts) for row in range(length)]
-    return [digest_values(parts)]
-
-
-def digest_content(content: Any) -> str:
-    """Digest nested plain values and tensors."""
-    return digest_values(as_array(leaf) for leaf in _leaves(content, names=True))
+    parts = [leaf for _, leaf in leaves_of(batch, lists=True)]
+    arrays = [part for part in parts if isinstance(part, Array)]
+    lengths = {array.rows for array in arrays}
+    if len(arrays) == len(parts) and len(lengths) == 1 and (length := lengths.pop()):
+        return [digest_arrays(array.row(number) for array in arrays) for number in range(length)]
+    return [digest_of(batch)]
 
 
 def is_lost(content: Any, *, plain: bool = False) -> bool:
@@ -41,25 +33,10 @@ def is_lost(content: Any, *, plain: bool = False) -> bool:
         content: of a checkpoint, or weights.
         plain: a number by itself counts, too.
     """
-    return any(_is_lost(leaf, plain=plain) for leaf in _leaves(content))
+    return any(_is_lost(leaf, plain=plain) for _, leaf in leaves_of(content, lists=not plain))
 
 
 def _is_lost(leaf: Any, *, plain: bool) -> bool:
-    if isinstance(leaf, (float, np.floating)):
-        return plain and bool(np.isnan(leaf))
-    array = as_array(leaf.float() if str(getattr(leaf, "dtype", "")) == "torch.bfloat16" else leaf)
-    many = isinstance(array, np.ndarray) and array.size > 0 and (plain or array.ndim > 0) and array.dtype.kind in "fc"
-    return many and bool(np.isnan(array).all())
-
-
-def _leaves(node: Any, *, names: bool = False) -> Iterator[Any]:
-    if isinstance(node, dict):
-        for name, value in node.items():
-            if names:
-                yield str(name)
-            yield from _leaves(value, names=names)
-    elif isinstance(node, (list, tuple)):
-        for value in node:
-            yield from _leaves(value, names=names)
-    else:
-        yield node
+    if isinstance(leaf, float):
+        return plain and math.isnan(leaf)
+    return isinstance(leaf, Array) and (plain or leaf.rows is not None) and leaf.is_lost()

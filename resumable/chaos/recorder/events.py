@@ -1,9 +1,10 @@
 """The ledger: what each watched process did, one JSON object per line, so that nothing is lost when it is killed.
 
 kind       fields besides time, pid, point, number (of the failpoint in this process), rank, world
-start      attempt
+start      attempt, restarts, agent                   how often an agent has restarted its ranks; is there one
 wrapped                                               a loader was made
 point                                                 a failpoint of which nothing else is said
+fetch      loader                                     a batch is about to be read
 batch      loader, epoch, position, step, acked, indices (or null), digests
 ack        loader, epoch, position, step              how far is acknowledged
 state      loader, epoch, position, step, says        where a state was taken, and the place that it names
@@ -13,10 +14,16 @@ saving     root, store, step, places, parts, lost,    a checkpoint of a store be
            generators                                 parts by path, and digests of generators
 saved      root, store, step                          it is committed
 restored   root, store, step                          a checkpoint that a store gave; step is null for none
+half       name                                       a file of torch.save has its first half
+wrote      name, store, step, places, parts, lost,    it is written, and holds this: its path in the case, and
+           generators                                 its series in place of a store
+renamed    old, series, name, store, step             a file that was saved has another name, and another series
+unnamed                                               something was saved to no file
 update     after, store, step, optimizer, weights,    the first step of an optimizer after a checkpoint was saved or
            optimizer_parts, stands                    restored: what it goes on from
 file       path                                       a file of a checkpoint on its way to the disk
 save       step, places                               a checkpoint of the Trainer
+model      elements                                   how many numbers torch trains here, where it does
 weights    digest, lost                               of the final weights
 fire       fault                                      the number of the fault that happens now
 
@@ -24,6 +31,8 @@ What leads outside of the case is in files of their own, `outside-*.jsonl`, with
 
 written    path                                       a folder that was written to, redirected into the case
 read       path                                       a file that `torch.load` read
+in place   path, over                                 a file was written under its own name, over an older one
+read in place path                                    a file that an earlier start wrote so was read
 refused    why                                        the process ended itself
 """
 

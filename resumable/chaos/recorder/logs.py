@@ -1,19 +1,14 @@
-"""Reads the ledgers of one start of the command: what each rank did, from its beginning to its end or its kill."""
+"""What one rank did in one start, from its beginning to its end or its kill, as its ledger has it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from resumable.chaos.recorder.events import read_events
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["Attempt", "Batch", "Place", "RankLog", "Save", "Update", "read_attempt"]
+__all__ = ["Batch", "Place", "RankLog", "Save", "Update"]
 
 
-Save: TypeAlias = "tuple[str, int]"  # the name of a store, and a step
+Save: TypeAlias = "tuple[str, int]"  # the name of a store or the series of a file, and a step
 
 
 class Place(NamedTuple):
@@ -71,14 +66,24 @@ class RankLog:
         resumed: the same by the names of the stores, where a checkpoint was there.
         saved_places: places of the loaders in each checkpoint of a store, by root and step.
         loaded: what each loader was told, by a state, and where it stood after that.
+        saves: what each file holds that the script saved by itself, by its path in the case: its series, and the step.
+        moved: files that were renamed after they had been saved.
+        drafts: series of files that were renamed after they had been saved.
+        half: the file that had its first half in the end.
+        unplaced: files that another thread than the loop's saved, at no known step.
+        unnamed: number of saves to no file, such as to memory.
         untrue: what a state or a loader said that was not so, in words.
         files: failpoints of checkpoint files: point and path.
         weights: digest of the final weights, where the Trainer or the script shows them.
         wrapped: whether a loader was made.
         lost: whether weights, or tensors in the checkpoints of a store, are NaN throughout.
+        trains: number of the elements of what torch trains in this process; None where it trains nothing.
         points: names of the failpoints, in order.
+        loaders: numbers of the loaders that failpoints are about, by the numbers of the failpoints, from 1.
         fired: numbers of the faults.
         times: of the first and the last event.
+        went: places to which each loader went by a state, in their order.
+        agent: whether it was started by one, such as torchrun.
     """
 
     rank: int
@@ -96,14 +101,24 @@ class RankLog:
     resumed: list[Save] = field(default_factory=list)
     saved_places: dict[tuple[str, int], list[Place]] = field(default_factory=dict)
     loaded: dict[int, Place] = field(default_factory=dict)
+    saves: dict[str, tuple[str, int | None]] = field(default_factory=dict)
+    moved: set[str] = field(default_factory=set)
+    drafts: set[str] = field(default_factory=set)
+    half: str = ""
+    unplaced: list[str] = field(default_factory=list)
+    unnamed: int = 0
     untrue: list[str] = field(default_factory=list)
     files: list[tuple[str, str]] = field(default_factory=list)
     weights: str | None = None
     wrapped: bool = False
     lost: bool = False
+    trains: int | None = None
     points: list[str] = field(default_factory=list)
+    loaders: dict[int, int] = field(default_factory=dict)
     fired: list[int] = field(default_factory=list)
     times: tuple[float, float] = (0.0, 0.0)
+    went: dict[int, list[Place]] = field(default_factory=dict)
+    agent: bool = False
     _asked: dict[int, Any] = field(default_factory=dict)
 
     def trained(self) -> dict[tuple[int, Place], Batch]:
@@ -111,14 +126,24 @@ class RankLog:
         nothing = Place(-1, 0)
         return {key: batch for key, batch in self.batches.items() if key[1] <= self.acked.get(key[0], nothing)}
 
+    def unacknowledged(self) -> list[tuple[int, Place]]:
+        """Return the batches that were delivered and not acknowledged: a resume repeats them by right."""
+        trained = self.trained()
+        return [key for key in self.batches if key not in trained]
+
     def add(self, event: dict[str, Any]) -> None:
         """Add an event of the ledger."""
         self.times = (self.times[0] or event["time"], event["time"])
         if "point" in event:
             self.points.append(event["point"])
+            if "loader" in event:
+                self.loaders[len(self.points)] = event["loader"]
         add = getattr(self, f"_add_{event['kind']}", None)
         if add is not None:
             add(event)
+
+    def _add_start(self, event: dict[str, Any]) -> None:
+        self.agent |= event.get("agent", False)
 
     def _add_wrapped(self, _: dict[str, Any]) -> None:
         self.wrapped = True
@@ -137,6 +162,7 @@ class RankLog:
     def _add_loaded(self, event: dict[str, Any]) -> None:
         loader, place = event["loader"], _place(event)
         self.begun[loader] = self.acked[loader] = self.loaded[loader] = place
+        self.went.setdefault(loader, []).append(place)
         self._compare(event, self._asked.pop(loader, None), "was told to go to {says}, and stands at {stands}")
 
     def _add_load(self, event: dict[str, Any]) -> None:
@@ -159,6 +185,42 @@ class RankLog:
         places = self.saved_places.setdefault((event["root"], event["step"]), [])
         places += [_place(place) for place in event["places"]]  # of every save of this step, as it may be saved again
 
+    def _add_half(self, event: dict[str, Any]) -> None:
+        self.half = event["name"]
+
+    def _add_wrote(self, event: dict[str, Any]) -> None:
+        self.half = ""
+        self.lost |= event["lost"]
+        if event["name"].startswith("/"):  # a temporary file, unless it is renamed
+            self.drafts.add(event["store"])
+        self.saves[event["name"]] = (event["store"], event["step"])
+        if event["step"] is None:
+            self.unplaced.append(event["name"])
+            return
+        save = (event["store"], event["step"])
+        self.parts.setdefault(save, []).append(event["parts"])
+        self.generators[save] = event["generators"]
+        self.held[save] = tuple(_place(place) for place in event["places"])
+        self.saved_places.setdefault(save, []).extend(self.held[save])
+
+    def _add_renamed(self, event: dict[str, Any]) -> None:
+        old, save = self.saves.pop(event["old"], None), (event["store"], event["step"])
+        self.drafts.add(event["series"])
+        self.moved.add(event["old"])
+        self.saves[event["name"]] = save
+        if old is None or old not in self.parts:
+            return  # an earlier start saved it, or another thread
+        contents = self.parts[old]
+        self.parts.setdefault(save, []).append(contents.pop())
+        self.saved_places.setdefault(save, []).extend(self.held[old])
+        self.generators[save], self.held[save] = self.generators[old], self.held[old]
+        if not contents:
+            for kept in (self.parts, self.generators, self.held, self.saved_places):
+                kept.pop(old, None)
+
+    def _add_unnamed(self, _: dict[str, Any]) -> None:
+        self.unnamed += 1
+
     def _add_saved(self, event: dict[str, Any]) -> None:
         self.saved.append((event["root"], event["step"]))
         self.saved_at.append(event["number"])
@@ -180,6 +242,9 @@ class RankLog:
         self.weights = event["digest"]
         self.lost |= event.get("lost", False)
 
+    def _add_model(self, event: dict[str, Any]) -> None:
+        self.trains = event["elements"]
+
     def _add_update(self, event: dict[str, Any]) -> None:
         save = (event["store"], event["step"])
         stands = tuple(_place(place) for place in event["stands"])
@@ -188,81 +253,6 @@ class RankLog:
 
     def _add_fire(self, event: dict[str, Any]) -> None:
         self.fired.append(event["fault"])
-
-
-@dataclass
-class Attempt:
-    """One start of the command.
-
-    Args:
-        number: from 0.
-        ranks: what each rank did, by rank.
-        workers: names of the failpoints that each worker process came by.
-        fired: whether its fault happened.
-        status: exit status of the command, negative for a signal.
-        killed: why the harness killed it, where it did.
-        orphans: processes that it left behind.
-        unloadable: committed checkpoints that cannot be loaded after it, in words.
-        output: what it printed, its end.
-        written: what was redirected into the case's directory, by its own path.
-        read: files outside of it that `torch.load` read.
-        refused: why a process ended itself before it had done harm.
-        flights: where each rank was at its end, by the flight recorders of its loaders, in words.
-    """
-
-    number: int
-    ranks: dict[int, RankLog] = field(default_factory=dict)
-    workers: list[list[str]] = field(default_factory=list)
-    fired: bool = False
-    status: int | None = None
-    killed: str = ""
-    orphans: list[int] = field(default_factory=list)
-    unloadable: list[str] = field(default_factory=list)
-    output: str = ""
-    written: set[str] = field(default_factory=set)
-    read: set[str] = field(default_factory=set)
-    refused: str = ""
-    flights: dict[int, list[str]] = field(default_factory=dict)
-
-    @property
-    def watched(self) -> bool:
-        """Whether any process of it imported resumable."""
-        return bool(self.ranks)
-
-    def trained(self) -> dict[tuple[int, Place], dict[int, Batch]]:
-        """Return what each rank trained on, by loader and place."""
-        steps: dict[tuple[int, Place], dict[int, Batch]] = {}
-        for rank, log in sorted(self.ranks.items()):
-            for key, batch in log.trained().items():
-                steps.setdefault(key, {})[rank] = batch
-        return steps
-
-
-def read_attempt(directory: Path, number: int) -> Attempt:
-    """Read the ledgers of an attempt."""
-    attempt = Attempt(number)
-    for path in sorted(directory.glob("worker-*.jsonl")):
-        events, _ = read_events(path)
-        attempt.workers.append([event["point"] for event in events if "point" in event])
-        attempt.fired |= any(event["kind"] == "fire" for event in events)
-    for path in sorted(directory.glob("events-*.jsonl"), key=lambda path: path.stat().st_mtime):
-        events, _ = read_events(path)
-        rank = events[-1].get("rank", 0)  # known from the process group on
-        log = attempt.ranks.setdefault(rank, RankLog(rank, events[-1].get("world", 1)))
-        for event in events:
-            log.add(event)
-        attempt.fired |= bool(log.fired)
-    for path in directory.glob("outside-*.jsonl"):
-        _add_outside(attempt, path)
-    return attempt
-
-
-def _add_outside(attempt: Attempt, path: Path) -> None:
-    for event in read_events(path)[0]:
-        if event["kind"] == "refused":
-            attempt.refused = attempt.refused or event["why"]
-        else:
-            (attempt.written if event["kind"] == "written" else attempt.read).add(event["path"])
 
 
 def _place(values: dict[str, Any]) -> Place:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from resumable._order.world import World
-from resumable._parts import parts_of
-from resumable.chaos.recorder.digest import digest_content, digest_samples, is_lost
+from resumable.chaos.recorder.digest import digest_samples, is_lost
 from resumable.chaos.recorder.live import generators
 from resumable.chaos.recorder.overlay import STATE
+from resumable.chaos.recorder.saves import name_of, plain, series_of
+from resumable.chaos.recorder.sketch import digest_weights, parts_of
 
 __all__ = ["NOTES", "note_point"]
 
@@ -20,10 +21,17 @@ class Numbers(Protocol):
     def number_of(self, loader: Any) -> int:
         """Return the number of a loader."""
 
+    def steps(self) -> int | None:
+        """Return how far the first loader to train from has come."""
+
 
 def note_point(*_: Any) -> dict[str, Any]:
     """Say that the point was come by, and nothing else."""
     return {"kind": "point"}
+
+
+def _note_fetch(numbers: Numbers, _: str, loader: Any) -> dict[str, Any]:
+    return {"kind": "fetch", "loader": numbers.number_of(loader)}
 
 
 def _note_batch(numbers: Numbers, _: str, loader: Any, batch: Any) -> dict[str, Any]:
@@ -90,8 +98,7 @@ def _about(store: Any, step: int | None) -> dict[str, Any]:
 
 
 def _note_saved(_: Numbers, __: str, store: Any, step: int, content: Any) -> dict[str, Any]:
-    about = {"places": list(_places(content)), "parts": parts_of(_without_states(content)), "lost": is_lost(content)}
-    return {"kind": "saving", **_about(store, step), **about, "generators": generators()}
+    return {"kind": "saving", **_about(store, step), **_in(content), "generators": generators()}
 
 
 def _note_committed(_: Numbers, __: str, store: Any, step: int) -> dict[str, Any]:
@@ -100,6 +107,21 @@ def _note_committed(_: Numbers, __: str, store: Any, step: int) -> dict[str, Any
 
 def _note_restored(_: Numbers, __: str, store: Any, step: int | None, ___: Any) -> dict[str, Any]:
     return {"kind": "restored", **_about(store, step)}
+
+
+def _note_half(_: Numbers, __: str, path: Any) -> dict[str, Any]:
+    return {"kind": "half", "name": name_of(path)}
+
+
+def _note_wrote(numbers: Numbers, _: str, path: Any, content: Any) -> dict[str, Any]:
+    name = name_of(path)
+    about = {"name": name, "store": series_of(name), "step": numbers.steps(), "generators": generators()}
+    return {"kind": "wrote", **about, **_in(plain(content))}
+
+
+def _in(content: Any) -> dict[str, Any]:
+    """Return what is compared of the content of a checkpoint."""
+    return {"places": list(_places(content)), "parts": parts_of(_without_states(content)), "lost": is_lost(content)}
 
 
 def _note_file(_: Numbers, __: str, path: str) -> dict[str, Any]:
@@ -119,7 +141,7 @@ def _note_weights(_: Numbers, __: str, weights: Any) -> dict[str, Any]:
 
 
 def _note_content(weights: Any) -> dict[str, Any]:
-    return {"kind": "weights", "digest": digest_content(weights), "lost": is_lost(weights, plain=True)}
+    return {"kind": "weights", "digest": digest_weights(weights), "lost": is_lost(weights, plain=True)}
 
 
 def _is_state(content: Any) -> bool:
@@ -149,6 +171,7 @@ def _without_states(content: Any) -> Any:
 
 
 NOTES: dict[str, Any] = {
+    "loader.fetch": _note_fetch,
     "loader.handed": _note_batch,
     "loader.acked": _note_ack,
     "loader.epoch_end": _note_ack,
@@ -162,6 +185,8 @@ NOTES: dict[str, Any] = {
     "store.synced": _note_file,
     "store.rename": _note_file,
     "store.renamed": _note_file,
+    "torch.save.half": _note_half,
+    "torch.save.written": _note_wrote,
     "lightning.save": _note_trainer_save,
     "lightning.end": _note_trainers_weights,
     "chaos.weights": _note_weights,

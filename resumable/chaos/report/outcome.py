@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Any, Self
 from resumable.chaos.report.page import make_page
 from resumable.chaos.report.table import make_rows, make_summary, make_table
 from resumable.chaos.report.text import make_timeline, tell_lines
+from resumable.chaos.verify.coverage import Coverage, cover
 from resumable.chaos.verify.diagnosis import Diagnosis, diagnose
+from resumable.chaos.verify.files import find_elsewhere, find_extra
 from resumable.chaos.verify.history import retrained
-from resumable.chaos.verify.parts import count_compared
+from resumable.chaos.verify.inplace import find_in_place, find_survived
+from resumable.chaos.verify.parts import compared_files, count_compared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from resumable.chaos.launch.runner import Command
     from resumable.chaos.plan import Case
-    from resumable.chaos.recorder.logs import Attempt
+    from resumable.chaos.recorder.attempts import Attempt
 
 __all__ = ["Outcome", "Report"]
 
@@ -47,8 +50,14 @@ class Outcome:
         diagnosis: where one was broken, what differs, and the likely cause.
         compared: number of checkpoints that were compared with those of the baseline run.
         uncompared: of those that were not, as no baseline run saved one at their step.
+        files: of each file that the script saved by itself, whether what it held last was compared, by its path.
+        in_place: files that were written in place and read by a later start; whether an older content was lost by that.
+        survived: files of which a start left one half, and from which the command came to its end all the same.
+        unnamed: number of saves to no file, and of those at no known step, which are not compared.
         written: what was redirected into the case's directory, by its own path.
         read: files outside of it that `torch.load` read.
+        extra: files that it left and the baseline run did not, which are compared with nothing.
+        elsewhere: files that are not compared, as they are of another step than in the baseline run, or of other ranks.
     """
 
     case: Case
@@ -62,8 +71,14 @@ class Outcome:
     diagnosis: Diagnosis = _NOTHING
     compared: int = 0
     uncompared: int = 0
+    files: dict[str, bool] = field(default_factory=dict)
+    in_place: dict[str, bool] = field(default_factory=dict)
+    survived: frozenset[str] = frozenset()
+    unnamed: int = 0
     written: frozenset[str] = frozenset()
     read: frozenset[str] = frozenset()
+    extra: frozenset[str] = frozenset()
+    elsewhere: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -77,13 +92,11 @@ class Outcome:
         """Make the outcome of what each start did."""
         fired = sum(attempt.fired for attempt in attempts)
         resumed = sum(any(log.loaded for log in attempt.ranks.values()) for attempt in attempts)
-        outside = [
-            frozenset[str]().union(*sets) for sets in zip(*((one.written, one.read) for one in attempts), strict=True)
-        ]
+        written = frozenset[str]().union(*(attempt.written for attempt in attempts))
+        read = frozenset[str]().union(*(attempt.read for attempt in attempts))
         figures = (len(attempts), fired, retrained(attempts), resumed)
-        compared = count_compared(baseline, attempts) if baseline else (0, 0)
-        diagnosis = diagnose(baseline, attempts, violations) if baseline else _NOTHING
-        return cls(case, directory, attempts, violations, *figures, diagnosis, *compared, *outside)
+        made = cls(case, directory, attempts, violations, *figures, written=written, read=read)
+        return made if baseline is None else replace(made, **_compare(baseline, attempts, violations))
 
     @property
     def ok(self) -> bool:
@@ -109,6 +122,23 @@ class Outcome:
         return shlex.join(["resumable", "chaos", "replay", str(place)])
 
 
+def _compare(baseline: Attempt, attempts: Sequence[Attempt], violations: dict[str, str]) -> dict[str, Any]:
+    """Return what is known of an outcome beside the baseline run."""
+    compared, uncompared = count_compared(baseline, attempts)
+    logs = [log for attempt in attempts for log in attempt.ranks.values()]
+    return {
+        "diagnosis": diagnose(baseline, attempts, violations),
+        "compared": compared,
+        "uncompared": uncompared,
+        "files": compared_files(baseline, attempts),
+        "in_place": find_in_place(baseline, attempts),
+        "survived": frozenset(find_survived(attempts)),
+        "unnamed": sum(log.unnamed + len(log.unplaced) for log in logs),
+        "extra": find_extra(baseline, attempts),
+        "elsewhere": find_elsewhere(baseline, attempts),
+    }
+
+
 @dataclass
 class Report:
     """What came out of a campaign.
@@ -117,7 +147,7 @@ class Report:
         command: the user's.
         seed: of the plan.
         baseline: the run without faults.
-        notes: what is not compared, in words.
+        notes: what is not compared in every detail, in words.
         outcomes: the cases, in the order of the plan.
         directory: of the campaign.
         options: what was asked for, by name.
@@ -137,8 +167,24 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every promise was kept in every case."""
-        return all(outcome.ok for outcome in self.outcomes)
+        """Whether every promise was kept in every case; and, where torch trains a model, one on the model was made."""
+        return self.status == 0
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 kept, 1 a promise was broken, 3 kept, and nothing of the model was compared."""
+        if self.failed:
+            return 1
+        return 3 if self.coverage.model is False else 0
+
+    @property
+    def coverage(self) -> Coverage:
+        """What was compared, and what was not."""
+        saves = [sum(getattr(one, name) for one in self.outcomes) for name in ("compared", "uncompared")]
+        if not self.outcomes:
+            return cover(self.baseline)
+        unseen = frozenset.intersection(*(outcome.elsewhere for outcome in self.outcomes))
+        return cover(self.baseline, (saves[0], saves[1]), unseen)
 
     @property
     def failed(self) -> list[Outcome]:
@@ -190,6 +236,9 @@ def as_data(report: Report) -> dict[str, Any]:
     return {
         "format": 1,
         "ok": report.ok,
+        "status": report.status,
+        "compared": report.coverage.compared,
+        "not_compared": report.coverage.missing,
         "command": list(report.command.words),
         "seed": report.seed,
         "options": report.options,
@@ -213,6 +262,7 @@ def _as_data(outcome: Outcome) -> dict[str, Any]:
         "reached": outcome.reached,
         "retrained": outcome.retrained,
         "violations": outcome.violations,
+        "files": outcome.files,
     }
     if outcome.ok:
         return values

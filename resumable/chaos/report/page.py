@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from resumable._distribution import pip_install
-from resumable.chaos.report.table import COLUMNS, describe_result, make_rows
+from resumable.chaos.report.table import COLUMNS, describe_result, make_rows, name_kept
 from resumable.chaos.report.text import describe_violations, make_timeline, told
 from resumable.errors import MissingDependencyError
 
@@ -55,7 +55,7 @@ def make_page(report: Report, *, needs_picture: bool = True) -> str:
     Raises:
         MissingDependencyError: matplotlib, which draws the picture, is not installed.
     """
-    title = "Chaos: " + ("every promise was kept" if report.ok else "a promise was broken")
+    title = "Chaos: " + ("a promise was broken" if report.failed else name_kept(report))
     parts = [
         f'<h1 class="{"ok" if report.ok else "failed"}">{escape(title)}</h1>',
         f"<p>{escape(describe_result(report))}</p>",

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from resumable.chaos.moments import main_loader
 from resumable.chaos.report.story import tell
 from resumable.chaos.verify.history import steps_of
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from resumable.chaos.recorder.logs import Attempt
+    from resumable.chaos.recorder.attempts import Attempt
     from resumable.chaos.report.outcome import Outcome
     from resumable.chaos.report.story import Line
     from resumable.chaos.verify.history import Key
@@ -64,8 +65,7 @@ def draw(outcomes: Sequence[Outcome], baseline: Attempt) -> str:
 def _order(baseline: Attempt) -> dict[Key, int]:
     """Number the steps of the loader that has most of them."""
     keys = sorted(steps_of(baseline))
-    loaders = [loader for loader, _ in keys]
-    main = max(loaders, key=loaders.count, default=0)
+    main = main_loader(loader for loader, _ in keys)
     return {key: number for number, key in enumerate(key for key in keys if key[0] == main)}
 
 

@@ -1,8 +1,11 @@
-"""Says how far a campaign is: a bar with the remaining time on a terminal, and a line per case that failed."""
+"""Says how far a campaign is: a bar on a terminal, a line every ten seconds elsewhere, and one per case that failed."""
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
+from textwrap import fill
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
@@ -12,29 +15,51 @@ if TYPE_CHECKING:
 
     from resumable.chaos.report import Outcome
 
-__all__ = ["follow"]
+__all__ = ["affordable", "describe_plan", "follow"]
 
-_ONCE_AND_AGAIN = 1.5  # starts per case, roughly, in the time of a baseline run: broken somewhere, and then to the end
+_ONCE_AND_AGAIN = 2.0  # starts per case: broken somewhere, and then to the end, each with all that a start imports
+_WHOLE = 300.0  # seconds for a plan of which nothing else is said
+_EVERY = 10.0  # seconds from one line to the next, at least
+_WIDTH = 60
 
 
-@contextmanager
-def follow(
-    cases: int, seconds: float, jobs: int, tell: Callable[[str], None] | None
-) -> Iterator[Callable[[Outcome], None]]:
-    """Show the progress on standard error if that is a terminal.
+def affordable(seconds: float, jobs: int) -> int:
+    """Return the number of cases that take some minutes.
+
+    Args:
+        seconds: that a baseline run takes.
+        jobs: cases at a time.
+    """
+    return int(_WHOLE * jobs / (_ONCE_AND_AGAIN * seconds))
+
+
+def describe_plan(cases: int, every: int, seconds: float, jobs: int) -> str:
+    """Say how many cases there are, of how many there could be, and how long they may take.
 
     Args:
         cases: their number.
+        every: their number with every fault at every moment.
         seconds: that a baseline run takes.
         jobs: cases at a time.
-        tell: is told in words how long it may take, and what failed.
+    """
+    number = f"{cases} case{'s' * (cases != 1)}" + (f" of {every}" if cases < every else "")
+    about = name_time(_ONCE_AND_AGAIN * seconds * cases / jobs)
+    more = "; --points all runs them all" if cases < every else ""
+    return f"A baseline run takes {seconds:.1f} s.\n" + fill(f"{number}; about {about}{more}.", _WIDTH)
+
+
+@contextmanager
+def follow(cases: int, tell: Callable[[str], None] | None) -> Iterator[Callable[[Outcome], None]]:
+    """Show the progress: on standard error if that is a terminal, else by `tell`.
+
+    Args:
+        cases: their number.
+        tell: is told in words what failed, and how far it is.
 
     Yields:
         To be called with each case's outcome.
     """
-    if tell:
-        about = _ONCE_AND_AGAIN * seconds * cases / jobs
-        tell(f"A baseline run takes {seconds:.1f} s; {cases} case{'s' * (cases != 1)} may take {name_time(about)}.")
+    lines = _Lines(cases, tell) if tell and not sys.stderr.isatty() else None
     with tqdm(total=cases, unit="case", disable=None, leave=False, dynamic_ncols=True) as bar:
         failed = 0
 
@@ -46,8 +71,28 @@ def follow(
             if tell and not outcome.ok:
                 with bar.external_write_mode():
                     tell(f"case {outcome.name}: {outcome.case}: {', '.join(outcome.violations)}")
+            if lines:
+                lines.add(failed)
 
         yield show
+
+
+class _Lines:
+    """Lines that say how far it is: after the first case, and then every ten seconds, if a case has come to its end."""
+
+    def __init__(self, cases: int, tell: Callable[[str], None]) -> None:
+        self._cases, self._tell = cases, tell
+        self._done = 0
+        self._begun, self._told = monotonic(), float("-inf")
+
+    def add(self, failed: int) -> None:
+        self._done += 1
+        now = monotonic()
+        if now - self._told < _EVERY or self._done == self._cases:
+            return
+        self._told = now
+        left = name_time((now - self._begun) / self._done * (self._cases - self._done))
+        self._tell(f"{self._done} of {self._cases} cases, {failed} failed; {left} left")
 
 
 def name_time(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from resumable.chaos.plan import Case, Fault
-    from resumable.chaos.recorder.logs import Attempt
+    from resumable.chaos.recorder.attempts import Attempt
     from resumable.chaos.verify.history import Key
 
 __all__ = ["Line", "as_ranges", "name_step", "tell"]
 
 _SAVES = {"store.saved", "lightning.save"}
+_BY_ITSELF = {"torch.save.written"}  # of a script that has none of those
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Line:
         saves: the last step before each checkpoint; None where there was none.
         struck: whether the fault happened in this process.
         end: how it came to its end, in words.
+        unacknowledged: steps that were delivered and not acknowledged, which a resume repeats by right.
+        restarted: whether an agent in the command started it.
         flights: where it was then, as its flight recorders say, where it has any.
     """
 
@@ -47,6 +50,8 @@ class Line:
     struck: bool
     end: str
     flights: tuple[str, ...] = ()
+    unacknowledged: tuple[Key, ...] = ()
+    restarted: bool = False
 
 
 def tell(case: Case, attempts: Sequence[Attempt]) -> list[Line]:
@@ -55,39 +60,47 @@ def tell(case: Case, attempts: Sequence[Attempt]) -> list[Line]:
     seen: set[Key] = set()
     worlds = [_world(case, attempt) for attempt in attempts]
     for attempt, world, before in zip(attempts, worlds, [None, *worlds], strict=False):
-        fault = case.legs[attempt.number].fault if attempt.fired and attempt.number < len(case.legs) else None
+        fault = case.legs[attempt.leg].fault if attempt.fired and attempt.leg < len(case.legs) else None
         resized = before if before != world else None
         for rank, log in sorted(attempt.ranks.items()) or [(0, RankLog(0, world))]:
             steps = list(log.trained())
             again = tuple(key for key in steps if key in seen)
             trained = tuple(key for key in steps if key not in seen)
-            struck = fault is not None and (fault.after is not None or fault.rank == rank)
+            struck = fault is not None and _hits(fault, rank)
             end = _end(attempt, fault, struck=struck)
             flights = tuple(attempt.flights.get(rank, ()))
-            lines.append(Line(attempt.number, rank, world, resized, again, trained, _saves(log), struck, end, flights))
+            line = Line(attempt.number, rank, world, resized, again, trained, _saves(log), struck, end, flights)
+            lines.append(replace(line, unacknowledged=tuple(log.unacknowledged()), restarted=attempt.restarts > 0))
         seen.update(attempt.trained())
     return lines
 
 
+def _hits(fault: Fault, rank: int) -> bool:
+    return fault.after is not None or fault.target == "all" or (fault.target != "agent" and fault.rank == rank)
+
+
 def _world(case: Case, attempt: Attempt) -> int:
-    planned = case.legs[min(attempt.number, len(case.legs) - 1)].ranks
+    planned = case.legs[min(attempt.leg, len(case.legs) - 1)].ranks
     return max((log.world for log in attempt.ranks.values()), default=planned)
 
 
 def _saves(log: RankLog) -> tuple[Key | None, ...]:
     saves: list[Key | None] = []
     keys, handed = list(log.batches), 0
+    points = _SAVES if _SAVES & set(log.points) else _BY_ITSELF
     for point in log.points:
         handed += point == "loader.handed"
-        if point in _SAVES:
+        if point in points:
             saves.append(keys[min(handed, len(keys)) - 1] if handed and keys else None)
-    return tuple(saves)
+    return tuple(saves if points is _SAVES else dict.fromkeys(saves))
 
 
 def _end(attempt: Attempt, fault: Fault | None, *, struck: bool) -> str:
-    words = [str(fault) if struck else "the fault came to another rank"] if fault else []
+    words = [str(fault) if struck or fault.target == "agent" else "the fault came to another rank"] if fault else []
     if attempt.killed and not (fault and fault.after is not None):
         words.append(f"killed, as {attempt.killed}")
+    elif attempt.status is None:
+        words += [] if struck else ["ended by the agent"]
     elif attempt.status == 0 and not attempt.killed:
         words.append("came to its end")
     elif fault is None:

@@ -36,7 +36,8 @@ def make_timeline(report: Report) -> str:
     which = f"{of} {words[of != 1]}" + (
         f"; here are the first {count}, and report.json has all of them" if count < of else ""
     )
-    return "\n".join([f"{which}. {_HEADING}", *(_tell_case(outcome) for outcome in outcomes)])
+    missing = [] if report.failed or report.ok else [f"Nothing of the model was compared. {report.coverage}"]
+    return "\n".join([*missing, f"{which}. {_HEADING}", *(_tell_case(outcome) for outcome in outcomes)])
 
 
 def _tell_case(outcome: Outcome) -> str:
@@ -55,8 +56,12 @@ def describe_violations(outcome: Outcome) -> str:
 def _describe_diagnosis(found: Diagnosis) -> Iterator[str]:
     if found.text:
         yield f"likely cause: {found.text}"
+    if found.trial:
+        yield f"tried: {found.trial}"
     if found.differing:
         yield f"differ: {_few(_name_part(found, path) for path in found.differing)}"
+    if found.files:
+        yield f"files that differ: {_few(found.files)}"
     if found.equal:
         yield f"equal: {_few(found.equal)}"
 
@@ -84,13 +89,17 @@ def tell_lines(outcome: Outcome) -> list[str]:
 
 
 def _tell(line: Line) -> str:
-    words = [f"resized from {line.resized}"] if line.resized else []
+    words = ["started again by the agent"] if line.restarted else []
+    if line.resized:
+        words.append(f"resized from {line.resized}")
     if line.again:
         words.append(f"trained again {_name_ranges(line.again)}")
     if line.trained:
         words.append(f"trained {_name_ranges(line.trained)}")
     if not line.again and not line.trained:
         words.append("trained nothing")
+    if line.unacknowledged:
+        words.append(f"delivered, not acknowledged: {_name_ranges(line.unacknowledged)}")
     if line.saves:
         words.append(f"saved at {_few('the beginning' if key is None else name_step(key) for key in line.saves)}")
     recorded = [f"flight recorder: {said}" for said in line.flights]

@@ -30,6 +30,12 @@ def _cause(name: str, signs: str, text: str) -> Cause:
 
 CAUSES = (
     _cause(
+        "ranks resume apart",
+        "ranks apart",
+        "in start {ranks apart}: each rank probably looks for its own newest checkpoint; let rank 0 look, and tell the "
+        "others which step it found (torch.distributed.broadcast_object_list)",
+    ),
+    _cause(
         "loader not loaded",
         "place not loaded",
         "the checkpoint has the loader's state, and start {place not loaded} did not load it: loader.load_state_dict",
@@ -119,13 +125,19 @@ CAUSES = (
     _cause(
         "in no checkpoint",
         "weights alone",
-        "no tensor in the checkpoints differs, and the final weights do: what they depend on is probably in no "
+        "no tensor in the checkpoints differs, and {weights alone}: what they depend on is probably in no "
         "checkpoint, such as an average of the weights (EMA)",
     ),
     _cause(
         "a part not restored",
         "first part",
         "{first part} differs first: it is probably not restored",
+    ),
+    _cause(
+        "non-atomic save",
+        "in place",
+        "{in place} is written in place and read at the start: a kill within the save loses it; write to a temporary "
+        "name, and os.replace it",
     ),
 )
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from resumable._parts import split
 from resumable.chaos.plan import FAULTS
+from resumable.chaos.verify.inplace import find_in_place, find_survived
 from resumable.chaos.verify.parts import differences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from resumable.chaos.plan import Case
-    from resumable.chaos.recorder.logs import Attempt, Place
+    from resumable.chaos.recorder.attempts import Attempt
+    from resumable.chaos.recorder.logs import Place
 
-__all__ = ["checkpoints_load", "from_the_newest", "same_checkpoints", "same_place", "true_states"]
+__all__ = ["atomic_saves", "checkpoints_load", "from_the_newest", "same_checkpoints", "same_place", "true_states"]
 
 
 def true_states(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
@@ -55,7 +59,7 @@ def from_the_newest(case: Case, _: Attempt, attempts: Sequence[Attempt]) -> str:
     """A start resumes from the newest checkpoint of a store that was committed before it, and not damaged."""
     newest: dict[str, int] = {}
     for attempt in attempts:
-        leg = case.legs[attempt.number - 1] if 0 < attempt.number <= len(case.legs) else None
+        leg = case.legs[attempt.leg - 1] if 0 < attempt.leg <= len(case.legs) and not attempt.restarts else None
         if leg is not None and leg.fault is not None and FAULTS[leg.fault.kind].storage is not None:
             newest = {}  # for this start, and for those after it if it ends before it has saved anything
         for log in attempt.ranks.values():
@@ -68,9 +72,17 @@ def from_the_newest(case: Case, _: Attempt, attempts: Sequence[Attempt]) -> str:
     return ""
 
 
+def atomic_saves(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
+    """A checkpoint is written beside the one that it replaces, so that a kill within a save loses neither."""
+    survived = find_survived(attempts)
+    names = [name for name, over in find_in_place(baseline, attempts).items() if over and name not in survived]
+    return f"{', '.join(sorted(names))} is written in place, and read by the start after" if names else ""
+
+
 def same_checkpoints(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
     """A checkpoint of a step holds what it holds in the baseline run: weights, optimizer, generators."""
     for found in differences(baseline, attempts):
-        names = sorted({path.partition(".")[0] for path in found.differing})
-        return f"'{names[0]}' in the checkpoint of step {found.step} of start {found.start} differs"
+        names = sorted({split(path)[0] for path in found.differing})
+        of = f" ({found.save[0]})" if PurePath(found.save[0]).suffix else ""  # a file's name, and no store's
+        return f"'{names[0]}' in the checkpoint of step {found.step} of start {found.start} differs{of}"
     return ""

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from resumable.chaos.recorder.sketch import SEPARATOR
 from resumable.chaos.verify.checkpoint_checks import (
+    atomic_saves,
     checkpoints_load,
     from_the_newest,
     same_checkpoints,
     same_place,
     true_states,
 )
-from resumable.chaos.verify.history import effective_history, is_resized, steps_of
+from resumable.chaos.verify.files import same_files
+from resumable.chaos.verify.history import effective_history, is_resized, steps_of, without_a_place
+from resumable.chaos.verify.ranks import ranks_agree, same_shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from resumable.chaos.plan import Case
-    from resumable.chaos.recorder.logs import Attempt
+    from resumable.chaos.recorder.attempts import Attempt
     from resumable.chaos.verify.history import Key, Step
 
-__all__ = ["CHECKS", "check"]
+__all__ = ["ATOMIC", "CHECKS", "check"]
+
+ATOMIC = "atomic saves"
 
 
 def check(case: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> dict[str, str]:
@@ -51,12 +57,12 @@ def same_content(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str
                 return (
                     f"start {attempt.number} trained on other data than the baseline run in {_name(key)}: {difference}"
                 )
-    return ""
+    return same_shares(baseline, attempts)
 
 
 def whole_history(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
     """The weights hold every step of the baseline run once, and no other."""
-    expected, found = steps_of(baseline), effective_history(attempts)
+    expected, found = _histories(baseline, attempts)
     lost, added = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     if lost:
         return f"{len(lost)} steps of the baseline run are not in the weights, the first in {_name(lost[0])}"
@@ -65,9 +71,19 @@ def whole_history(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> st
     return ""
 
 
+def _histories(baseline: Attempt, attempts: Sequence[Attempt]) -> tuple[dict[Key, Step], dict[Key, Step]]:
+    """Return what is in the weights of the baseline run and of a case, of the loaders that have a place."""
+    free = without_a_place(baseline, attempts)
+    expected, found = (
+        {key: step for key, step in one.items() if key[0] not in free}
+        for one in (steps_of(baseline), effective_history(attempts))
+    )
+    return expected, found
+
+
 def each_sample_once(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
     """Within an epoch, no sample is trained on more often than in the baseline run, over all ranks."""
-    allowed, counted = _count_samples(steps_of(baseline)), _count_samples(effective_history(attempts))
+    allowed, counted = map(_count_samples, _histories(baseline, attempts))
     for (loader, epoch, index), count in sorted(counted.items()):
         if count > allowed.get((loader, epoch, index), 0):
             times = f"{count} times, and {allowed.get((loader, epoch, index), 0)} times in the baseline run"
@@ -76,13 +92,16 @@ def each_sample_once(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) ->
 
 
 def same_weights(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
-    """The final weights are those of the baseline run, bit for bit."""
+    """The final weights are those of the baseline run, bit for bit; above two ranks, up to rounding."""
     if any(is_resized(attempt, baseline) for attempt in attempts):
         return ""
     expected = {log.weights for log in baseline.ranks.values()}
     shown = [{log.weights for log in attempt.ranks.values() if log.weights} for attempt in attempts]
     found = next((weights for weights in reversed(shown) if weights), set())
-    return "" if expected in ({None}, found) else f"final weights {found}, and {expected} in the baseline run"
+    if expected in ({None}, found):
+        return ""
+    shown = [{text.partition(SEPARATOR)[0] for text in texts if text} for texts in (found, expected)]
+    return f"final weights {shown[0]}, and {shown[1]} in the baseline run"
 
 
 def no_orphans(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
@@ -100,10 +119,13 @@ CHECKS: dict[str, Callable[[Case, Attempt, Sequence[Attempt]], str]] = {
     "each sample once": each_sample_once,
     "true states": true_states,
     "same place": same_place,
+    "ranks agree": ranks_agree,
     "checkpoints load": checkpoints_load,
     "newest checkpoint": from_the_newest,
+    ATOMIC: atomic_saves,
     "same checkpoints": same_checkpoints,
     "same weights": same_weights,
+    "same files": same_files,
     "no orphans": no_orphans,
 }
 

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from resumable.chaos.moments import main_loader
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from resumable.chaos.recorder.logs import Attempt, Batch, Place
+    from resumable.chaos.recorder.attempts import Attempt
+    from resumable.chaos.recorder.logs import Batch, Place
 
-__all__ = ["Key", "Step", "effective_history", "how_data_differ", "is_resized", "retrained", "steps_of"]
+__all__ = [
+    "Key",
+    "Step",
+    "effective_history",
+    "how_data_differ",
+    "is_resized",
+    "retrained",
+    "steps_of",
+    "without_a_place",
+]
 
 Key: TypeAlias = "tuple[int, Place]"
 
@@ -65,6 +77,24 @@ def effective_history(attempts: Sequence[Attempt]) -> dict[Key, Step]:
             history = {key: step for key, step in history.items() if key[1] <= starts.get(key[0], key[1])}
         history |= steps_of(attempt)
     return history
+
+
+def without_a_place(baseline: Attempt, attempts: Sequence[Attempt]) -> set[int]:
+    """Return the loaders whose epochs are all alike and whose place no start loads, beside others that have one.
+
+    A validation set is read so. How often it was read is not known by the numbers of its epochs, which begin again in
+    each start; what it gives is compared all the same.
+    """
+    went = {loader for attempt in attempts for log in attempt.ranks.values() for loader in log.went}
+    epochs: dict[int, dict[int, dict[int, Step]]] = {}
+    for (loader, place), step in steps_of(baseline).items():
+        epochs.setdefault(loader, {}).setdefault(place.epoch, {})[place.step] = step
+    alike = {
+        loader
+        for loader, found in epochs.items()
+        if len(found) > 1 and all(one == next(iter(found.values())) for one in found.values())
+    }
+    return alike - went - {main_loader(loader for loader, _ in steps_of(baseline))} if went else set()
 
 
 def is_resized(attempt: Attempt, baseline: Attempt) -> bool:

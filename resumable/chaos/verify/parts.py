@@ -1,4 +1,4 @@
-"""What each checkpoint of a store holds, part by part, beside what it holds in the baseline run."""
+"""What each checkpoint of a store, and each file that was saved, holds beside what it holds in the baseline run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from resumable.chaos.verify.history import is_resized
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from resumable.chaos.recorder.logs import Attempt, Save
+    from resumable.chaos.recorder.attempts import Attempt
+    from resumable.chaos.recorder.logs import Save
 
-__all__ = ["Compared", "compared", "count_compared", "differences", "saves_of"]
+__all__ = ["Compared", "compared", "compared_files", "count_compared", "differences", "saves_of"]
 
 
 class Compared(NamedTuple):
@@ -53,7 +54,8 @@ def saves_of(attempt: Attempt) -> dict[Save, list[dict[str, str]]]:
     found: dict[Save, list[dict[str, str]]] = {}
     for log in attempt.ranks.values():
         for save, contents in log.parts.items():
-            found.setdefault(save, []).extend(contents)
+            if save[0] not in log.drafts:
+                found.setdefault(save, []).extend(contents)
     return found
 
 
@@ -79,7 +81,22 @@ def count_compared(baseline: Attempt, attempts: Sequence[Attempt]) -> tuple[int,
     return sum(saves), len(saves) - sum(saves)
 
 
+def compared_files(baseline: Attempt, attempts: Sequence[Attempt]) -> dict[str, bool]:
+    """Return whether what each saved file held last was compared, by its path in the case."""
+    expected = saves_of(baseline)
+    files: dict[str, bool] = {}
+    for attempt in attempts:
+        for log in attempt.ranks.values():
+            for name in log.moved:
+                files.pop(name, None)
+            for name, save in log.saves.items():
+                files[name] = save in expected and not is_resized(attempt, baseline)
+    return files
+
+
 def _saves(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, Save]]:
+    drafts = {series for log in baseline.ranks.values() for series in log.drafts}
     for attempt in takewhile(lambda attempt: not is_resized(attempt, baseline), attempts):
         saves = dict.fromkeys(save for log in attempt.ranks.values() for save in log.parts)
-        yield from ((attempt, save) for save in saves)
+        drafts |= {series for log in attempt.ranks.values() for series in log.drafts}
+        yield from ((attempt, save) for save in saves if save[0] not in drafts)

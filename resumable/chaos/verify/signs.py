@@ -1,8 +1,10 @@
 """The signs of a cause: what differs between the starts of a case and its baseline run, and follows from nothing else.
 
+ranks apart          the ranks of a start went on from different places
 place not loaded     a start got a checkpoint with the state of a loader, and loaded the state of none
 no place             a start got a checkpoint without the state of a loader, and trained
-place earlier, later a checkpoint has another place of the loader than in the baseline run, at the same step
+place earlier, later a checkpoint has another place of the loader than in the baseline run, at the same step; or a file
+                     that was saved at the same place has counters of earlier or later steps (`counts.py`)
 counts backwards     a store refused a step
 other content        samples with the indices of the baseline run have another content
 other samples        other samples come, or those of the baseline run in another order
@@ -10,28 +12,39 @@ step after the save  an optimizer stepped while its loader stood at the place th
 other weights        at its first step, a start had weights that are not in its checkpoint
 old weights          it had those in its checkpoint, and the baseline run had others
 other optimizer      it had another state of the optimizer
+equal weights, equal optimizer  it had those of the baseline run, so that no bug before this step has changed them
 entry missing        a list in a checkpoint is shorter
 evaluation missing   steps are lost, and none of them of the loader that has most steps
 scheduler, scaler    the counters in their states differ
 generators           a global generator that the script uses is elsewhere
 counter              a whole number differs, outside of all of these
-weights alone        no tensor in any checkpoint differs, and the final weights do
+weights alone        no tensor in any checkpoint differs, and the final weights, or those in a file at the end, do
+in place             a file was written under the name by which a later start read it, in place of an older content
 first part           at the first step at which any part of a checkpoint differs, no other one does
+
+Where no checkpoint differs, the files that are left at the end are looked at in the same way.
 """
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from resumable.chaos.verify.history import effective_history, how_data_differ, steps_of
-from resumable.chaos.verify.parts import compared
+from resumable._parts import split
+from resumable.chaos.moments import main_loader
+from resumable.chaos.verify.counts import signs_of_counts
+from resumable.chaos.verify.files import compare_files
+from resumable.chaos.verify.history import effective_history, how_data_differ, steps_of, without_a_place
+from resumable.chaos.verify.inplace import find_in_place
+from resumable.chaos.verify.parts import compared, count_compared
+from resumable.chaos.verify.ranks import apart
 from resumable.chaos.verify.roles import counters_of, first_of, prefixes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from resumable.chaos.recorder.logs import Attempt, Place, RankLog, Update
+    from resumable.chaos.recorder.attempts import Attempt
+    from resumable.chaos.recorder.logs import Place, RankLog, Update
     from resumable.chaos.verify.parts import Compared
 
 __all__ = ["find_signs"]
@@ -39,11 +52,23 @@ __all__ = ["find_signs"]
 
 def find_signs(baseline: Attempt, attempts: Sequence[Attempt], violations: Mapping[str, str]) -> dict[str, str]:
     """Return what is seen of each sign that is there, in words."""
-    finders = (_signs_of_places, _signs_of_order, _signs_of_data, _signs_of_updates, _signs_of_parts)
+    finders = (
+        *(_signs_of_ranks, _signs_of_places, signs_of_counts, _signs_of_order),
+        *(_signs_of_data, _signs_of_updates, _signs_of_parts),
+    )
     signs = dict(chain.from_iterable(finder(baseline, attempts) for finder in finders))
-    if "same weights" in violations and "compared" in signs and "tensors" not in signs:
-        signs["weights alone"] = "the final weights"
+    if names := [name for name, over in find_in_place(baseline, attempts).items() if over]:
+        signs["in place"] = ", ".join(sorted(names))
+    alone = "the final weights do" if "same weights" in violations else _first_file(baseline, attempts)
+    if alone and "compared" in signs and "tensors" not in signs:
+        signs["weights alone"] = alone
     return signs
+
+
+def _first_file(baseline: Attempt, attempts: Sequence[Attempt]) -> str:
+    """Say which is the first file with a tensor that differs, if there is one."""
+    files = (one for one in compare_files(baseline, attempts) if one.found)
+    return next((f"those in {one.save[0]} do" for one in files if _has_tensors([one])), "")
 
 
 def _pairs(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[int, RankLog, RankLog]]:
@@ -51,6 +76,11 @@ def _pairs(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[int
         for rank, log in attempt.ranks.items():
             if rank in baseline.ranks:
                 yield attempt.number, log, baseline.ranks[rank]
+
+
+def _signs_of_ranks(_: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
+    every = (f"{one.number} {text}" for one in attempts for text in apart(one))
+    yield from (("ranks apart", first) for first in islice(every, 1))
 
 
 def _signs_of_places(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
@@ -77,8 +107,7 @@ def _lengths(baseline: Attempt) -> dict[int, int]:
 
 
 def _main(baseline: Attempt) -> int:
-    loaders = [loader for loader, _ in steps_of(baseline)]
-    return max(loaders, key=loaders.count, default=0)
+    return main_loader(loader for loader, _ in steps_of(baseline))
 
 
 def _ordinal(place: Place, lengths: dict[int, int]) -> int:
@@ -97,6 +126,7 @@ def _signs_of_data(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[t
             if key in expected and (how := how_data_differ(step, expected[key], expected)):
                 yield how, f"epoch {key[1].epoch}, step {key[1].step - 1}"
     lost = {loader for loader, _ in expected.keys() - effective_history(attempts).keys()}
+    lost -= without_a_place(baseline, attempts)
     if lost and _main(baseline) not in lost:
         yield "evaluation missing", f"loader {min(lost)}"
 
@@ -118,8 +148,9 @@ def _compare_updates(number: str, found: Update, expected: Update, healthy: Rank
     if found.weights != expected.weights:
         texts = {text for parts in healthy.parts.get(found.save, ()) for text in parts.values()}
         yield ("old weights" if texts.issuperset(found.weights.values()) else "other weights"), number
-    elif _state(found) != _state(expected):
-        yield "other optimizer", number
+    else:
+        yield "equal weights", number
+    yield ("equal optimizer" if _state(found) == _state(expected) else "other optimizer"), number
 
 
 def _state(update: Update) -> dict[str, str]:
@@ -133,18 +164,26 @@ def _signs_of_parts(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[
         yield "compared", str(len(every))
     differing = {path for one in every for path in one.differing}
     paths = {path for one in every for parts in one.expected for path in parts}
-    if any("]: " in text for one in every for path in one.differing for text in _texts(one, path)):
+    if _has_tensors(every):
         yield "tensors", "differ"
+    at_the_end = not differing
+    if at_the_end:
+        every = [one for one in compare_files(baseline, attempts) if one.found]
+        differing = {path for one in every for path in one.differing}
+        paths = {path for one in every for parts in one.expected for path in parts}
     for role in ("scheduler", "scaler"):
         if path := first_of(differing, prefixes(paths, role)):
             yield role, path
-    if generators := sorted(_generators(baseline, attempts)):
+    generators = sorted(_generators(baseline, attempts))
+    saved = count_compared(baseline, attempts)[0] > 0
+    if generators and not (at_the_end and saved):  # else the saves would differ, too
         yield "generators", ", ".join(generators)
     for one in every:
         yield from _signs_of_values(one, paths)
-    first = {path.partition(".")[0] for path in next((one.differing for one in every if one.differing), ())}
-    if len(first) == 1:
-        yield "first part", first.pop()
+    if (early := next((one for one in every if one.differing), None)) is not None:
+        names = {split(path)[0] for path in early.differing}
+        if len(names) == 1:
+            yield "first part", names.pop() + (f" in {early.save[0]}" if early.step < 0 else "")
 
 
 def _signs_of_values(one: Compared, paths: set[str]) -> Iterator[tuple[str, str]]:
@@ -154,6 +193,10 @@ def _signs_of_values(one: Compared, paths: set[str]) -> Iterator[tuple[str, str]
             yield "entry missing", path
         if path in counters_of(paths, {path: found}) and expected:
             yield "counter", path
+
+
+def _has_tensors(every: Sequence[Compared]) -> bool:
+    return any("]: " in text for one in every for path in one.differing for text in _texts(one, path))
 
 
 def _texts(one: Compared, path: str) -> list[str]:

@@ -9,7 +9,8 @@ from resumable.errors import ConfigurationError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from resumable.chaos.recorder.logs import Attempt, RankLog
+    from resumable.chaos.recorder.attempts import Attempt
+    from resumable.chaos.recorder.logs import RankLog
 
 __all__ = ["check_healthy", "check_seen", "note_outside"]
 
@@ -69,7 +70,7 @@ def check_seen(leader: RankLog, ranks: tuple[int, ...]) -> list[str]:
     passed, notes = set(leader.points), []
     takes, shows = (
         passed & {"loader.state", "lightning.save"},
-        passed & {"store.save", "lightning.end", "chaos.weights"},
+        passed & {"store.save", "torch.save.written", "lightning.end", "chaos.weights"},
     )
     if not takes and not shows:
         raise ConfigurationError(
@@ -81,11 +82,6 @@ def check_seen(leader: RankLog, ranks: tuple[int, ...]) -> list[str]:
         notes.append(
             "the state of no loader was ever taken, so that every start begins with the first batch: a script that "
             "saves its weights has to save loader.state_dict() with them"
-        )
-    if not shows:
-        notes.append(
-            "the weights are not compared: save with CheckpointStore, or call resumable.chaos.record_weights(model) at "
-            "the end of the script"
         )
     if leader.lost:
         notes.append(

@@ -105,6 +105,7 @@ class _Sink(io.RawIOBase):
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.hash, self.halfway = file, hashlib.sha256(), False
+        self.name = file.name  # of the file that torch.save writes, for a chaos run
 
     def writable(self) -> bool:
         return True

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from resumable._fetch.transport import begin
 from resumable._fetch.workers import RequestDataset, Workers
 from resumable.backends.dali.elastic.inputs import Fed
 from resumable.failpoints import point
@@ -80,6 +81,7 @@ def _pack(samples: list[Labelled]) -> Packed:
 def _start(worker: int) -> None:
     """Begin a worker: it ends with its parent, also where that is killed and says nothing."""
     point("worker.start")
+    begin()
     threading.Thread(target=_end_with_parent, name=f"parent of worker {worker}", daemon=True).start()
 
 

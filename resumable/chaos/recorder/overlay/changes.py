@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from resumable.chaos.recorder.overlay.copying import copy_file
 from resumable.chaos.recorder.overlay.errors import check_parent, check_there, fail, folder_of
+from resumable.chaos.recorder.overlay.inplace import tell_removed
 from resumable.chaos.recorder.overlay.listing import names_in
 from resumable.chaos.recorder.overlay.marks import make_dirs
 from resumable.chaos.recorder.overlay.state import STATE
@@ -75,6 +76,7 @@ def change(view: View, real: str, *, empty: bool = False) -> str:
 
 def remove(view: View, real: str) -> str | None:
     """Remove a file; return the copy that is left to be removed, if there is one."""
+    tell_removed(view, real)
     if not view.is_redirected(real):
         return real
     copy, shown = view.copy_of(real), view.shown(real)

@@ -8,7 +8,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from resumable.chaos.recorder.overlay.changes import open_for_writing
+from resumable.chaos.recorder.overlay.inplace import tell_written
 from resumable.chaos.recorder.overlay.remote import look_after as look_after_fsspec
+from resumable.chaos.recorder.overlay.saving import told_of, told_of_load
 from resumable.chaos.recorder.overlay.state import STATE
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ def _follow(loader: Any, look_after: Callable[[ModuleType], None]) -> None:
 
 def _look_after_torch(torch: Any) -> None:
     """Let what torch writes in C++ go to where Python's files go."""
-    save, load = _saving(torch.save), _loading(torch.load)
+    save, load = told_of(_saving(torch.save), "obj", "f", torn=True), told_of_load(_loading(torch.load))
     for module in (torch, torch.serialization):
         module.save, module.load = save, load
     torch.jit.save, torch.jit.load = _saving(torch.jit.save), _loading(torch.jit.load)
@@ -70,6 +72,7 @@ def _saving(function: Any) -> Any:
         real = STATE.view.find(path).real
         if not STATE.view.exempt.temporary.covers(real):
             STATE.view.exempt.checkpoints.add(real)
+        tell_written(STATE.view, real, os.O_CREAT | os.O_TRUNC)
         return open_for_writing(STATE.view, real, os.O_CREAT | os.O_TRUNC)
 
     return _with_path(function, 1, find)
@@ -122,8 +125,22 @@ def _making_temporary(function: Any) -> Any:
     return call
 
 
+def _look_after_safetensors(safetensors: Any) -> None:
+    content = "tensors" if safetensors.__name__.endswith("torch") else "tensor_dict"
+    safetensors.save_file = told_of(safetensors.save_file, content, "filename")
+
+
+def _look_after_lightning(cloud_io: Any) -> None:
+    """Know under which name a checkpoint of Lightning is written, which goes through memory and a temporary file."""
+    cloud_io._atomic_save = told_of(cloud_io._atomic_save, "checkpoint", "filepath")  # noqa: SLF001  # it has no other
+
+
 _MODULES: dict[str, Callable[[Any], None]] = {
     "torch": _look_after_torch,
     "tempfile": _look_after_tempfile,
     "fsspec.spec": look_after_fsspec,
+    "lightning.fabric.utilities.cloud_io": _look_after_lightning,
+    "lightning_fabric.utilities.cloud_io": _look_after_lightning,
+    "safetensors.numpy": _look_after_safetensors,
+    "safetensors.torch": _look_after_safetensors,
 }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable.chaos.recorder.overlay.changes import open_for_writing
 from resumable.chaos.recorder.overlay.errors import see
+from resumable.chaos.recorder.overlay.inplace import tell_read, tell_written
 from resumable.chaos.recorder.overlay.judged import as_given, is_temporary
 from resumable.chaos.recorder.overlay.state import STATE
 
@@ -74,6 +75,7 @@ def _heard(opener: Any) -> Any:
 def _find_to_open(view: View, real: str, flags: int) -> str:
     if not flags & WRITING:
         shown = see(view, real)
+        tell_read(view, real)
         if shown == real and view.is_redirected(real):
             STATE.recent = real
         return shown
@@ -81,6 +83,7 @@ def _find_to_open(view: View, real: str, flags: int) -> str:
         return real  # a file without a name in a directory
     if flags & posix.O_EXCL and flags & posix.O_CREAT and is_temporary(view, real):
         return real
+    tell_written(view, real, flags)
     return open_for_writing(view, real, flags)
 
 

@@ -30,6 +30,8 @@ def make_rename(name: str) -> Any:
                 move(view, source.real, target.real)
             else:
                 original(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+            if STATE.saves is not None:
+                STATE.saves.renamed(source.real, target.real)
 
     return call
 

@@ -7,6 +7,7 @@ import os
 import posix
 import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ REFUSED = 78  # exit status of a process that was stopped: EX_CONFIG
 class _Local(threading.local):
     trusted = 0  # calls under way that were judged already
     temporary = 0  # calls of `tempfile` under way
+    saving = 0  # calls of `torch.save` and its kin under way
 
 
 class State:
@@ -34,6 +36,11 @@ class State:
         ledger: directory of the files that say what was redirected.
         recent: the file outside of the case that was opened last for reading; it may be the checkpoint.
         installed: whether the functions are in their places.
+        in_place: files of the case that this process wrote in place, and whether there had been one.
+        removed: those that it removed after that.
+        read: files of the case that it read before it wrote them.
+        earlier: files that earlier starts wrote in place; None until it is looked.
+        saves: is told of files that are saved, loaded and renamed; None where nothing is recorded.
         local: of this thread.
     """
 
@@ -41,6 +48,11 @@ class State:
         self.view: View | None = None
         self.ledger = self.recent = ""
         self.installed = False
+        self.saves: Any = None
+        self.in_place: dict[str, bool] = {}
+        self.removed: set[str] = set()
+        self.read: set[str] = set()
+        self.earlier: set[str] | None = None
         self.local = _Local()
         self._told: set[tuple[str, str]] = set()
 
@@ -58,6 +70,10 @@ class State:
         if (kind, path) not in self._told:
             self._told.add((kind, path))
             self._write(kind=kind, path=path)
+
+    def tell_file(self, kind: str, name: str, **more: Any) -> None:
+        """Write down what was done with a file of the case."""
+        self._write(kind=kind, path=name, time=time.time(), **more)
 
     def refuse(self, why: str) -> NoReturn:
         """End this process, and let the chaos run say why."""

@@ -1,0 +1,99 @@
+"""Transport: small tensors leave a worker process by value, in the message that has the batch.
+
+torch moves each tensor that is sent to a file of shared memory of its own, and sends its descriptor by a socket.
+That takes some hundred microseconds of the training process for each tensor, whatever its size; bytes in the message
+take less up to `LARGEST`. What is replaced is how a *storage* is pickled: all tensors are made of storages, so that
+views, aliases, dtypes, layouts, subclasses and nesting stay what torch makes of them.
+
+It concerns the answers of this package's workers only, and in their processes only: the training process is left as it
+is, and so are queues of a user's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.multiprocessing.reductions import reduce_storage
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from resumable._stats import Made
+
+__all__ = ["LARGEST", "Answer", "begin"]
+
+LARGEST = 1 << 18  # bytes of a storage that go by value
+
+
+class _Thread(threading.local):
+    """What a thread pickles: a queue has one of its own, so one that has pickled an answer pickles nothing else."""
+
+    answers = False
+
+
+_thread = _Thread()
+
+
+class Answer:
+    """A batch that leaves a worker process; what arrives is the batch as it was made.
+
+    Args:
+        made: the batch.
+    """
+
+    __slots__ = ("_made",)
+
+    def __init__(self, made: Made) -> None:
+        self._made = made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the batch, with its small storages by value from here on."""
+        _thread.answers = True
+        return type(self._made), tuple(self._made)
+
+
+def begin() -> None:
+    """Send small tensors by value from now on; called in each worker process before it reads."""
+    ForkingPickler.register(torch.UntypedStorage, _reduced)
+    if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:  # else a user's
+        default_collate_fn_map[torch.Tensor] = _stacked
+
+
+def _reduced(storage: torch.UntypedStorage) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Reduce a storage to its bytes; as torch does it where it is large, in shared memory already, or on a device."""
+    size = storage.nbytes()
+    by_value = _thread.answers and 0 < size <= LARGEST and storage.device.type == "cpu" and not storage.is_shared()
+    if not by_value or not (place := storage.data_ptr()):
+        reduced: tuple[Callable[..., Any], tuple[Any, ...]] = reduce_storage(storage)  # type: ignore[no-untyped-call]
+        return reduced
+    return _received, (ctypes.string_at(place, size),)
+
+
+def _received(content: bytes) -> torch.UntypedStorage:
+    """Make a storage as torch allocates it: writable, aligned, and of this process alone."""
+    storage = torch.UntypedStorage(len(content), device="cpu")  # type: ignore[no-untyped-call]
+    ctypes.memmove(storage.data_ptr(), content, len(content))
+    return storage
+
+
+def _stacked(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
+    """Collate tensors as torch does it in a worker, but small ones in memory that is not shared."""
+    first = batch[0]
+    if not _is_plain(first) or sum(tensor.numel() for tensor in batch) * first.element_size() > LARGEST:
+        return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+    out = torch.empty((len(batch), *first.size()), dtype=first.dtype, device="cpu")
+    return torch.stack(batch, 0, out=out)  # type: ignore[arg-type]  # a list, as torch has it
+
+
+def _is_plain(tensor: Any) -> bool:
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not (tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+    )

@@ -1,0 +1,112 @@
+"""Takes nested objects apart down to their leaves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from resumable._parts.kinds import Whole, take
+from resumable._parts.texts import EXACT, Text, Uncompared, digest_text, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Opened = Callable[[Any], Any]
+
+__all__ = ["digest_of", "leaves_of", "parts_of"]
+
+_DEEPEST = 200
+_ROOT = "content"
+_SCALARS = (type(None), bool, int, float, complex, str)
+_EXACT = frozenset(_SCALARS)
+_LISTS = frozenset({list, tuple})
+
+
+def parts_of(content: Any, opened: Opened | None = None, more: Callable[[Any], str] | None = None) -> dict[str, str]:
+    """Return a text for each part of nested objects, by its dotted path.
+
+    Parts are the same, bit for bit, where their texts are. A short plain value is its own text; a tensor or an array
+    has type, shape and digest; a list of plain values is one part, with its length and a digest. The text of what is
+    not compared begins with `not compared` and says why.
+
+    Args:
+        content: of a checkpoint: tensors, arrays, plain values and objects.
+        opened: gives what is to be looked at in place of a part, on the way down.
+        more: gives what is added to the text of a leaf.
+    """
+    found: dict[str, str] = {}
+    for path, leaf in _walk(content, {}, lists=True, opened=opened):
+        name, text = path or _ROOT, text_of(leaf) + (more(leaf) if more else "")
+        found[name] = digest_text(f"{found[name]}\n{text}") if name in found else text  # keys that look alike
+    return found
+
+
+def digest_of(content: Any) -> str:
+    """Digest all that is in nested objects."""
+    return digest_text(repr([(path, text_of(leaf)) for path, leaf in leaves_of(content, lists=True)]))
+
+
+def leaves_of(content: Any, *, lists: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield dotted path and value of each part that has none itself; that of the content itself is empty.
+
+    Values are numbers, texts and bytes of Python's own, `Array`, or a text that stands for the value: `Uncompared` for
+    one that could not be read.
+
+    Args:
+        content: of any kind.
+        lists: whether a list of numbers and texts is one leaf.
+    """
+    return _walk(content, {}, lists=lists)
+
+
+def _walk(
+    content: Any, above: dict[int, int], *, lists: bool, opened: Opened | None = None
+) -> Iterator[tuple[str, Any]]:
+    """Go through the parts in order; `above` are the containers around a part, and how many are around each."""
+    waiting: list[tuple[str | None, Any]] = [("", content)]
+    while waiting:
+        path, value = waiting.pop()
+        if path is None:
+            del above[id(value)]
+            continue
+        value = opened(value) if opened else value
+        kind = type(value)
+        if kind in EXACT:
+            yield path, value
+        elif lists and kind in _LISTS and value and _is_plain(kinds := set(map(type, value))):
+            yield path, _of_list(value, kinds)
+        elif id(value) in above:
+            yield path, Text(f"what holds it, {len(above) - above[id(value)]} above")
+        else:
+            found = take(value)
+            if isinstance(found, (list, Whole)) and len(above) >= _DEEPEST:
+                yield path, Uncompared(f"it lies {_DEEPEST} levels deep")
+            elif isinstance(found, list):
+                above[id(value)] = len(above)
+                waiting.append((None, value))
+                before = f"{path}." if path else ""
+                waiting += [(before + step, part) for step, part in reversed(found)]
+            elif isinstance(found, Whole):
+                above[id(value)] = len(above)
+                yield path, _of_whole(found, above)
+                del above[id(value)]
+            else:
+                yield path, found
+
+
+def _is_plain(kinds: set[type]) -> bool:
+    return kinds <= _EXACT or all(issubclass(kind, (*_SCALARS, np.generic)) for kind in kinds)
+
+
+def _of_list(value: Any, kinds: set[type]) -> Text:
+    try:
+        inner = repr(list(value)) if kinds <= _EXACT else None
+    except ValueError:  # a number of too many digits
+        inner = None
+    return Text(f"list of {len(value)}: {digest_text(inner or repr([text_of(take(part)) for part in value]))}")
+
+
+def _of_whole(whole: Whole, above: dict[int, int]) -> Text:
+    texts = [repr([(path, text_of(leaf)) for path, leaf in _walk(part, above, lists=True)]) for part in whole.parts]
+    return Text(f"{whole.name}: {digest_text(repr(texts if whole.ordered else sorted(texts)))}")

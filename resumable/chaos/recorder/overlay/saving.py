@@ -1,0 +1,53 @@
+"""Functions that write and read checkpoints: `STATE.saves`, if there is one, is told of content and path."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+from resumable.chaos.recorder.overlay.state import STATE
+
+__all__ = ["told_of", "told_of_load"]
+
+
+def told_of(function: Any, content: str, path: str, *, torn: bool = False) -> Any:
+    """Tell of each call of a function that writes a checkpoint, once it is written.
+
+    Args:
+        function: writes it; a call of another such function within it is a part of it.
+        content: name of its first parameter.
+        path: name of its second one: a path, or an open file.
+        torn: it writes the file under the name that it is given, so that a kill in the middle leaves half of it.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        if STATE.view is None or STATE.saves is None or STATE.local.saving:
+            return function(*args, **options)
+        STATE.local.saving += 1
+        try:
+            result = function(*args, **options)
+        finally:
+            STATE.local.saving -= 1
+        given = dict(zip((content, path), args, strict=False)) | options
+        STATE.saves.saved(given.get(content), given.get(path), torn=torn)
+        return result
+
+    return call
+
+
+def told_of_load(function: Any) -> Any:
+    """Tell of each call of a function that reads a checkpoint, its first argument."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        result = function(*args, **options)
+        if STATE.view is not None and STATE.saves is not None:
+            given = args[0] if args else options.get("f")
+            name = given if isinstance(given, (str, os.PathLike)) else getattr(given, "name", None)
+            if isinstance(name, (str, os.PathLike)):
+                STATE.saves.loaded(name)
+        return result
+
+    return call

@@ -1,0 +1,217 @@
+"""The files that a run has left at its end, beside those of the baseline run."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from resumable._parts import UNCOMPARED, topmost
+from resumable.chaos.launch.contents import CURSOR
+from resumable.chaos.verify.history import is_resized
+from resumable.chaos.verify.parts import Compared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from resumable.chaos.launch.inventory import Left
+    from resumable.chaos.plan import Case
+    from resumable.chaos.recorder.attempts import Attempt
+
+__all__ = [
+    "Difference",
+    "compare_files",
+    "describe_files",
+    "drop_unlike_files",
+    "few",
+    "file_differences",
+    "find_elsewhere",
+    "find_extra",
+    "note_files",
+    "same_files",
+]
+
+_END = -1  # the step of what is compared at the end
+_SHOWN = 5  # names in a line
+_NUMBER = re.compile(r"\d+")
+
+
+class Difference(NamedTuple):
+    """A part of a file that is not as in the baseline run.
+
+    Args:
+        file: its name.
+        path: of the part; empty where the whole file is missing.
+        found: what it is.
+        expected: what it is in the baseline run.
+    """
+
+    file: str
+    path: str = ""
+    found: str = ""
+    expected: str = ""
+
+    def __str__(self) -> str:
+        if not self.path:
+            return f"{self.file} is missing"
+        return f"'{self.path}' in {self.file} differs: {self.found}, and {self.expected} in the baseline run"
+
+
+def compare_files(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[Compared]:
+    """Yield the files that the last start and the baseline run have left; after a change of the ranks, none.
+
+    A file with the state of a loader is a checkpoint: one of another place is compared with nothing.
+    """
+    left, expected = attempts[-1].left if attempts else None, baseline.left
+    if left is None or expected is None or any(is_resized(attempt, baseline) for attempt in attempts):
+        return
+    for name, parts in expected.files.items():
+        if name in left.files and _place_of(left.files[name]) != _place_of(parts):
+            continue
+        if name in left.files:
+            known = {path: text for path, text in left.files[name].items() if path in parts}
+            yield Compared(attempts[-1].number, (name, _END), known, [parts])
+        elif name not in left.damaged:
+            yield Compared(attempts[-1].number, (name, _END), {}, [parts])
+
+
+def file_differences(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[Difference]:
+    """Yield what differs, part by part."""
+    for one in compare_files(baseline, attempts):
+        expected, name = one.expected[0], one.save[0]
+        if not one.found:
+            yield Difference(name)
+            continue
+        for path in one.differing:
+            yield Difference(name, path, one.found.get(path, "nothing"), expected[path])
+
+
+def describe_files(baseline: Attempt, attempts: Sequence[Attempt]) -> tuple[list[str], list[str]]:
+    """Return the names of the files that differ, and each with its parts, of which one stands for all below it."""
+    names, texts = [], []
+    for one in compare_files(baseline, attempts):
+        if differing := one.differing:
+            names.append(one.save[0])
+            parts = few(topmost(differing, one.expected[0])) if one.found else "missing"
+            texts.append(f"{one.save[0]} ({parts})")
+    return names, texts
+
+
+def same_files(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
+    """The files that are left at the end hold what they hold in the baseline run."""
+    if attempts[-1].status != 0 or attempts[-1].killed:
+        return ""  # it has not come to its end
+    found = list(file_differences(baseline, attempts))
+    if not found:
+        return ""
+    names = {one.file for one in found}
+    parts = f"{len(found) - 1} more part{'s' * (len(found) > 2)}"  # noqa: PLR2004  # of two, one is more
+    of = f" of {len(names)} files" if len(names) > 1 else ""
+    return f"{found[0]}" + (f"; so do {parts}{of}" if len(found) > 1 else "")
+
+
+def find_extra(baseline: Attempt, attempts: Sequence[Attempt]) -> frozenset[str]:
+    """Return the files that the baseline run has not left; not those whose names are others in each run."""
+    left, expected = attempts[-1].left if attempts else None, baseline.left
+    if left is None or expected is None:
+        return frozenset()
+    return frozenset(
+        name for name in left.files if name not in expected.files and _without_numbers(name) not in expected.unlike
+    )
+
+
+def find_elsewhere(baseline: Attempt, attempts: Sequence[Attempt]) -> frozenset[str]:
+    """Return the files with the state of a loader that is elsewhere than in the baseline run; of other ranks, all."""
+    left, expected = attempts[-1].left if attempts else None, baseline.left
+    if left is None or expected is None:
+        return frozenset()
+    if any(is_resized(attempt, baseline) for attempt in attempts):
+        return frozenset(expected.files)
+    both = left.files.keys() & expected.files.keys()
+    return frozenset(name for name in both if _place_of(left.files[name]) != _place_of(expected.files[name]))
+
+
+def _place_of(parts: Mapping[str, str]) -> dict[str, str]:
+    """Return where the loaders stand whose states are in a file."""
+    return {path: text for path, text in parts.items() if CURSOR in path.split(".")[:-1]}
+
+
+# ------------------------------------------------------------------ two baseline runs
+
+
+def drop_unlike_files(baseline: Attempt, again: Attempt) -> list[str]:
+    """Keep the files and parts that two baseline runs have in common.
+
+    Returns:
+        What differs, in words.
+    """
+    first, second = baseline.left, again.left
+    if first is None or second is None:
+        return []
+    alone = first.files.keys() ^ second.files.keys()
+    kept: dict[str, dict[str, str]] = {}
+    notes = []
+    for name in first.files.keys() & second.files.keys():
+        one, other = first.files[name], second.files[name]
+        same = _place_of(one) == _place_of(other)
+        kept[name] = {path: text for path, text in one.items() if same and other.get(path) == text}
+        for path in [path for path, text in kept[name].items() if text.startswith(UNCOMPARED)]:
+            notes.append(f"'{path}' in the file {name} is {kept[name].pop(path)}")
+            one, other = ({key: text for key, text in parts.items() if key != path} for parts in (one, other))
+        if unlike := {**one, **other}.keys() - kept[name].keys():
+            notes.append(_note_unlike(name, topmost(unlike, {**one, **other}) if kept[name] else []))
+    if alone:
+        notes.append(f"only one of two baseline runs left {few(alone)}: what is in such files is not compared")
+    baseline.left = first._replace(
+        files={name: parts for name, parts in sorted(kept.items()) if parts},
+        unlike=tuple({_without_numbers(name) for name in {*alone, *kept} if not kept.get(name)}),
+    )
+    return sorted(notes)
+
+
+def _note_unlike(name: str, paths: Sequence[str]) -> str:
+    what = f"{few(paths, quoted=True)} in the file {name}" if paths else f"the file {name}"
+    are = "are" if len(paths) > 1 else "is"
+    return f"{what} {are} not the same in two baseline runs, and {are} not compared"
+
+
+def _without_numbers(name: str) -> str:
+    return _NUMBER.sub("#", name)
+
+
+def few(names: Iterable[str], *, quoted: bool = False) -> str:
+    """List names in a line."""
+    every = [f"'{name}'" if quoted else name for name in sorted(names)]
+    return ", ".join(every[:_SHOWN]) + (f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else "")
+
+
+def note_files(
+    baseline: Left | None, extra: Mapping[str, int], elsewhere: Mapping[str, int], ignore: Sequence[str]
+) -> list[str]:
+    """Say which files were left out, and which only the broken runs have.
+
+    Args:
+        baseline: what the baseline run left.
+        extra: names of files that it has not left, and in how many cases they were.
+        elsewhere: names of checkpoints of another step, or of files of other ranks, and in how many cases they were.
+        ignore: patterns that the user gave.
+    """
+    notes = []
+    if elsewhere:
+        notes.append(
+            f"files of another step than in the baseline run, or of another number of ranks, are not compared, in "
+            f"{_cases(max(elsewhere.values()))}: {few(elsewhere)}"
+        )
+    if baseline is not None and ignore:
+        patterns = " ".join(f"--ignore {glob}" for glob in ignore)
+        what = f"{few(baseline.ignored)}" if baseline.ignored else "no file of the baseline run"
+        notes.append(f"left out by {patterns}: {what}")
+    if extra:
+        notes.append(
+            f"files that the baseline run has not left, and that are compared with nothing, in "
+            f"{_cases(max(extra.values()))}: {few(extra)}"
+        )
+    return notes
+
+
+def _cases(count: int) -> str:
+    return f"{count} case{'s' * (count > 1)}"

@@ -1,0 +1,179 @@
+"""What scripts save by `torch.save`, safetensors and Lightning is compared as the checkpoints of a store are."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from resumable.chaos.campaign import survey
+from resumable.chaos.launch.preload import Preload
+from resumable.chaos.launch.runner import Command, run_case
+from resumable.chaos.plan import Case, Fault, Leg
+from resumable.chaos.recorder.attempts import Attempt
+from resumable.chaos.report import Outcome, Report
+from resumable.chaos.report.proving import note_in_place, settle_in_place
+from resumable.chaos.report.text import describe_violations
+from resumable.chaos.verify.checks import check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SCRIPTS = Path(__file__).parent / "scripts"
+pytestmark = pytest.mark.slow
+
+# The cause that is to be named, by the bug; the baseline run of a bug in the resume is that of the right script.
+IN_RESUMES = {
+    "scheduler not restored": "scheduler not restored",
+    "optimizer not restored": "optimizer not restored",
+    "average not restored": "a part not restored",
+    "model not restored": "model not restored",
+    "torch not restored": "generators not restored",
+    "step not restored": "step counter not restored",
+    "loader not loaded": "loader not loaded",
+}
+IN_SAVES = {
+    "written in place": "non-atomic save",
+    "saved before the step": "saved before the step",
+    "one batch early": "loader one batch early",
+    "one batch late": "loader one batch late",
+    "loader not saved": "loader not saved",
+    "average not saved": "in no checkpoint",
+}
+CALLBACK = "callback of Lightning not restored"
+NAMED = {**IN_RESUMES, **IN_SAVES, CALLBACK: "a part not restored"}
+QUICK = {"scheduler not restored"}
+
+
+class Runs:
+    """Runs a script with a bug once, killed after its fourth save; bugs in the resume share a baseline run."""
+
+    def __init__(self, root: Path, preload: Preload) -> None:
+        self.root, self.preload = root, preload
+        self.baseline = cache(self._baseline)
+        self.run = cache(self._run)
+
+    def _command(self, script: str, options: tuple[str, ...]) -> Command:
+        return Command((sys.executable, str(SCRIPTS / script), *options), preload=self.preload)
+
+    def _baseline(self, script: str, options: tuple[str, ...]) -> Any:
+        return survey(self._command(script, options), self.root / f"baseline {script} {options}", (1,))
+
+    def _run(self, script: str, *options: str, point: str = "torch.save.written", number: int = 4) -> Outcome:
+        shared = tuple(option for option in options if option not in {"--bug", *IN_RESUMES})
+        attempt, seen, notes = self.baseline(script, shared if IN_RESUMES.keys() & set(options) else options)
+        assert not notes, notes
+        place = self.root / f"{script} {options} {point}"
+        moments = [moment for moment, name in enumerate(seen.points, start=1) if name == point]
+        case = Case((Leg(Fault("kill", moments[number - 1])), Leg()))
+        attempts = run_case(self._command(script, options), case, place)
+        return Outcome.of(case, place, attempts, check(case, attempt, attempts), attempt)
+
+
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Outcome]]:
+    """Return what runs the loop with options."""
+    root = tmp_path_factory.mktemp("chaos")
+    with Preload(["torch", "torch._dynamo"]) as preload:
+        runs = Runs(root, preload)
+        yield lambda *options, **more: runs.run("planted_loop.py", "--torch", *options, **more)
+    shutil.rmtree(root)
+
+
+def test_a_right_script_is_blamed_for_nothing(loop: Callable[..., Outcome]) -> None:
+    found = loop()
+    assert found.ok, describe_violations(found)
+    assert found.compared > 5
+    assert not found.uncompared
+    names = ("last.pt", "best.pt", "step_6.pt", "step_12.pt", "step_18.pt")
+    assert found.files == {**dict.fromkeys(names, True), "aside.pt": False}
+    assert found.unnamed == 2  # that of another thread, and one to memory
+    assert not found.in_place
+
+
+@pytest.mark.parametrize("bug", [pytest.param(bug, marks=[pytest.mark.long] * (bug not in QUICK)) for bug in NAMED])
+def test_a_planted_bug_is_named(bug: str, loop: Callable[..., Outcome], tmp_path: Path) -> None:
+    found = forget_callback(tmp_path) if bug == CALLBACK else loop("--bug", bug)
+    assert not found.ok
+    assert found.diagnosis.cause == NAMED[bug], (found.violations, found.diagnosis)
+
+
+def forget_callback(place: Path) -> Outcome:
+    """Run a Trainer with a callback that saves its state and does not load it."""
+    with Preload(["torch", "torch._dynamo", "pytorch_lightning"]) as preload:
+        found = Runs(place, preload).run("lightning_loop.py", "--average", "--forgetful", number=2)
+    assert found.violations.keys() == {"same checkpoints"}, describe_violations(found)
+    assert found.diagnosis.differing == {"callbacks.Average": 6}
+    assert found.files == {f"checkpoints/{name}.ckpt": True for name in ("last", "epoch=1-step=6", "epoch=0-step=3")}
+    return found
+
+
+@pytest.mark.parametrize("bug", ["written in place", pytest.param("falls back", marks=pytest.mark.long)])
+def test_a_kill_within_a_save_leaves_half_a_file(bug: str, loop: Callable[..., Outcome]) -> None:
+    found = loop("--bug", bug, point="torch.save.half")
+    assert found.fired == 1
+    if bug == "falls back":
+        assert found.ok, describe_violations(found)
+        assert found.in_place == {"last.pt": False}
+        assert found.survived == {"last.pt"}
+        return
+    assert "torch/serialization.py" in found.violations["comes to its end"]
+    assert found.violations["atomic saves"] == "last.pt is written in place, and read by the start after"
+    assert found.diagnosis.cause == "non-atomic save"
+
+
+# ---------------------------------------------------------------------- files that are written in place
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Report]]:
+    """Return what runs a loop without torch, killed in its second epoch, and reports it."""
+    root = tmp_path_factory.mktemp("chaos")
+    with Preload(["numpy"]) as preload:
+        runs = Runs(root, preload)
+
+        def run(*options: str) -> Report:
+            found = runs.run("small_loop.py", "--show-weights", *options, point="loader.handed", number=8)
+            report = Report(Command(("python", "train.py")), 0, Attempt(0), outcomes=[found])
+            report.notes += note_in_place(report)
+            return report
+
+        yield run
+    shutil.rmtree(root)
+
+
+def test_a_file_of_any_kind_that_is_written_in_place_is_named_before_a_kill_hits_it(
+    small: Callable[..., Report],
+) -> None:
+    (found,) = small("--in-place").outcomes
+    assert found.violations == {"atomic saves": "checkpoint.json is written in place, and read by the start after"}
+    assert found.diagnosis.text == (
+        "data equal; checkpoint.json is written in place and read at the start: a kill within the save loses it; write "
+        "to a temporary name, and os.replace it"
+    )
+
+
+def test_a_file_with_a_name_of_its_own_is_a_note(small: Callable[..., Report]) -> None:
+    report = small("--own-names")
+    assert report.ok, str(report)
+    assert [note[: note.index(":")] for note in report.notes] == [
+        "step_*.json is written under the name by which it is read at the start"
+    ]
+
+
+def test_half_a_file_that_the_next_start_goes_on_without_clears_it_in_all_cases(tmp_path: Path) -> None:
+    """The case that shows it has a kill in the middle of the save; the others have one elsewhere."""
+    blamed = Outcome(Case((Leg(), Leg())), tmp_path, [], {"atomic saves": "last.pt"}, in_place={"last.pt": True})
+    other = replace(
+        blamed, violations={"atomic saves": "last.pt, best.pt"}, in_place={"last.pt": True, "best.pt": True}
+    )
+    cleared = replace(blamed, violations={}, survived=frozenset({"last.pt"}))
+    report = Report(Command(("python", "train.py")), 0, Attempt(0), outcomes=[blamed, other, cleared])
+    settle_in_place(report)
+    assert [outcome.ok for outcome in report.outcomes] == [True, False, True]
+    assert len(note_in_place(report)) == 1
