@@ -3,12 +3,19 @@
 It goes through the opcodes as the standard library lists them. Nothing is imported and nothing of the pickle is called,
 whatever it asks for, so that a pickle made to do harm is as readable as any other. Tensors, ordered dicts, sizes, sets
 and bytes are put together by the functions below, as they are known to mean what they say.
+
+joblib, by which scikit-learn's models are saved, writes the numbers of an array between two opcodes, behind the object
+that stands for it. They become one of its attributes.
 """
 
 from __future__ import annotations
 
+import io
+import math
 import pickletools
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from resumable._inspect.values import Name, Opaque
 from resumable.errors import CorruptCheckpointError
@@ -32,6 +39,7 @@ _VALUES = {
 _IGNORED = {"PROTO", "FRAME"}
 _DAMAGE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, MemoryError, RecursionError)
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_ARRAY_OF_JOBLIB = "joblib.numpy_pickle.NumpyArrayWrapper"
 
 
 def read_pickle(
@@ -65,9 +73,11 @@ class _Machine:
         self._builders, self._persistent = builders, persistent
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
+        self._file: Any = None
 
     def run(self, data: Any) -> Any:
-        for code, arg, _ in pickletools.genops(data):
+        self._file = io.BytesIO(data) if isinstance(data, bytes) else data
+        for code, arg, _ in pickletools.genops(self._file):
             name = code.name
             if name in _VALUES:
                 self._stack.append(arg)
@@ -205,6 +215,22 @@ class _Machine:
         state = self._pop()
         if isinstance(self._stack[-1], Opaque):
             self._stack[-1].state = state  # attributes of dicts and tensors are left out
+            if self._stack[-1].kind == _ARRAY_OF_JOBLIB:
+                kind, order = np.dtype(state["dtype"].args[0]), state.get("order")
+                numbers = self._numbers(kind, state["shape"], aligned=bool(state.get("numpy_array_alignment_bytes")))
+                self._stack[-1].state = {"dtype": kind.str, "shape": state["shape"], "order": order, "numbers": numbers}
+
+    def _numbers(self, kind: np.dtype[Any], shape: tuple[int, ...], *, aligned: bool) -> Any:
+        """Read the numbers that follow on an object of joblib's."""
+        if kind.hasobject:
+            return _Machine(self._builders, self._persistent).run(self._file)
+        if aligned:
+            self._file.read(self._file.read(1)[0])
+        size = kind.itemsize * math.prod(shape)
+        raw = self._file.read(size)
+        if size < 0 or len(raw) < size:
+            raise ValueError(f"{size} bytes of an array are to follow, and there are {len(raw)}")
+        return raw
 
     def _build_of(self, what: Any, args: Any) -> Any:
         build = self._builders.get(str(what)) if isinstance(what, Name) else None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable._flight.layout import MAGIC
 from resumable._inspect.distributed import METADATA, SHARD, read_distributed
+from resumable._inspect.numpy_files import NPY, is_npz, read_npy, read_npz
 from resumable._inspect.places import open_place
 from resumable._inspect.safetensors import LARGEST_HEADER, read_safetensors
 from resumable._inspect.torch_files import read_bare_pickle, read_torch_zip
@@ -94,7 +95,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Iterator[Content]:
 
 
 _KNOWN = (
-    "Give a file of torch.save, Lightning, safetensors or JSON, or a folder of CheckpointStore, "
+    "Give a file of torch.save, Lightning, safetensors, NumPy or JSON, a pickle, or a folder of CheckpointStore, "
     "torch.distributed.checkpoint, Accelerate or the Hugging Face Trainer."
 )
 
@@ -107,12 +108,16 @@ def _read_file(place: Place) -> Content:
     if not head:
         raise CorruptCheckpointError("it is empty")
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        if is_npz(file):
+            return Content("file of NumPy", read_npz(file), size)
         tree = read_torch_zip(file)
         return Content("Lightning checkpoint" if _is_lightning(tree) else "file of torch.save", tree, size)
     if head.startswith(b"\x80"):
         by_torch, tree = read_bare_pickle(file)
         kind = "file of torch.save, of its older format" if by_torch else "pickle"
         return Content("Lightning checkpoint" if _is_lightning(tree) else kind, tree, size)
+    if head.startswith(NPY):
+        return Content("file of NumPy", read_npy(file), size)
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= min(size, LARGEST_HEADER):
         return Content("file of safetensors", read_safetensors(file, size), size)
     if head.startswith(MAGIC):

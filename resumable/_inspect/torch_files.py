@@ -22,6 +22,7 @@ __all__ = ["read_bare_pickle", "read_torch_zip"]
 
 _MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of a file of the older format
 _PROTOCOL = 1001
+_FEW = 3  # names that are shown
 
 
 def read_torch_zip(file: BinaryIO) -> Any:
@@ -41,8 +42,9 @@ def read_torch_zip(file: BinaryIO) -> Any:
     names = {info.filename: info for info in archive.infolist()}
     pickles = [name for name in names if name == "data.pkl" or name.endswith("/data.pkl")]
     if not pickles:
-        held = ", ".join(list(names)[:3]) or "nothing"
-        raise CheckpointError(f"it is a zip file, but none of torch.save: it holds {held}")
+        more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+        held = ", ".join(list(names)[:_FEW]) or "nothing"
+        raise CheckpointError(f"it is a zip file, but none of torch.save or NumPy: it holds {held}{more}")
     folder = pickles[0].removesuffix("data.pkl")
     order = ">" if f"{folder}byteorder" in names and _record(archive, f"{folder}byteorder") == b"big" else "<"
     read = partial(_data, archive, folder)

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["add_inspect"]
 
 _MOST = 30
-_EPILOG = """a checkpoint is a file of torch.save, Lightning, safetensors or JSON, or a folder of CheckpointStore,
-torch.distributed.checkpoint, the Hugging Face Trainer or Accelerate; or a URL of one that fsspec knows.
+_EPILOG = """a checkpoint is a file of torch.save, Lightning, safetensors, NumPy or JSON, a pickle, or a folder of
+CheckpointStore, torch.distributed.checkpoint, the Hugging Face Trainer or Accelerate;
+or a URL of one that fsspec knows.
 Nothing in it is executed, and no file is written.
 
 exit status: 0, or 2 if the checkpoint cannot be read."""

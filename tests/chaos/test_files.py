@@ -356,7 +356,7 @@ def test_a_program_that_saves_no_model_has_an_exit_status_of_its_own(capsys: pyt
 
 
 def test_a_pickle_that_cannot_be_read_is_not_compared_and_named(tmp_path: Path) -> None:
-    """As that of joblib, which has arrays between the opcodes; equal objects may have other bytes in it."""
+    """As one that joblib has compressed; equal objects may have other bytes in it."""
     (tmp_path / "model.joblib").write_bytes(pickle.dumps(["a", 1])[:-3] + bytes(range(64)))
     ((path, text),) = parts_of_file(tmp_path / "model.joblib", tmp_path).items()
     assert (path, text[:14]) == ("bytes", "not compared: ")

@@ -6,6 +6,7 @@ import random
 import zipfile
 from typing import TYPE_CHECKING, Any
 
+import joblib
 import numpy as np
 import pytest
 from kept import FLAT, of_accelerate, of_distributed, of_step, of_torch, safetensors, trained
@@ -47,11 +48,13 @@ def test_what_is_no_checkpoint(raw: bytes, tmp_path: Path) -> None:
 
 
 def test_another_zip_file(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", a=np.ones(3))
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name in ("readme", "x.npy", "y", "z"):
+            archive.writestr(name, "")
     with zipfile.ZipFile(tmp_path / "b.zip", "w"):
         pass
-    for name in ("a.npz", "b.zip"):
-        with pytest.raises(CheckpointError, match=r"none of torch\.save: it holds (a\.npy|nothing)"):
+    for name in ("a.zip", "b.zip"):
+        with pytest.raises(CheckpointError, match=r"torch\.save or NumPy: .*(readme, x.npy, y and 1 more|nothing)"):
             resumable.inspect(tmp_path / name)
     (tmp_path / "c.zip").write_bytes(b"PK\x03\x04 and then a text")
     with pytest.raises(CorruptCheckpointError, match="begins as a zip file"):
@@ -147,3 +150,27 @@ def test_one_damaged_file_of_several_is_named_and_the_others_are_shown(tmp_path:
     assert found.states[0].step == 3
     assert [note.partition(":")[0] for note in found.notes] == ["optimizer.bin"]
     assert "damaged" in {part.name: part.problem for part in found.parts}["optimizer.bin"]
+
+
+def test_files_of_numpy_that_are_cut(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(5.0))
+    np.savez(tmp_path / "a.npz", a=np.arange(5.0), b=np.ones(2))
+    for name in ("a.npy", "a.npz"):
+        raw = (tmp_path / name).read_bytes()
+        for length in range(len(raw)):
+            (tmp_path / "cut").write_bytes(raw[:length])
+            with pytest.raises(CheckpointError):
+                resumable.inspect(tmp_path / "cut")
+
+
+def test_a_file_of_joblib_that_is_cut_or_says_too_much(tmp_path: Path) -> None:
+    joblib.dump([np.arange(40.0), "b"], tmp_path / "a.joblib")
+    raw = (tmp_path / "a.joblib").read_bytes()
+    for length in range(1, len(raw)):
+        (tmp_path / "cut").write_bytes(raw[:length])
+        with pytest.raises(CheckpointError):
+            resumable.inspect(tmp_path / "cut")
+    for wrong in (b"K\x29", b"K\xff"):  # 41 or 255 numbers, and there are 40
+        (tmp_path / "cut").write_bytes(raw.replace(b"K\x28", wrong, 1))
+        with pytest.raises(CorruptCheckpointError, match=r"pickle is cut or damaged"):
+            resumable.inspect(tmp_path / "cut")

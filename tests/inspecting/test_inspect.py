@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import joblib
+import numpy as np
 import pytest
 import pytorch_lightning as lightning
 import torch
@@ -15,6 +17,7 @@ from kept import FLAT, SAMPLES, of_store, of_torch, trained, wrapped
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import resumable
+from resumable.chaos.launch.contents import parts_of_file
 from resumable.errors import CheckpointNotFoundError, ConfigurationError, MissingDependencyError
 from resumable.integrations.lightning import ResumableCallback
 
@@ -93,6 +96,35 @@ def test_a_file_of_json(tmp_path: Path, content: dict[str, Any]) -> None:
     (tmp_path / "state.json").write_text(json.dumps(content["data"]))
     (state,) = resumable.inspect(tmp_path / "state.json").states
     assert (state.where, state.step) == ("", 3)
+
+
+def test_files_of_numpy(tmp_path: Path, content: dict[str, Any]) -> None:
+    """As a loop of NumPy writes them: weights, the number of a step, and the state as a text."""
+    for name, bias in (("a.npz", 0.0), ("b.npz", 1.0)):
+        weights, state, objects = np.ones((3, 2), ">f4"), np.array(json.dumps(content["data"])), np.array([None])
+        np.savez(tmp_path / name, weights=weights, bias=np.full(2, bias), state=state, objects=objects)
+    np.save(tmp_path / "a.npy", np.ones((3, 2), np.int16))
+    found = resumable.inspect(tmp_path / "a.npz")
+    assert found.kind == "file of NumPy"
+    assert (found.states[0].where, found.states[0].step) == ("state", 3)
+    kinds = {part.name: part.type for part in found.parts}
+    assert kinds["weights"] == "float32 [3, 2]"
+    assert kinds["objects"] == "array of objects"
+    difference = resumable.diff(tmp_path / "a.npz", tmp_path / "b.npz")
+    assert [one.where for one in difference.tensors] == ["bias"]
+    (part,) = resumable.inspect(tmp_path / "a.npy").parts
+    assert (part.type, part.bytes) == ("int16 [3, 2]", 12)
+
+
+def test_a_file_of_joblib(tmp_path: Path, content: dict[str, Any]) -> None:
+    """As of scikit-learn's models: the numbers of arrays stand between the opcodes of the pickle."""
+    for name, weight in (("a.joblib", 1.0), ("b.joblib", 2.0)):
+        model = {"weights": np.full((2, 9), weight).T, "names": np.array(["a", None], object), "few": np.arange(3)}
+        joblib.dump({"model": model, "data": content["data"]}, tmp_path / name)
+    found = resumable.inspect(tmp_path / "a.joblib")
+    assert (found.kind, found.states[0].where, found.states[0].step) == ("pickle", "data", 3)
+    texts = [parts_of_file(tmp_path / name, tmp_path) for name in ("a.joblib", "b.joblib")]
+    assert [path for path in texts[0] if texts[0][path] != texts[1][path]] == ["model.weights.numbers"]
 
 
 @pytest.mark.parametrize("protocol", ["memory://inspected", "file://"])
