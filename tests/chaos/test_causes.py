@@ -44,7 +44,7 @@ RESTORED = "weights and optimizer are equal at the first step after the resume, 
 ALONE = "everything is equal from step 10 on: {0} alone is not as in the baseline run"
 # What is said of a comparison without the blamed part; nothing where the cause is in the data or in the save.
 TRIED = {
-    "optimizer not restored": "without optimizer, weights is equal at the first step after the resume, so restored; ",
+    "optimizer not restored": "without optimizer, weights are equal at the first step after the resume, so restored; ",
     "scheduler not restored": f"without scheduler, {RESTORED}",
     "scaler not restored": f"without scaler, {ALONE.format('scaler')}",
     "torch not restored": f"without rng, {RESTORED}",
@@ -104,7 +104,7 @@ def test_files_in_another_order_in_each_run_are_refused_by_that_name(
 
 
 def test_each_cause_has_a_planted_bug_and_stands_in_the_reference() -> None:
-    elsewhere = {"non-atomic save", "ranks resume apart"}  # test_saves.py, test_chaos_ranks.py
+    elsewhere = {"non-atomic save", "ranks resume apart", "loader from elsewhere"}  # as in test_checks.py
     assert {cause.name for cause in CAUSES} == {*(bug.cause for bug in BUGS.values()), *elsewhere}
     page = (Path(__file__).parents[2] / "docs/reference/chaos.md").read_text(encoding="utf-8")
     for cause in CAUSES:

@@ -109,6 +109,7 @@ def test_a_script_whose_loader_runs_ahead_of_its_weights_is_found() -> None:
     found = resumable.chaos.run([*HAND, "--ahead"], points=3, preload=["torch", "torch._dynamo"], jobs=2)
     assert len(found.failed) == 3
     assert all("same place" in outcome.violations for outcome in found.failed)
+    assert {outcome.diagnosis.cause for outcome in found.failed} == {"loader from elsewhere"}
 
 
 # ---------------------------------------------------------------------- samples

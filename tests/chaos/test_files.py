@@ -29,7 +29,7 @@ from resumable.chaos.report import Outcome, Report
 from resumable.chaos.report.text import describe_violations
 from resumable.chaos.verify.checks import check
 from resumable.chaos.verify.coverage import cover
-from resumable.chaos.verify.files import drop_unlike_files, find_extra, same_files
+from resumable.chaos.verify.files import drop_unlike_files, find_elsewhere, find_extra, same_files
 from resumable.cli import main
 
 if TYPE_CHECKING:
@@ -211,6 +211,23 @@ def leaving(files: dict[str, dict[str, str]], *, trains: int | None = None, **mo
     log = RankLog(0, 1, trains=trains, **more)
     log.batches[0, Place(0, 1)], log.acked[0] = Batch(("0",), ("digest",)), Place(0, 1)
     return Attempt(0, {0: log}, status=0, left=Left(files))
+
+
+def test_what_is_saved_by_the_clock_is_not_missing_if_other_steps_were_saved_in_its_place() -> None:
+    """Two baseline runs that agree by chance, as they do on a machine with nothing else to do, change nothing."""
+
+    def saved(*names: str) -> Attempt:
+        return leaving({name: {"w": name} for name in names}, saves={name: (name, 1) for name in names})
+
+    baseline = saved("a/step=4.ckpt", "last.ckpt")
+    other = saved("a/step=5.ckpt", "last.ckpt")
+    assert same_files(PEACE, baseline, [other]) == ""
+    assert find_elsewhere(baseline, [other]) == {"a/step=4.ckpt"}
+    removed = saved("last.ckpt")
+    removed.ranks[0].saves["a/step=4.ckpt"] = ("a/step=4.ckpt", 1)
+    for missing in (saved("last.ckpt"), removed):
+        assert same_files(PEACE, baseline, [missing]) == "a/step=4.ckpt is missing"
+    assert same_files(PEACE, baseline, [saved("a/step=4.ckpt", "b/step=5.ckpt")]) == "last.ckpt is missing"
 
 
 def test_what_two_baseline_runs_do_not_share_is_left_out_and_named() -> None:

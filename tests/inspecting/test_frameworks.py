@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import pytorch_lightning as lightning
 import torch
 from kept import of_accelerate, of_torch, trained, wrapped
+from kept_lightning import fit_and_save
 from pytorch_lightning.plugins.io import AsyncCheckpointIO
 
 import resumable
 from resumable.errors import CheckpointError
-from resumable.integrations.lightning import ResumableCallback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,29 +102,11 @@ def test_nothing_of_the_users_classes_is_made(written: dict[str, Path]) -> None:
 
 
 def test_asynchronous_checkpoints_of_lightning(tmp_path: Path) -> None:
-    quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     plugin = AsyncCheckpointIO()
-    callbacks: list[Any] = [ResumableCallback()]
-    trainer = lightning.Trainer(
-        max_steps=9, accelerator="cpu", enable_checkpointing=False, callbacks=callbacks, plugins=[plugin], **quiet
-    )
-    trainer.fit(Model(), wrapped())
-    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    fit_and_save(tmp_path / "last.ckpt", plugins=[plugin])
     plugin.teardown()
     found = resumable.inspect(tmp_path / "last.ckpt")
     assert (found.kind, found.states[0].step, found.states[0].global_step) == ("Lightning checkpoint", 3, 9)
-
-
-class Model(lightning.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-
-    def training_step(self, batch: Any, _: int) -> Any:
-        return self.layer(batch[0].float().reshape(-1, 1)).sum()
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.Adam(self.parameters())
 
 
 # ---------------------------------------------------------------------- states that are packed

@@ -11,15 +11,14 @@ import fsspec
 import joblib
 import numpy as np
 import pytest
-import pytorch_lightning as lightning
 import torch
 from kept import FLAT, SAMPLES, of_store, of_torch, trained, wrapped
+from kept_lightning import fit_and_save
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import resumable
 from resumable.chaos.launch.contents import parts_of_file
 from resumable.errors import CheckpointNotFoundError, ConfigurationError, MissingDependencyError
-from resumable.integrations.lightning import ResumableCallback
 
 RELEASED = Path(__file__).parents[1] / "core" / "states"
 
@@ -60,17 +59,7 @@ def test_a_store_lists_its_steps_and_shows_the_newest(tmp_path: Path, content: d
 
 
 def test_a_checkpoint_of_a_trainer(tmp_path: Path) -> None:
-    trainer = lightning.Trainer(
-        max_steps=9,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        accelerator="cpu",
-        callbacks=[ResumableCallback()],
-    )
-    trainer.fit(Model(), wrapped())
-    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    fit_and_save(tmp_path / "last.ckpt")
     found = resumable.inspect(tmp_path / "last.ckpt")
     assert found.kind == "Lightning checkpoint"
     (state,) = found.states
@@ -78,18 +67,6 @@ def test_a_checkpoint_of_a_trainer(tmp_path: Path) -> None:
     assert (state.epoch, state.step, state.percent, state.name) == (1, 3, 50.0, "train")
     assert {"state_dict", "optimizer_states", "callbacks"} <= {part.name for part in found.parts}
     assert resumable.samples(found.path, epoch=4, step=2).indices == tuple(wrapped().sample_indices(epoch=4, step=2))
-
-
-class Model(lightning.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-
-    def training_step(self, batch: Any, _: int) -> Any:
-        return self.layer(batch[0].float().reshape(-1, 1)).sum()
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.Adam(self.parameters())
 
 
 def test_a_file_of_json(tmp_path: Path, content: dict[str, Any]) -> None:

@@ -81,8 +81,8 @@ def note_uncompared(report: Report) -> list[str]:
     compared, uncompared = (sum(getattr(one, name) for one in report.outcomes) for name in ("compared", "uncompared"))
     notes = []
     if uncompared:
-        of = f"{uncompared} of {compared + uncompared} checkpoints"
-        notes.append(f"{of} were saved at steps at which no baseline run saved one: what is in them is not compared")
+        of = f"{uncompared} of {compared + uncompared} checkpoints {'was' if uncompared == 1 else 'were'}"
+        notes.append(f"{of} saved at a step at which no baseline run saved one: not compared")
     if unnamed := sum(outcome.unnamed for outcome in report.outcomes):
         notes.append(f"{unnamed} saves went to no file, or came from another thread: what is in them is not compared")
     return notes

@@ -58,6 +58,12 @@ CAUSES = (
         "late, when the next batch was fetched already, which is then left out",
     ),
     _cause(
+        "loader from elsewhere",
+        "other place",
+        "the loader of start {other place} went on at a place that is in no checkpoint with its weights: its state is "
+        "probably in a file of its own, or changed after it was loaded; save both in one checkpoint",
+    ),
+    _cause(
         "step counter not restored",
         "counts backwards",
         "the number of the step begins again after a resume: it is probably not restored",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from resumable._parts import split
 from resumable.chaos.plan import FAULTS
+from resumable.chaos.verify.history import first_elsewhere
 from resumable.chaos.verify.inplace import find_in_place, find_survived
 from resumable.chaos.verify.parts import differences
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from resumable.chaos.plan import Case
     from resumable.chaos.recorder.attempts import Attempt
-    from resumable.chaos.recorder.logs import Place
 
 __all__ = ["atomic_saves", "checkpoints_load", "from_the_newest", "same_checkpoints", "same_place", "true_states"]
 
@@ -31,20 +31,11 @@ def true_states(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
 
 def same_place(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
     """A loader goes on at a place that is in the checkpoint which the weights come from."""
-    saved: dict[tuple[str, int | None], set[Place]] = {}
-    for attempt in attempts:
-        for log in attempt.ranks.values():
-            for key, places in log.saved_places.items():
-                saved.setdefault(key, set()).update(places)
-        for log in attempt.ranks.values():
-            known = [found for key in log.restored if (found := saved.get(key))]
-            for loader, place in log.loaded.items():
-                if known and not any(place in found for found in known):
-                    return (
-                        f"loader {loader} of start {attempt.number} went to {place}, but the checkpoint which was "
-                        f"loaded is of {', '.join(map(str, sorted(known[-1])))}"
-                    )
-    return ""
+    if (found := first_elsewhere(attempts)) is None:
+        return ""
+    places = ", ".join(map(str, sorted(found.expected)))
+    went = f"loader {found.loader} of start {found.start} went to {found.place}"
+    return f"{went}, but the checkpoint which was loaded is of {places}"
 
 
 def checkpoints_load(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:

@@ -62,10 +62,11 @@ def compare_files(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[Co
     A file with the state of a loader is a checkpoint: one of another place is compared with nothing.
     """
     left, expected = attempts[-1].left if attempts else None, baseline.left
-    if left is None or expected is None or any(is_resized(attempt, baseline) for attempt in attempts):
+    if left is None or expected is None:
         return
+    elsewhere = find_elsewhere(baseline, attempts)
     for name, parts in expected.files.items():
-        if name in left.files and _place_of(left.files[name]) != _place_of(parts):
+        if name in elsewhere:
             continue
         if name in left.files:
             known = {path: text for path, text in left.files[name].items() if path in parts}
@@ -120,14 +121,27 @@ def find_extra(baseline: Attempt, attempts: Sequence[Attempt]) -> frozenset[str]
 
 
 def find_elsewhere(baseline: Attempt, attempts: Sequence[Attempt]) -> frozenset[str]:
-    """Return the files with the state of a loader that is elsewhere than in the baseline run; of other ranks, all."""
+    """Return the files that are of another step than in the baseline run; of another number of ranks, all.
+
+    They are those with the state of a loader that is elsewhere; and those that the baseline run saved under a number,
+    of a step or an epoch, at which no start saved one, while it did at others: as it does by the clock.
+    """
     left, expected = attempts[-1].left if attempts else None, baseline.left
     if left is None or expected is None:
         return frozenset()
     if any(is_resized(attempt, baseline) for attempt in attempts):
         return frozenset(expected.files)
     both = left.files.keys() & expected.files.keys()
-    return frozenset(name for name in both if _place_of(left.files[name]) != _place_of(expected.files[name]))
+    moved = {name for name in both if _place_of(left.files[name]) != _place_of(expected.files[name])}
+    return frozenset(moved) | (_saved_under_numbers(baseline, attempts) & (expected.files.keys() - left.files.keys()))
+
+
+def _saved_under_numbers(baseline: Attempt, attempts: Sequence[Attempt]) -> set[str]:
+    """Return what the baseline run saved and no start did, of those names that differ from a saved one by numbers."""
+    before = {name for log in baseline.ranks.values() for name in log.saves}
+    saved = {name for attempt in attempts for log in attempt.ranks.values() for name in log.saves}
+    forms = set(map(_without_numbers, saved))
+    return {name for name in before - saved if _without_numbers(name) != name and _without_numbers(name) in forms}
 
 
 def _place_of(parts: Mapping[str, str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ __all__ = [
     "Key",
     "Step",
     "effective_history",
+    "first_elsewhere",
     "how_data_differ",
     "is_resized",
     "retrained",
@@ -66,6 +67,37 @@ def begun(attempt: Attempt) -> dict[int, Place]:
         for loader, place in log.begun.items():
             places[loader] = min(places.get(loader, place), place)
     return places
+
+
+class Elsewhere(NamedTuple):
+    """A loader that a start brought to a place which is in no checkpoint that it loaded.
+
+    Args:
+        start: its number.
+        loader: which one.
+        place: where it went on.
+        expected: the places in the checkpoint that was loaded last.
+    """
+
+    start: int
+    loader: int
+    place: Place
+    expected: set[Place]
+
+
+def first_elsewhere(attempts: Sequence[Attempt]) -> Elsewhere | None:
+    """Return the first loader that went on elsewhere than the weights; None where all went with them."""
+    saved: dict[tuple[str, int | None], set[Place]] = {}
+    for attempt in attempts:
+        for log in attempt.ranks.values():
+            for key, places in log.saved_places.items():
+                saved.setdefault(key, set()).update(places)
+        for log in attempt.ranks.values():
+            known = [found for key in log.restored if (found := saved.get(key))]
+            for loader, place in log.loaded.items():
+                if known and not any(place in found for found in known):
+                    return Elsewhere(attempt.number, loader, place, known[-1])
+    return None
 
 
 def effective_history(attempts: Sequence[Attempt]) -> dict[Key, Step]:

@@ -5,6 +5,7 @@ place not loaded     a start got a checkpoint with the state of a loader, and lo
 no place             a start got a checkpoint without the state of a loader, and trained
 place earlier, later a checkpoint has another place of the loader than in the baseline run, at the same step; or a file
                      that was saved at the same place has counters of earlier or later steps (`counts.py`)
+other place          a loader went on at a place that is in no checkpoint from which the weights come
 counts backwards     a store refused a step
 other content        samples with the indices of the baseline run have another content
 other samples        other samples come, or those of the baseline run in another order
@@ -34,7 +35,13 @@ from resumable._parts import split
 from resumable.chaos.moments import main_loader
 from resumable.chaos.verify.counts import signs_of_counts
 from resumable.chaos.verify.files import compare_files
-from resumable.chaos.verify.history import effective_history, how_data_differ, steps_of, without_a_place
+from resumable.chaos.verify.history import (
+    effective_history,
+    first_elsewhere,
+    how_data_differ,
+    steps_of,
+    without_a_place,
+)
 from resumable.chaos.verify.inplace import find_in_place
 from resumable.chaos.verify.parts import compared, count_compared
 from resumable.chaos.verify.ranks import apart
@@ -53,7 +60,7 @@ __all__ = ["find_signs"]
 def find_signs(baseline: Attempt, attempts: Sequence[Attempt], violations: Mapping[str, str]) -> dict[str, str]:
     """Return what is seen of each sign that is there, in words."""
     finders = (
-        *(_signs_of_ranks, _signs_of_places, signs_of_counts, _signs_of_order),
+        *(_signs_of_ranks, _signs_of_places, _signs_of_other_places, signs_of_counts, _signs_of_order),
         *(_signs_of_data, _signs_of_updates, _signs_of_parts),
     )
     signs = dict(chain.from_iterable(finder(baseline, attempts) for finder in finders))
@@ -94,6 +101,11 @@ def _signs_of_places(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator
                 by = _ordinal(found, lengths) - _ordinal(expected, lengths)
                 if by:
                     yield ("place later" if by > 0 else "place earlier"), f"{abs(by)} batch{'es' * (abs(by) > 1)}"
+
+
+def _signs_of_other_places(_: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
+    if found := first_elsewhere(attempts):
+        yield "other place", str(found.start)
 
 
 def _lengths(baseline: Attempt) -> dict[int, int]:

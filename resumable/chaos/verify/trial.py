@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["leave_out", "listed"]
 
 # Of each sign that blames a part: what is looked at, at the first step of an optimizer after the resume.
-_BOTH = ("weights", "optimizer")
+_MOST = 6  # names in a sentence
+_OPTIMIZER = ("optimizer",)
+_BOTH = ("weights", *_OPTIMIZER)
 _NEEDED = {
-    "other weights": ("optimizer",),
+    "other weights": _OPTIMIZER,
     "other optimizer": ("weights",),
     "scheduler": _BOTH,
     "scaler": _BOTH,
@@ -58,10 +60,12 @@ def leave_out(cause: Cause, signs: Mapping[str, str], first: Mapping[str, int], 
     if not others:
         return f"without {name}, everything is equal from step {step} on: {name} alone is not as in the baseline run"
     names = listed(list(dict.fromkeys(split(path)[0] for path in others)))
-    if all(f"equal {one}" in signs and f"other {one}" not in signs for one in _NEEDED[sign]):
+    needed = _NEEDED[sign]
+    if all(f"equal {one}" in signs and f"other {one}" not in signs for one in needed):
+        verb = "is" if needed == _OPTIMIZER else "are"
         return (
-            f"without {name}, {listed(list(_NEEDED[sign]))} {'are' if len(_NEEDED[sign]) > 1 else 'is'} equal at the "
-            f"first step after the resume, so restored; the later difference of {names} may follow from {name}"
+            f"without {name}, {listed(needed)} {verb} equal at the first step after the resume, so restored; "
+            f"the later difference of {names} may follow from {name}"
         )
     return f"without {name}, {names} still differ, from step {min(others.values())} on"
 
@@ -81,5 +85,7 @@ def _blamed(sign: str, signs: Mapping[str, str], every: set[str]) -> tuple[str, 
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join names by commas and an "and"."""
+    """Join names by commas and an "and"; of many, the first ones and how many more there are."""
+    if len(names) > _MOST:
+        names = [*names[: _MOST - 1], f"{len(names) - _MOST + 1} more"]
     return ", ".join(names[:-1]) + " and " * (len(names) > 1) + names[-1]
