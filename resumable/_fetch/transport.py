@@ -7,13 +7,18 @@ views, aliases, dtypes, layouts, subclasses and nesting stay what torch makes of
 
 It concerns the answers of this package's workers only, and in their processes only: the training process is left as it
 is, and so are queues of a user's own.
+
+A worker whose parent was killed ends by itself, and first waits until its answers are sent. Nobody reads them any more,
+but the pipe stays open, as the workers hold it for each other; so once it is full, they would wait for ever.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST", "Answer", "begin"]
 
 LARGEST = 1 << 18  # bytes of a storage that go by value
+_BEFORE_QUEUES = -4  # at a process's end: finalizers with a higher number come first, and those of queues have -5
 
 
 class _Thread(threading.local):
@@ -59,9 +65,16 @@ class Answer:
 
 def begin() -> None:
     """Send small tensors by value from now on; called in each worker process before it reads."""
+    Finalize(None, _leave_if_orphaned, args=(os.getppid(),), exitpriority=_BEFORE_QUEUES)
     ForkingPickler.register(torch.UntypedStorage, _reduced)
     if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:  # else a user's
         default_collate_fn_map[torch.Tensor] = _stacked
+
+
+def _leave_if_orphaned(parent: int) -> None:
+    """End this process at once if nobody is left to read what it has sent."""
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _reduced(storage: torch.UntypedStorage) -> tuple[Callable[..., Any], tuple[Any, ...]]:

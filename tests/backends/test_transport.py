@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import signal
+import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -15,6 +18,7 @@ import pytest
 import torch
 import torch.multiprocessing
 import transport_data as data
+from healing_data import state_of
 from torch.utils.data import DataLoader, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
@@ -187,6 +191,20 @@ def test_what_was_sent_outlives_its_worker() -> None:
     process.start()
     process.join()
     assert queue.get(timeout=30).batch.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ["indexed", "stream"])
+def test_workers_do_not_outlive_a_loop_that_is_killed(kind: str, tmp_path: Path) -> None:
+    """torch looks every five seconds whether it is there; what was not read from them is more than the pipe holds."""
+    with (tmp_path / "out").open("w") as out:
+        script = str(Path(__file__).parent / "orphans_run.py")
+        assert subprocess.run([sys.executable, script, kind], stdout=out, check=False).returncode == -signal.SIGKILL
+    pids = list(map(int, (tmp_path / "out").read_text().split()))
+    assert len(pids) == 2
+    until = time.monotonic() + 60
+    while left := [pid for pid in pids if state_of(pid) not in {"Z", "X", ""}]:
+        assert time.monotonic() < until, left
+        time.sleep(0.1)
 
 
 def test_streams_send_so_too() -> None:
