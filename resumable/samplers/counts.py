@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -35,22 +36,18 @@ class Counts:
         self.sources = len(shares)
         weights = _integers(shares)
         phases = iter(derive(*key, words=self.sources, purpose=b"mixture-tree").tolist())
-        self._paths: dict[int, list[tuple[_Node, bool]]] = {}
-        self._root = self._build([k for k in range(self.sources) if weights[k]], weights, phases, [])
+        self._root = self._build([k for k in range(self.sources) if weights[k]], weights, phases)
 
-    def _build(
-        self, members: list[int], weights: list[int], phases: Iterator[int], path: list[tuple[_Node, bool]]
-    ) -> _Node | int:
+    def _build(self, members: list[int], weights: list[int], phases: Iterator[int]) -> _Node | int:
+        """Cut the sources where the sums of both parts are nearest to each other."""
         if len(members) == 1:
-            self._paths[members[0]] = path
             return members[0]
-        sums = np.cumsum([weights[k] for k in members])
-        total = int(sums[-1])
-        cut = int(np.argmin(np.abs(2 * sums[:-1] - total))) + 1
-        node = _Node(int(sums[cut - 1]), total, next(phases) % total)
-        node.left = self._build(members[:cut], weights, phases, [*path, (node, True)])
-        node.right = self._build(members[cut:], weights, phases, [*path, (node, False)])
-        return node
+        sums = list(accumulate(weights[k] for k in members))
+        total = sums[-1]
+        cut = min(range(len(members) - 1), key=lambda k: abs(2 * sums[k] - total))
+        phase = next(phases) % total
+        left = self._build(members[: cut + 1], weights, phases)
+        return _Node(sums[cut], total, phase, left, self._build(members[cut + 1 :], weights, phases))
 
     def at(self, numbers: IntArray) -> IntArray:
         """Return the counts for each `n` of an array, shape `(len(numbers), sources)`."""
@@ -65,20 +62,25 @@ class Counts:
                 todo += [(below.left, left), (below.right, n - left)]
         return counts
 
-    def of(self, source: int, n: int) -> int:
-        """Return the count of one source, in a time that grows with the depth of the tree."""
-        for node, left in self._paths[source]:
-            n = node.deal(n) if left else n - node.deal(n)
-        return n
+    def after(self, number: int) -> list[int]:
+        """Return the counts for one `n`."""
+        counts, todo = [0] * self.sources, [(self._root, number)]
+        while todo:
+            below, n = todo.pop()
+            if isinstance(below, int):
+                counts[below] = n
+            else:
+                left = below.deal(n)
+                todo += [(below.left, left), (below.right, n - left)]
+        return counts
 
 
 class _Node:
     __slots__ = ("_part", "_phase", "_whole", "left", "right")
 
-    def __init__(self, part: int, whole: int, phase: int) -> None:
+    def __init__(self, part: int, whole: int, phase: int, left: _Node | int, right: _Node | int) -> None:
         self._part, self._whole, self._phase = part, whole, phase
-        self.left: _Node | int = 0
-        self.right: _Node | int = 0
+        self.left, self.right = left, right
 
     def deal(self, n: _Number) -> _Number:
         """Return `(n * part + phase) // whole`, where `n * part` may be too large for 64 bits."""

@@ -91,25 +91,35 @@ class Timeline:
 
     def _first_over(self, segment: _Segment, shares: list[float]) -> int | None:
         """Return the place after the last sample of the first source that is used up in a segment."""
-        limits = self._mixed.limits.items()
-        return min((self._over(segment, k, limit) for k, limit in limits if shares[k]), default=None)
-
-    def _over(self, segment: _Segment, source: int, limit: int) -> int:
-        """Return the place after the last sample of a source: by bisection its window, and then the place in it."""
-        need = limit - int(segment.base[source])
-
-        def reached(window: int) -> bool:
-            return segment.counts.of(source, (window + 1) * self._window - segment.start) >= need
-
-        low = segment.start // self._window
-        width = 1
-        while not reached(low + width):
-            width *= 2
-        window = bisect.bisect_left(range(low, low + width + 1), True, key=reached) + low  # what is sought
+        needs = {k: limit - int(segment.base[k]) for k, limit in self._mixed.limits.items() if shares[k]}
+        if not needs:
+            return None
+        guess = min(int(need * sum(shares) / shares[k]) for k, need in needs.items())
+        window = self._first_window(segment, needs, (segment.start + guess) // self._window)
         first = max(window * self._window, segment.start)
         dealt, before = self._deal(segment, first, (window + 1) * self._window)
-        missing = need - int(before[source])
-        return first + int(np.flatnonzero(dealt == source)[missing - 1]) + 1
+        ends = []
+        for source, need in needs.items():
+            own = np.flatnonzero(dealt == source)
+            if len(own) >= (missing := need - int(before[source])):
+                ends.append(first + int(own[missing - 1]) + 1)
+        return min(ends)
+
+    def _first_window(self, segment: _Segment, needs: dict[int, int], guess: int) -> int:
+        """Return the window in which the first source is used up, by bisection around a guess."""
+
+        def reached(window: int) -> bool:
+            counts = segment.counts.after((window + 1) * self._window - segment.start)
+            return any(counts[k] >= need for k, need in needs.items())
+
+        least, width = segment.start // self._window, 1
+        while guess > least and reached(guess):
+            guess, width = max(guess - width, least), 2 * width
+        low, width = guess, 1
+        while not reached(low + width):
+            width *= 2
+        windows = range(low, low + width + 1)
+        return low + bisect.bisect_left(windows, True, key=reached)  # what is sought
 
     def _deal(self, segment: _Segment, start: int, stop: int) -> tuple[IntArray, IntArray]:
         """Return the sources of places in a segment, and how many samples of each it has before them."""

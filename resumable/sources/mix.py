@@ -112,7 +112,8 @@ def _length(name: Any, source: Any) -> int:
             f"{what} is a mixture itself.\nIts own weights would be lost. Give its sources with the others, each with "
             "the product of its weights."
         )
-    if isinstance(source, Mapping) or not hasattr(type(source), "__getitem__"):
+    streams = any(base.__name__ == "IterableDataset" for base in type(source).__mro__)  # torch's and Hugging Face's
+    if streams or isinstance(source, Mapping) or not hasattr(type(source), "__getitem__"):
         dataset = " Give its dataset, and the mixture to a DataLoader." if hasattr(source, "batch_sampler") else ""
         raise UnsupportedError(
             f"{what} is not read by index: {type(source).__qualname__}.\n"
