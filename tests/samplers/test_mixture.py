@@ -145,7 +145,7 @@ def test_a_phase_changes_nothing_before_it_and_begins_exactly(cut: int) -> None:
     given: dict[str, Any] = {"window": 64, "seed": 5, "num_samples": 1024}
     before = stream(Mixture(SIZES, weights=[(0, WEIGHTS)], **given), 0, 4000)
     sizes = {**SIZES, "new": 20}
-    phases = [(0, WEIGHTS), (cut, {"code": 1, "new": 3})]
+    phases: list[tuple[int, dict[str, float]]] = [(0, WEIGHTS), (cut, {"code": 1, "new": 3})]
     joined = Mixture(sizes, weights=phases, **given)
     indices, sources = stream(joined, 0, 4000)
     assert (indices[:cut] == before[0][:cut]).all()
