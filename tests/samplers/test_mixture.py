@@ -209,6 +209,11 @@ def test_a_source_leaves_in_the_phases_to_come() -> None:
     assert not (sources[220:] == 1).any()
 
 
+def test_a_source_is_used_up_right_where_a_phase_begins() -> None:
+    mixture = Mixture({"a": 100, "b": 50}, weights=[(0, {"a": 1}), (100, {"b": 1})], epochs={"a": 1}, window=8)
+    assert mixture.sources(0, 90, 110).tolist() == [0] * 10 + [1] * 10
+
+
 # ---------------------------------------------------------------------- refused
 
 
