@@ -89,13 +89,13 @@ def forget_others() -> None:
 
 
 def workers() -> list[int]:
-    """Return the processes that this one has started and that have not ended."""
-    found: list[int] = []
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):
-            found += map(int, (task / "children").read_text().split())
-    alive = (pid for pid in found if state_of(pid) not in {"Z", "X", ""} and not is_server(pid))
-    return sorted(pid for pid in alive if pid not in _others)
+    """Return the processes that this one has started and that have not ended.
+
+    Each process is asked for its parent: `/proc/self/task/*/children` leaves some out while others come and go.
+    """
+    every = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+    own = [pid for pid in every if parent_of(pid) == os.getpid() and pid not in _others]
+    return sorted(pid for pid in own if state_of(pid) not in {"Z", "X", ""} and not is_server(pid))
 
 
 def is_server(pid: int) -> bool:
@@ -107,6 +107,16 @@ def is_server(pid: int) -> bool:
 
 
 def state_of(pid: int) -> str:
+    return _told_of(pid)[0]
+
+
+def parent_of(pid: int) -> int:
+    return int(_told_of(pid)[1])
+
+
+def _told_of(pid: int) -> tuple[str, str]:
+    """Return the state of a process and its parent."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return ""
+        state, parent, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return state, parent
+    return "", "0"

@@ -30,6 +30,7 @@ from healing_data import (
     workers,
 )
 from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data._utils import signal_handling
 
 import resumable
 from resumable.errors import ConfigurationError, UnsupportedError, WorkerError
@@ -45,6 +46,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_death_of_before")]
 def _only_workers_of_these() -> None:
     gc.collect()
     forget_others()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _told_of_deaths() -> None:
+    """Let torch set its handler again, which a Trainer before these tests may have taken away with all signals."""
+    signal_handling._SIGCHLD_handler_set = callable(signal.getsignal(signal.SIGCHLD))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -17,6 +17,7 @@ from resumable.chaos.recorder.digest import is_lost
 from resumable.chaos.recorder.logs import Batch, Place, RankLog
 from resumable.chaos.verify.checkpoint_checks import same_checkpoints, same_place, true_states
 from resumable.chaos.verify.checks import each_sample_once, same_weights, whole_history
+from resumable.chaos.verify.parts import count_compared
 from resumable.errors import ConfigurationError
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -102,6 +103,27 @@ def test_a_step_that_is_saved_twice_may_hold_either() -> None:
     assert same_checkpoints(PEACE, baseline, [attempt(0, saving(6, at=6), saving(6, at=8))]) == (
         "'model' in the checkpoint of step 6 of start 0 differs"
     )
+
+
+def test_a_save_behind_an_epochs_end_is_not_compared_with_one_before_it() -> None:
+    """As Lightning saves at a fit's end where the start went on from the last step, and the baseline run did not."""
+    steps = [batch(1, "a"), batch(2, "b"), batch(3, "c")]
+
+    def saved(number: int, at: dict[str, int], part: str) -> Attempt:
+        event = {"kind": "saving", "root": "store", "step": 3, "places": [at], "parts": {"loops.epochs": part}}
+        return attempt(number, *steps, event)
+
+    baseline = saved(0, place(3), "1")
+    for at, part, right, counted in (
+        (place(3), "1", True, (1, 0)),
+        (place(3), "2", False, (1, 0)),
+        ({"epoch": 1, "position": 0, "step": 0}, "2", True, (0, 1)),
+        (place(2), "2", False, (1, 0)),
+        (place(1, epoch=1), "2", False, (1, 0)),
+    ):
+        case = [saved(0, at, part)]
+        assert (same_checkpoints(PEACE, baseline, case) == "") is right
+        assert count_compared(baseline, case) == counted
 
 
 @pytest.mark.slow

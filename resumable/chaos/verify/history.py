@@ -19,6 +19,9 @@ __all__ = [
     "first_elsewhere",
     "how_data_differ",
     "is_resized",
+    "lengths_of",
+    "main_of",
+    "ordinal",
     "retrained",
     "steps_of",
     "without_a_place",
@@ -46,6 +49,26 @@ def _merge(ranks: Mapping[int, Batch]) -> Step:
     known = all(batch.indices is not None for batch in batches)
     indices = tuple(index for batch in batches for index in batch.indices or ()) if known else None
     return Step(indices, tuple(digest for batch in batches for digest in batch.digests))
+
+
+def main_of(baseline: Attempt) -> int:
+    """Return the loader that has most steps, the one that is trained on."""
+    return main_loader(loader for loader, _ in steps_of(baseline))
+
+
+def lengths_of(baseline: Attempt) -> dict[int, int]:
+    """Return the number of steps in each epoch of the loader that is trained on."""
+    lengths: dict[int, int] = {}
+    main = main_of(baseline)
+    for loader, place in steps_of(baseline):
+        if loader == main:
+            lengths[place.epoch] = max(lengths.get(place.epoch, 0), place.step)
+    return lengths
+
+
+def ordinal(place: Place, lengths: Mapping[int, int]) -> int:
+    """Return the number of steps before a place, over all epochs."""
+    return place.step + sum(length for epoch, length in lengths.items() if epoch < place.epoch)
 
 
 def how_data_differ(found: Step, expected: Step, baseline: Mapping[Key, Step]) -> str:
@@ -126,7 +149,7 @@ def without_a_place(baseline: Attempt, attempts: Sequence[Attempt]) -> set[int]:
         for loader, found in epochs.items()
         if len(found) > 1 and all(one == next(iter(found.values())) for one in found.values())
     }
-    return alike - went - {main_loader(loader for loader, _ in steps_of(baseline))} if went else set()
+    return alike - went - {main_of(baseline)} if went else set()
 
 
 def is_resized(attempt: Attempt, baseline: Attempt) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resumable.chaos.verify.history import is_resized
+from resumable.chaos.verify.history import is_resized, lengths_of, ordinal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from resumable.chaos.recorder.attempts import Attempt
     from resumable.chaos.recorder.logs import Save
@@ -61,9 +61,9 @@ def saves_of(attempt: Attempt) -> dict[Save, list[dict[str, str]]]:
 
 def compared(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[Compared]:
     """Yield the saves of starts, in their order, which the baseline run has, too; until the number of ranks changes."""
-    expected = saves_of(baseline)
+    expected, is_known = saves_of(baseline), _known(baseline)
     for attempt, save in _saves(baseline, attempts):
-        if save in expected:
+        if is_known(attempt, save):
             for log in attempt.ranks.values():
                 for parts in log.parts.get(save, ()):
                     yield Compared(attempt.number, save, parts, expected[save])
@@ -76,22 +76,42 @@ def differences(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[Comp
 
 def count_compared(baseline: Attempt, attempts: Sequence[Attempt]) -> tuple[int, int]:
     """Count the checkpoints that were compared, and those of steps at which no baseline run saved one."""
-    expected = saves_of(baseline)
-    saves = [save in expected for _, save in _saves(baseline, attempts)]
+    is_known = _known(baseline)
+    saves = [is_known(attempt, save) for attempt, save in _saves(baseline, attempts)]
     return sum(saves), len(saves) - sum(saves)
 
 
 def compared_files(baseline: Attempt, attempts: Sequence[Attempt]) -> dict[str, bool]:
     """Return whether what each saved file held last was compared, by its path in the case."""
-    expected = saves_of(baseline)
+    is_known = _known(baseline)
     files: dict[str, bool] = {}
     for attempt in attempts:
         for log in attempt.ranks.values():
             for name in log.moved:
                 files.pop(name, None)
             for name, save in log.saves.items():
-                files[name] = save in expected and not is_resized(attempt, baseline)
+                files[name] = is_known(attempt, save) and not is_resized(attempt, baseline)
     return files
+
+
+def _known(baseline: Attempt) -> Callable[[Attempt, Any], bool]:
+    """Return what tells whether the baseline run saved at a step, too; on the same side of an epoch's end.
+
+    Before the end and after it, a loop has done as many steps and not the same.
+    """
+    expected, lengths = saves_of(baseline), lengths_of(baseline)
+
+    def is_known(attempt: Attempt, save: Save) -> bool:
+        places = [
+            (place, other)
+            for rank, log in attempt.ranks.items()
+            if rank in baseline.ranks
+            for place, other in zip(log.held.get(save, ()), baseline.ranks[rank].held.get(save, ()), strict=False)
+        ]
+        beyond = any(one != other and ordinal(one, lengths) == ordinal(other, lengths) for one, other in places)
+        return save in expected and not beyond
+
+    return is_known
 
 
 def _saves(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, Save]]:

@@ -32,13 +32,15 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from resumable._parts import split
-from resumable.chaos.moments import main_loader
 from resumable.chaos.verify.counts import signs_of_counts
 from resumable.chaos.verify.files import compare_files
 from resumable.chaos.verify.history import (
     effective_history,
     first_elsewhere,
     how_data_differ,
+    lengths_of,
+    main_of,
+    ordinal,
     steps_of,
     without_a_place,
 )
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from resumable.chaos.recorder.attempts import Attempt
-    from resumable.chaos.recorder.logs import Place, RankLog, Update
+    from resumable.chaos.recorder.logs import RankLog, Update
     from resumable.chaos.verify.parts import Compared
 
 __all__ = ["find_signs"]
@@ -91,14 +93,14 @@ def _signs_of_ranks(_: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[s
 
 
 def _signs_of_places(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
-    lengths = _lengths(baseline)
+    lengths = lengths_of(baseline)
     for number, log, healthy in _pairs(baseline, attempts):
         for save in log.resumed:
             if save in healthy.held and not log.loaded and log.batches:
                 yield ("place not loaded" if healthy.held[save] else "no place"), str(number)
         for save in log.held.keys() & healthy.held.keys():
             for found, expected in zip(log.held[save], healthy.held[save], strict=False):
-                by = _ordinal(found, lengths) - _ordinal(expected, lengths)
+                by = ordinal(found, lengths) - ordinal(expected, lengths)
                 if by:
                     yield ("place later" if by > 0 else "place earlier"), f"{abs(by)} batch{'es' * (abs(by) > 1)}"
 
@@ -106,24 +108,6 @@ def _signs_of_places(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator
 def _signs_of_other_places(_: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
     if found := first_elsewhere(attempts):
         yield "other place", str(found.start)
-
-
-def _lengths(baseline: Attempt) -> dict[int, int]:
-    """Return the number of steps in each epoch of the loader that has most of them."""
-    lengths: dict[int, int] = {}
-    main = _main(baseline)
-    for loader, place in steps_of(baseline):
-        if loader == main:
-            lengths[place.epoch] = max(lengths.get(place.epoch, 0), place.step)
-    return lengths
-
-
-def _main(baseline: Attempt) -> int:
-    return main_loader(loader for loader, _ in steps_of(baseline))
-
-
-def _ordinal(place: Place, lengths: dict[int, int]) -> int:
-    return place.step + sum(length for epoch, length in lengths.items() if epoch < place.epoch)
 
 
 def _signs_of_order(_: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
@@ -139,12 +123,12 @@ def _signs_of_data(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[t
                 yield how, f"epoch {key[1].epoch}, step {key[1].step - 1}"
     lost = {loader for loader, _ in expected.keys() - effective_history(attempts).keys()}
     lost -= without_a_place(baseline, attempts)
-    if lost and _main(baseline) not in lost:
+    if lost and main_of(baseline) not in lost:
         yield "evaluation missing", f"loader {min(lost)}"
 
 
 def _signs_of_updates(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
-    main = _main(baseline)
+    main = main_of(baseline)
     for number, log, healthy in _pairs(baseline, attempts):
         expected = {(one.save, one.optimizer): one for one in healthy.updates if not one.resumed}
         for found in log.updates:
