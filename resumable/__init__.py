@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from resumable._selfcheck import CheckReport, check
     from resumable.backends.torch.sampler import ResumableSampler
     from resumable.checkpoint import CheckpointStore
+    from resumable.sources import mix
 
 __all__ = [
     "Adoption",
@@ -60,6 +61,7 @@ __all__ = [
     "adopt",
     "check",
     "errors",
+    "mix",
     "register",
     "rng",
     "samplers",
@@ -77,6 +79,7 @@ _LAZY = {
     "CheckReport": "resumable._selfcheck",  # for a look at a script, before training
     "check": "resumable._selfcheck",  # the same
     "CheckpointStore": "resumable.checkpoint",  # its file systems are imported with it
+    "mix": "resumable.sources",  # for those who mix
     "ResumableSampler": "resumable.backends.torch.sampler",  # a torch Sampler, so torch comes with it
 }
 

@@ -137,15 +137,17 @@ class Options:
         return replace(self, randomness=self.randomness or randomness, tail=self.tail or end)
 
     def ordered(self, source: Any, length: int) -> Options:
-        """Return the options with a sampler in place of `shuffle="blocks"`.
+        """Return the options with a sampler in place of `shuffle="blocks"`, or that of a source that carries its order.
 
         Args:
-            source: says the `sizes` of its shards.
+            source: says the `sizes` of its shards, or its `resumable_order`.
             length: number of its samples.
 
         Raises:
-            ConfigurationError: it does not, or a sampler was given, too.
+            ConfigurationError: it does not, or something else was given that says the order, too.
         """
+        if (carried := getattr(type(source), "resumable_order", None)) is not None:
+            return replace(self._carrying(source), sampler=carried(source, self.stream_seed))
         if self.sampler is not None and self.shuffle is not None:
             raise ConfigurationError(
                 f"sampler={self.sampler!r} and shuffle={self.shuffle!r} were given, but only one of them can say the "
@@ -154,6 +156,20 @@ class Options:
         if self.shuffle != "blocks":
             return self
         return replace(self, shuffle=None, sampler=blocks_of_source(source, length, self.stream_seed))
+
+    def _carrying(self, source: Any) -> Options:
+        """Return the options for a source that carries its order.
+
+        Raises:
+            ConfigurationError: another order was given.
+        """
+        for name, value in (("shuffle", self.shuffle or None), ("sampler", self.sampler), ("order", self.order)):
+            if value is not None:
+                raise ConfigurationError(
+                    f"{name}={value!r} was given for {type(source).__qualname__}, which carries its own order.\n"
+                    f"Its proportions would be lost. Leave {name} out: each source is shuffled already."
+                )
+        return replace(self, shuffle=None)
 
     def refuse(self, what: str, **reasons: str) -> None:
         """Refuse options that were given though they do not fit.

@@ -137,7 +137,7 @@ class LoopWarning(UserWarning):
 
 
 class ShuffleWarning(UserWarning):
-    """The windows of `samplers.Blocks` are too small for the batch; the message says which size would do."""
+    """The windows of `samplers.Blocks` or a mixture do not fit the batch; the message says what would."""
 
 
 class CorruptCheckpointWarning(UserWarning):

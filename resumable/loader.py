@@ -19,6 +19,7 @@ from resumable._state import agree_on_batch, brought_along, check_intact, check_
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.failpoints import notice, point
 from resumable.iteration import BatchIterator, Epoch, EvaluationPass, StepIterator, T_co
+from resumable.samplers import Mixture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -269,6 +270,23 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
             )
         world = World() if rank is None else World(rank, self._fetcher.world().size)
         return self._fetcher.sample_indices(cursor, plan, world)
+
+    def consumed(self) -> dict[str, int]:
+        """Return how many samples of each source of a mixture come before the place, over all epochs and ranks.
+
+        It is computed from the place, so it is right after a resume, on any number of ranks. The last samples of an
+        epoch that `tail="drop"` leaves out count as consumed.
+
+        Raises:
+            UnsupportedError: the source is no mixture.
+        """
+        sampler = getattr(self._fetcher, "sampler", None)
+        if not isinstance(sampler, Mixture):
+            raise UnsupportedError(
+                "consumed() tells of the sources of a mixture, and this loader reads a single source.\n"
+                "There is nothing to tell apart. samples_seen has the number of its samples; mix() makes a mixture."
+            )
+        return sampler.consumed(self.cursor.epoch, self.cursor.position)
 
     def stats(self, epoch: int | None = None) -> LoaderStats:
         """Return how long loops over this loader waited for their batches, and how long they were busy with them.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from resumable._distribution import pip_install
 from resumable.errors import MissingDependencyError, StateFormatError, StateMismatchError, UnsupportedError
 from resumable.samplers import Blocks, Sequential, Shuffle, Uniform
+from resumable.samplers.mixture import mixture_of
 from resumable.samplers.shards import parse_sizes
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ _LACKS = {
     "weighted-v1": ("the weights", "weights"),
     "paged-v1": ("the pages of the samples", "pages"),
     "blocks-v1": ("the sizes of the shards", "sizes"),
+    "mixture-v1": ("the sources or their weights", "sources"),
 }
 
 
@@ -131,6 +133,7 @@ def _generator(spec: Mapping[str, Any]) -> Sampler:
 
 _KNOWN: dict[str, Callable[[Mapping[str, Any]], Sampler | None]] = {
     "blocks-v1": _blocks,
+    "mixture-v1": mixture_of,
     "sequential-v1": lambda spec: Sequential(spec["length"]),
     "feistel8-v1": lambda spec: Shuffle(
         spec.get("samples", spec["length"]), seed=spec["seed"], num_samples=spec["length"]

@@ -4,7 +4,7 @@ It goes through the opcodes as the standard library lists them. Nothing is impor
 whatever it asks for, so that a pickle made to do harm is as readable as any other. Tensors, ordered dicts, sizes, sets
 and bytes are put together by the functions below, as they are known to mean what they say.
 
-joblib, by which scikit-learn's models are saved, writes the numbers of an array between two opcodes, behind the object
+joblib, by which scikit-learn's models are saved, writes the numbers of an array between two opcodes, after the object
 that stands for it. They become one of its attributes.
 """
 

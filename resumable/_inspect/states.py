@@ -24,6 +24,7 @@ _ORDERS = {
     "uniform-v1": (True, "drawn with replacement"),
     "weighted-v1": (True, "drawn by weights"),
     "blocks-v1": (True, "shuffled in blocks"),
+    "mixture-v1": (True, "a mixture of sources"),
     "paged-v1": (True, "shuffled page by page"),
     "torch-distributed-v1": (True, "that of torch's DistributedSampler"),
     "torch-generator-v1": (True, "that of torch's sampler"),

@@ -11,6 +11,7 @@ Any object with the members of `Sampler` will do; there is no base class.
 
 from resumable.samplers.base import Sampler
 from resumable.samplers.blocks import Blocks
+from resumable.samplers.mixture import Mixture
 from resumable.samplers.paged import PagedShuffle
 from resumable.samplers.permutation import Permutation
 from resumable.samplers.sequential import Sequential
@@ -22,6 +23,7 @@ from resumable.samplers.windows import Window
 
 __all__ = [
     "Blocks",
+    "Mixture",
     "PagedShuffle",
     "Permutation",
     "Sampler",

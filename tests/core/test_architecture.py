@@ -33,7 +33,7 @@ LAYERS = [
     {"_registry", "_recorded", "flight"},
     {"loader"},
     {"_wrap"},
-    {"backends", "integrations", "checkpoint"},
+    {"backends", "integrations", "checkpoint", "sources"},
     {"_adopt", "_inspect"},
     {"__init__"},
     {"testing", "chaos"},
@@ -44,7 +44,7 @@ LAYERS = [
 # What users may import. All else has an underscore somewhere in its path, or is inside of one of the packages below.
 PUBLIC = {
     *("loader", "progress", "iteration", "protocols", "errors", "failpoints", "flight", "rng", "cli"),
-    *("samplers", "backends", "integrations", "checkpoint", "chaos", "testing"),
+    *("samplers", "sources", "backends", "integrations", "checkpoint", "chaos", "testing"),
 }
 ROOT = Path(__file__).parents[2]
 SHOWN = [ROOT / "README.md", *(ROOT / "docs/how-to").glob("*.md"), *(ROOT / "docs/tutorial").glob("*.md")]

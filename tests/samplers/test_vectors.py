@@ -7,7 +7,7 @@ import pytest
 
 from resumable._randomness.keyed import derive, random_u64
 from resumable._randomness.keys import SampleKeys
-from resumable.samplers import Blocks, PagedShuffle, Permutation, Sequential, Shuffle, Subset, Weighted
+from resumable.samplers import Blocks, Mixture, PagedShuffle, Permutation, Sequential, Shuffle, Subset, Weighted
 
 FEISTEL8_V1 = [
     (10, (0, 0), [3, 4, 7, 8, 0, 2], 5),
@@ -79,6 +79,22 @@ def test_blocks_v1() -> None:
     assert large.blocks_of(7, 10**12 - 1)[1].blocks[:3].tolist() == [5567129787, 1593530418, 6549607939]
 
 
+def test_mixture_v1() -> None:
+    sizes, weights = {"web": 1000, "code": 100, "math": 37}, {"web": 0.7, "code": 0.2, "math": 0.1}
+    endless = Mixture(sizes, weights=weights, window=16, seed=3)
+    assert endless.indices(0, 0, 10).tolist() == [796, 1050, 170, 31, 284, 1111, 797, 391, 385, 114]
+    assert endless.indices(5, 1130, 1136).tolist() == [624, 1126, 389, 1095, 702, 1092]
+    phases = Mixture(sizes, weights=[(0, weights), (100, {"math": 1, "code": 2})], window=16)
+    assert phases.indices(0, 96, 106).tolist() == [1104, 1032, 99, 855, 1066, 1133, 1102, 1058, 1109, 1017]
+    leave = Mixture(sizes, weights=weights, epochs=2, window=10, seed=1)
+    assert leave.indices(1, 2269, 2274).tolist() == [486, 254, 328, 109, 493]
+    stop = Mixture(sizes, weights=weights, epochs=1, at_end="stop", window=10, seed=1)
+    assert stop.length == 366
+    assert stop.indices(1, 361, 366).tolist() == [842, 638, 997, 1039, 1132]
+    large = Mixture({"a": 10**11, "b": 10**12}, seed=123, window=256)
+    assert large.indices(7, 10**9, 10**9 + 4).tolist() == [913887339353, 380092062679, 81219753272, 127777601578]
+
+
 def test_keys_of_samples_and_batches() -> None:
     keys = SampleKeys(0, 0)
     expected = [13369540717904599395, 8596879579266503348, 18072881004030505978, 4957954794754946601]
@@ -115,6 +131,15 @@ def test_specs_name_the_algorithm_with_its_version() -> None:
         "block": 64,
         "window": 50,
         "sizes": "1000x9,7",
+    }
+    assert Mixture({"a": 20, "b": 30}, weights={"a": 3, "b": 1}, epochs={"a": 2}, window=10).spec() == {
+        "name": "mixture-v1",
+        "length": 50,
+        "seed": 0,
+        "window": 10,
+        "sources": '{"a":20,"b":30}',
+        "weights": "[[0,0.75,0.25]]",
+        "leave": '{"a":2}',
     }
     assert Weighted([1, 2, 3, 4], num_samples=1000).spec() == {
         "name": "weighted-v1",

@@ -19,7 +19,7 @@ from resumable.backends.torch.asked_order import torchs_order
 from resumable.backends.torch.custom import CustomOrderBackend
 from resumable.backends.torch.indexed import TorchBackend
 from resumable.backends.torch.logical_backend import LogicalStreamBackend
-from resumable.backends.torch.misuse import refuse_misuse, remembered
+from resumable.backends.torch.misuse import refuse_misuse, refuse_other_order, remembered
 from resumable.backends.torch.order import Order, find_order, is_plain_batch_sampler, is_torchs_own
 from resumable.backends.torch.stream import TorchStreamBackend
 from resumable.errors import PromiseWarning, UnsupportedError
@@ -95,6 +95,7 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
     length = check_length(
         length_of(loader.dataset, f"the dataset {name_of(loader.dataset, None)}"), "the length of the data"
     )
+    refuse_other_order(loader)
     options = options.ordered(loader.dataset, length)
     sampler, batch_size, drop_last = _batching(loader)
     if sampler is None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler
 
 from resumable._fetch.own_state import own_state
-from resumable.errors import UnsupportedError
+from resumable.backends.torch.order import is_plain_batch_sampler, kind_of
+from resumable.errors import ConfigurationError, UnsupportedError
 
 if TYPE_CHECKING:
     from resumable._fetch.own_state import OwnState
 
-__all__ = ["length_or_none", "refuse_misuse", "remembered"]
+__all__ = ["length_or_none", "refuse_misuse", "refuse_other_order", "remembered"]
 
 
 def refuse_misuse(loader: DataLoader[Any]) -> None:
@@ -31,6 +32,26 @@ def refuse_misuse(loader: DataLoader[Any]) -> None:
             f"this is a {type(loader).__qualname__}, a DataLoader that Accelerate has prepared.\n"
             "It divides the batches among the ranks and fetches ahead by itself, which no state would tell. Wrap the "
             "DataLoader before, and do not prepare it: the Loader takes each rank's share itself."
+        )
+
+
+def refuse_other_order(loader: DataLoader[Any]) -> None:
+    """Refuse a DataLoader that shuffles a dataset that carries its own order, such as a mixture.
+
+    Raises:
+        ConfigurationError: it does.
+    """
+    if not hasattr(type(loader.dataset), "resumable_order"):
+        return
+    sampler, plain = loader.sampler, loader.batch_sampler is None or is_plain_batch_sampler(loader.batch_sampler)
+    kind = kind_of(sampler)
+    divides = kind is DistributedSampler and not getattr(sampler, "shuffle", True)
+    if not plain or not (kind is SequentialSampler or divides):
+        given = type(sampler if plain else loader.batch_sampler).__qualname__
+        raise ConfigurationError(
+            f"the DataLoader has a {given}, and its dataset, a {type(loader.dataset).__qualname__}, carries its own "
+            "order.\nIts proportions would be lost. Make the DataLoader without shuffle and samplers, or with "
+            "DistributedSampler(..., shuffle=False): each source is shuffled already."
         )
 
 

@@ -1,0 +1,216 @@
+"""A mixture of sources: exact proportions in every window, and each source once per epoch of its own."""
+
+from __future__ import annotations
+
+import copy
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from resumable._randomness.keyed import IntArray, check_seed, derive
+from resumable.errors import ConfigurationError
+from resumable.samplers.base import check_length, check_range
+from resumable.samplers.permutation import Permutation
+from resumable.samplers.phases import mixed, text_of
+from resumable.samplers.timeline import Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from resumable.samplers.phases import Weights
+
+__all__ = ["Mixture", "mixture_of"]
+
+_NAME = "mixture-v1"
+_WINDOW = 256
+_LARGEST_WINDOW = 1 << 20
+_MOST_PERMUTATIONS = 256
+
+
+class Mixture:
+    """Samples of several sources in proportion to weights, each source in an order of its own that differs by epoch.
+
+    The samples of all sources are numbered one source after the other. Of each window, a source gets its share to
+    within a sample or two, whatever the number of windows, and the window is dealt at random. The samples of a source
+    come once each before one comes again, however the epochs of the mixture lie.
+
+    All of it is a function of the place `epoch * length + position`, with a search among the phases. Where all sources
+    leave, or one stops the mixture, an epoch is the whole mixture, and the next one begins it again: with the
+    same sources at the same positions, and with the samples that are next in them.
+
+    Args:
+        sizes: number of samples of each source, by its name.
+        weights: of the sources, by their names; or phases `[(first sample, weights), ...]`, where a source without a
+            weight waits. None: the sizes.
+        epochs: after how many epochs of its own a source is used up; one number for all of them, or by name. A source
+            without one begins again and again.
+        at_end: what happens then: "leave", and the others share its part by their weights, or "stop" the mixture.
+        num_samples: positions per epoch of a mixture that has no end; the samples of all sources by default, in whole
+            windows.
+        window: samples per window. None: the global batch with which a Loader over it first opens its stream. It is in
+            the state and stays, whatever the global batch becomes.
+        seed: selects the order.
+
+    Raises:
+        ConfigurationError: sources, weights, phases or epochs that make no mixture, or a bad window or seed.
+
+    Attributes:
+        length: positions per epoch.
+        window: samples per window.
+        names: of the sources.
+    """
+
+    def __init__(  # noqa: PLR0913  # what a mixture depends on; each has a default
+        self,
+        sizes: Mapping[str, int],
+        *,
+        weights: Weights | None = None,
+        epochs: int | Mapping[str, int] | None = None,
+        at_end: str = "leave",
+        num_samples: int | None = None,
+        window: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._mixed = mixed(sizes, weights, epochs, at_end)
+        self.names = tuple(self._mixed.names)
+        self._firsts = np.concatenate([[0], np.cumsum(self._mixed.sizes)])
+        self._seed, self._open = check_seed(seed), window is None
+        self._given = None if num_samples is None else check_length(num_samples, "num_samples")
+        self._set_window(_WINDOW if window is None else _check_window(window))
+
+    def _set_window(self, window: int) -> None:
+        self.window = window
+        self._timeline = Timeline(self._mixed, window, self._seed)
+        end = self._timeline.end
+        if end is not None and self._given is not None:
+            raise ConfigurationError(
+                f"num_samples={self._given} was given for a mixture that ends by itself, after {end} samples.\n"
+                "One of them would not hold. Leave num_samples out, or let a source begin again: leave it out of "
+                "epochs."
+            )
+        samples = sum(self._mixed.sizes)
+        self.length = end or self._given or max(samples - samples % window, window)
+        self._per_epoch = None if end is None else self._timeline.before(end)
+        self._begin_caches()
+
+    def _begin_caches(self) -> None:
+        self._order = lru_cache(maxsize=max(_MOST_PERMUTATIONS, 2 * len(self.names)))(self._shuffle)
+
+    def indices(self, epoch: int, start: int, stop: int) -> IntArray:
+        """Compute the sample indices of the positions `start..stop-1`; shape `(stop - start,)`."""
+        sources, before = self._dealt(epoch, start, stop)
+        found = np.empty(len(sources), np.int64)
+        places = np.argsort(sources, kind="stable")
+        borders = np.searchsorted(sources[places], np.arange(len(self.names) + 1))
+        for source in np.flatnonzero(np.diff(borders)).tolist():
+            own = places[borders[source] : borders[source + 1]]
+            found[own] = self._firsts[source] + self._samples(source, int(before[source]), len(own))
+        return found
+
+    def sources(self, epoch: int, start: int, stop: int) -> IntArray:
+        """Compute the sources of the positions `start..stop-1`, by their place in `names`; shape `(stop - start,)`."""
+        return self._dealt(epoch, start, stop)[0]
+
+    def consumed(self, epoch: int, position: int) -> dict[str, int]:
+        """Return how many samples of each source come before a position, over all epochs."""
+        counts = self._dealt(epoch, position, position)[1].tolist()
+        return dict(zip(self.names, counts, strict=True))
+
+    def _dealt(self, epoch: int, start: int, stop: int) -> tuple[IntArray, IntArray]:
+        check_range(start, stop, self.length)
+        if self._per_epoch is None:
+            past = epoch * self.length
+            return self._timeline.sources(past + start, past + stop)
+        sources, before = self._timeline.sources(start, stop)
+        return sources, before + epoch * self._per_epoch
+
+    def _samples(self, source: int, first: int, count: int) -> IntArray:
+        """Return the samples of a source that are next after its first ones, over as many of its epochs as it takes."""
+        size, parts = self._mixed.sizes[source], []
+        while count:
+            epoch, place = divmod(first, size)
+            taken = min(count, size - place)
+            parts.append(self._order(source, epoch).range(place, place + taken))
+            first, count = first + taken, count - taken
+        return np.concatenate(parts)
+
+    def _shuffle(self, source: int, epoch: int) -> Permutation:
+        key = derive(self._seed, self.names[source], words=1, purpose=b"mixture-source")
+        return Permutation(self._mixed.sizes[source], int(key[0]), epoch)
+
+    def bound_to(self, global_batch: int) -> Mixture:
+        """Return the sampler with the global batch as its window, where none was given."""
+        return self._with_window(min(global_batch, _LARGEST_WINDOW))
+
+    def bound_as(self, spec: Mapping[str, Any]) -> Mixture:
+        """Return the sampler with the window of a state, where none was given."""
+        window = spec.get("window")
+        if spec.get("name") != _NAME or type(window) is not int or not 1 <= window <= _LARGEST_WINDOW:
+            return self
+        return self._with_window(window)
+
+    def doubt(self, global_batch: int) -> str:  # noqa: ARG002  # the protocol has it
+        """Return why batches and windows drift apart from epoch to epoch; empty where they do not."""
+        if self._per_epoch is not None or not self.length % self.window:
+            return ""
+        return (
+            f"num_samples={self.length} is no multiple of the mixture's window of {self.window} samples, so from the "
+            "second epoch on a batch has parts of two windows, and its proportions are less exact.\n"
+            f"Give num_samples={-(-self.length // self.window) * self.window}, or leave it out."
+        )
+
+    def spec(self) -> dict[str, int | str]:
+        """Name of the algorithm, seed, number of positions, window, sources, weights, and what happens at their end."""
+        mixed = self._mixed
+        spec: dict[str, int | str] = {"name": _NAME, "length": self.length, "seed": self._seed, "window": self.window}
+        spec["sources"] = text_of(dict(zip(self.names, mixed.sizes, strict=True)))
+        spec["weights"] = text_of([[start, *shares] for start, shares in mixed.phases])
+        if mixed.limits:
+            own = {self.names[source]: limit // mixed.sizes[source] for source, limit in mixed.limits.items()}
+            spec["stop" if mixed.stops else "leave"] = text_of(dict(sorted(own.items())))
+        return spec
+
+    def _with_window(self, window: int) -> Mixture:
+        if not self._open:
+            return self
+        other = copy.copy(self)
+        other._open = False  # noqa: SLF001  # of the same class
+        other._set_window(window)  # noqa: SLF001  # likewise
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_order"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin_caches()
+
+    def __repr__(self) -> str:
+        inside = ", ".join(self.names[:3]) + (", ..." if len(self.names) > 3 else "")  # noqa: PLR2004  # enough to know it
+        return f"Mixture(<{len(self.names)} sources: {inside}>, window={self.window}, seed={self._seed})"
+
+
+def mixture_of(spec: Mapping[str, Any]) -> Mixture | None:
+    """Make a mixture again from what a state says; None where that has a digest in place of its sources or weights."""
+    end = "stop" if "stop" in spec else "leave"
+    texts = [spec["sources"], spec["weights"], spec.get(end, "null")]
+    if not all(text == "null" or text.startswith(("{", "[")) for text in texts):
+        return None
+    sizes, phases, epochs = map(json.loads, texts)
+    weights = [(start, dict(zip(sizes, shares, strict=True))) for start, *shares in phases]
+    given: dict[str, Any] = {"epochs": epochs, "at_end": end, "window": spec["window"], "seed": spec["seed"]}
+    found = Mixture(sizes, weights=weights, **given)
+    ends = found.length == spec["length"]
+    return found if ends else Mixture(sizes, weights=weights, num_samples=spec["length"], **given)
+
+
+def _check_window(window: object) -> int:
+    value = check_length(window, "the window of a mixture")
+    if value > _LARGEST_WINDOW:
+        raise ConfigurationError(
+            f"the window of a mixture must be at most 2**20 = {_LARGEST_WINDOW} samples, but it is {value}.\n"
+            "A whole window is dealt for each batch of it. Leave it out for windows of a global batch."
+        )
+    return value

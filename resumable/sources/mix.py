@@ -1,0 +1,127 @@
+"""mix(): several sources as one, in the order of a mixture."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Literal
+
+from resumable._checks import length_of
+from resumable._fetch.own_state import state_methods
+from resumable.errors import ConfigurationError, UnsupportedError
+from resumable.samplers import Mixture
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from resumable.samplers.phases import Weights
+
+__all__ = ["Mix", "mix"]
+
+
+def mix(  # noqa: PLR0913  # what a mixture depends on; each has a default
+    sources: Mapping[str, Any],
+    *,
+    weights: Weights | None = None,
+    epochs: int | Mapping[str, int] | None = None,
+    at_end: Literal["leave", "stop"] = "leave",
+    num_samples: int | None = None,
+    window: int | None = None,
+    named: bool = False,
+) -> Mix:
+    """Mix sources that are read by index, in exact proportions; for `wrap`, or as the dataset of a `DataLoader`.
+
+    Each global batch has the sources in proportion to their weights, to within a sample or two, in random order. Each
+    source is shuffled by itself, and all of its samples come once before one of them comes again.
+
+    Args:
+        sources: what has `source[index]` and `len(source)`, by names that stay the same.
+        weights: of the sources, by their names; or phases `[(first sample, weights), ...]`, where a source without a
+            weight waits, to join in a later phase. None: the numbers of their samples.
+        epochs: after how many epochs of its own a source is used up; one number for all of them, or by name. A source
+            without one begins again and again.
+        at_end: what happens then: "leave", and the others share its part by their weights, or "stop" the mixture.
+        num_samples: samples per epoch of a mixture that has no end; those of all sources by default, in whole windows.
+        window: samples per window, in which the proportions are exact. None: the first global batch.
+        named: give each sample as `(name of its source, sample)`.
+
+    Raises:
+        ConfigurationError: sources, weights, phases or epochs that make no mixture.
+        UnsupportedError: a source that is not read by its index alone.
+    """
+    plan = {"weights": weights, "epochs": epochs, "at_end": at_end, "num_samples": num_samples, "window": window}
+    return Mix(sources, named=named, plan=plan)
+
+
+class Mix:
+    """Sources one after the other, by index, with the order in which `wrap` reads them; made by `mix`.
+
+    Args:
+        sources: by their names.
+        named: give each sample as `(name of its source, sample)`.
+        plan: what the mixture depends on.
+
+    Attributes:
+        lengths: samples of each source, by its name.
+    """
+
+    def __init__(self, sources: Mapping[str, Any], *, named: bool, plan: Mapping[str, Any]) -> None:
+        if not isinstance(sources, Mapping):
+            raise ConfigurationError(
+                f"mix() takes a mapping from names to sources, but got {type(sources).__qualname__}.\n"
+                'A state could not tell one source from another. Give for instance {"web": web, "code": code}.'
+            )
+        self.lengths = {name: _length(name, source) for name, source in sources.items()}
+        self._plan, self._named = dict(plan), named
+        self.resumable_order(0)  # says what is wrong with the plan
+        self._names, self._sources = list(sources), list(sources.values())
+        self._ends = list(accumulate(self.lengths.values()))
+
+    def resumable_order(self, seed: int) -> Mixture:
+        """Return the order in which it is to be read."""
+        return Mixture(self.lengths, seed=seed, **self._plan)
+
+    def locate(self, indices: Iterable[int]) -> list[tuple[str, int]]:
+        """Return the source of each index, as `Loader.sample_indices` has them, and the index in that source."""
+        found = [self._find(index) for index in indices]
+        return [(self._names[source], index) for source, index in found]
+
+    def _find(self, index: int) -> tuple[int, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"the mixture has the samples 0..{len(self) - 1}, so there is no sample {index}")
+        source = bisect.bisect_right(self._ends, index)
+        return source, index - (self._ends[source - 1] if source else 0)
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> Any:
+        source, own = self._find(index)
+        sample = self._sources[source][own]
+        return (self._names[source], sample) if self._named else sample
+
+    def __repr__(self) -> str:
+        return f"mix({{{', '.join(f'{name!r}: <{length}>' for name, length in self.lengths.items())}}})"
+
+
+def _length(name: Any, source: Any) -> int:
+    what = f"the source {name!r} of a mixture"
+    if isinstance(source, Mix):
+        raise UnsupportedError(
+            f"{what} is a mixture itself.\nIts own weights would be lost. Give its sources with the others, each with "
+            "the product of its weights."
+        )
+    streams = any(base.__name__ == "IterableDataset" for base in type(source).__mro__)  # torch's and Hugging Face's
+    if streams or isinstance(source, Mapping) or not hasattr(type(source), "__getitem__"):
+        dataset = " Give its dataset, and the mixture to a DataLoader." if hasattr(source, "batch_sampler") else ""
+        raise UnsupportedError(
+            f"{what} is not read by index: {type(source).__qualname__}.\n"
+            f"A mixture goes to any sample by its index. Give something with source[index] and len(source).{dataset}"
+        )
+    if state_methods(source) is not None:
+        raise UnsupportedError(
+            f"{what} remembers something from sample to sample: {type(source).__qualname__} has methods for its "
+            "state.\nIt would be lost on resume. Make a sample depend on nothing but its index."
+        )
+    return length_of(source, what)
