@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, notebook_launcher
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -48,6 +48,7 @@ class Run:
         accumulate: micro-batches per optimizer step.
         every: micro-batches between two saves.
         in_place: save into one folder, again and again.
+        launched: the ranks are started by Accelerate's `notebook_launcher`.
         by_hand: step the optimizer where the loop says so, without `accelerator.accumulate`.
         die_at: each rank kills itself after so many micro-batches of this process, and after what was saved then.
         die_in: the main process kills itself within a save: in the how many of this process, at which file.
@@ -61,6 +62,7 @@ class Run:
     accumulate: int = 1
     every: int = 1
     in_place: bool = False
+    launched: bool = False
     by_hand: bool = False
     die_at: int | None = None
     die_in: tuple[int, int] | None = None
@@ -95,6 +97,11 @@ def stream() -> resumable.Loader[Any]:
     )
 
 
+def evaluation() -> resumable.Loader[Any]:
+    """Seven samples, which two ranks share with one that is repeated."""
+    return resumable.wrap(torch.arange(7), batch_size=2, tail="pad_ranks", evaluation=True)
+
+
 LOADERS: dict[str, Callable[[], resumable.Loader[Any]]] = {"indexed": indexed, "stream": stream}
 
 
@@ -109,8 +116,9 @@ class Log:
         self._file.flush()
 
 
-def train(run: Run, rank: int) -> None:
+def train(run: Run, rank: int | None) -> None:
     """Train as one of the ranks, from the last whole checkpoint if there is one."""
+    rank = int(os.environ["RANK"]) if rank is None else rank
     folder = Path(run.folder)
     log = Log(folder / f"log-{rank}")
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=1 if run.by_hand else run.accumulate)
@@ -118,7 +126,7 @@ def train(run: Run, rank: int) -> None:
     net = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
     adam = torch.optim.Adam(net.parameters(), 0.01)
     cycle = torch.optim.lr_scheduler.OneCycleLR(adam, 0.05, total_steps=40)
-    loader = prepare(accelerator, LOADERS[run.loader]())
+    loader, test = prepare(accelerator, LOADERS[run.loader]()), prepare(accelerator, evaluation())
     model, optimizer, scheduler = accelerator.prepare(net, adam, cycle)
     torch.manual_seed(100 + rank)
     random.seed(200 + rank)
@@ -151,13 +159,18 @@ def train(run: Run, rank: int) -> None:
                 saves.save()
             if done == run.die_at:
                 os.kill(os.getpid(), signal.SIGKILL)
-        log.write("end of epoch", epoch.number)
+        scores = [accelerator.gather_for_metrics(batch).tolist() for batch in test]
+        log.write("end of epoch", epoch.number, scores)
+    log.write("end", _outcome(accelerator, model, adam, cycle, loader))
+
+
+def _outcome(accelerator: Any, model: Any, adam: Any, cycle: Any, loader: Any) -> dict[str, Any]:
     weights = {name: tensor.tolist() for name, tensor in accelerator.unwrap_model(model).state_dict().items()}
     moments = [[value.tolist() for value in state.values()] for state in adam.state.values()]
     rates = {name: value for name, value in cycle.state_dict().items() if not callable(value) and name[0] != "_"}
     draws = [torch.rand(()).item(), random.random()]
     steps = [accelerator.step, cycle.last_epoch, cycle._step_count, loader.global_step]
-    log.write("end", {"weights": weights, "moments": moments, "rates": str(rates), "draws": draws, "steps": steps})
+    return {"weights": weights, "moments": moments, "rates": str(rates), "draws": draws, "steps": steps}
 
 
 class _Saves:
@@ -180,16 +193,16 @@ def _die_at_file(number: int, *, torn: bool) -> None:
 
     def half(content: Any, path: Any, *rest: Any, **options: Any) -> None:
         nonlocal written
-        if written < number:
-            written += 1
-            return save(content, path, *rest, **options)
-        whole = BytesIO()
-        save(content, whole)
-        if torn:
-            Path(path).write_bytes(whole.getvalue()[: len(whole.getvalue()) // 2])
-        os.kill(os.getpid(), signal.SIGKILL)
+        written += 1
+        if written > number:
+            whole = BytesIO()
+            save(content, whole)
+            if torn:
+                Path(path).write_bytes(whole.getvalue()[: len(whole.getvalue()) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        save(content, path, *rest, **options)
 
-    torch.save = half
+    torch.save = half  # type: ignore[assignment]  # Accelerate calls it like this
 
 
 # ---------------------------------------------------------------------- the server
@@ -204,12 +217,16 @@ def fork(run: Run, rank: int) -> int:
         with output.open("ab") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-        if run.world > 1:
+        if run.world > 1 and not run.launched:
             os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(run.port)}
             os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(run.world)}
         torch.set_num_threads(1)
         warnings.simplefilter("error")
-        train(run, rank)
+        if run.launched:
+            warnings.simplefilter("default")  # the launcher has its own
+            notebook_launcher(train, (run, None), num_processes=run.world, use_port=str(run.port))
+        else:
+            train(run, rank)
         code = 0
     except BaseException as error:  # noqa: BLE001  # the process ends here in any case
         traceback.print_exc()
@@ -224,8 +241,9 @@ def answer(**values: Any) -> list[int]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         run = Run(**{**values, "port": free.getsockname()[1]})
-    alive = {fork(run, rank): rank for rank in range(run.world)}
-    codes, deadline = [0] * run.world, time.monotonic() + 60
+    started = 1 if run.launched else run.world
+    alive = {fork(run, rank): rank for rank in range(started)}
+    codes, deadline = [0] * started, time.monotonic() + 60
     while alive:
         for pid in list(alive):
             done, status = os.waitpid(pid, os.WNOHANG)
@@ -245,4 +263,5 @@ if __name__ == "__main__":
     iter(indexed())
     gc.freeze()
     for line in sys.stdin:
-        print(json.dumps(answer(**json.loads(line))), flush=True)
+        sys.stdout.write(json.dumps(answer(**json.loads(line))) + "\n")
+        sys.stdout.flush()

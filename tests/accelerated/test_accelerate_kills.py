@@ -1,4 +1,4 @@
-"""Trainings by Accelerate that are killed by SIGKILL and resumed in other processes: equal to the baseline, bit for bit."""
+"""Trainings by Accelerate, killed by SIGKILL and resumed in other processes: equal to the baseline, bit for bit."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_the_baseline_steps_where_a_dataloader_does(bench: Bench) -> None:
 
 # ---------------------------------------------------------------------- within a save
 
-# The optimizer's, the scheduler's, that of the generators, and that of the prepared Loaders; the model's is before them.
+# That of the optimizer, of the scheduler, of the generators, and of the prepared Loaders; the model's is before them.
 FILES = [0, pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long), 3]
 
 
@@ -235,3 +235,20 @@ def test_steps_without_accumulate(bench: Bench, loader: str) -> None:
 def test_two_ranks_that_are_killed(bench: Bench, loader: str, accumulate: int, kills: list[int]) -> None:
     """One file has the states of both: their generators differ, and the streams of `shard=False`, too."""
     killed_and_resumed(bench, kills, loader=loader, accumulate=accumulate, world=2)
+
+
+def test_metrics_of_two_ranks_have_no_padding(bench: Bench) -> None:
+    whole = bench.whole(loader="indexed", accumulate=2, world=2)
+    for rank in (0, 1):
+        scores = [line[2] for line in lines(whole, rank) if line[0] == "end of epoch"]
+        assert scores == [[[0, 1, 2, 3], [4, 5, 6]]] * EPOCHS
+
+
+def test_the_ranks_of_notebook_launcher_go_on_from_what_others_saved(bench: Bench) -> None:
+    options = {"loader": "indexed", "accumulate": 2, "world": 2}
+    whole, folder = bench.whole(**options), bench.new()
+    assert bench.run(folder, die_at=3, **options) == [KILLED, KILLED]
+    assert bench.run(folder, launched=True, **options) == [0], said(folder)
+    for rank in (0, 1):
+        assert attempts(folder, rank)[-1][0] == ["start", 2]
+        check(folder, whole, rank)
