@@ -99,9 +99,9 @@ def test_settings_that_do_not_fit(config: Any, message: str) -> None:
 def test_what_is_given() -> None:
     accelerator = Accelerator(cpu=True)
     with pytest.raises(UnsupportedError, match="a Loader in place of an Accelerator"):
-        prepare(loader(), accelerator)  # type: ignore[arg-type]  # that is refused
+        prepare(loader(), accelerator)
     with pytest.raises(UnsupportedError, match="a DataLoader, which is no Loader"):
-        prepare(accelerator, DataLoader(DATA))
+        prepare(accelerator, DataLoader(DATA))  # type: ignore[arg-type]  # that is refused
     with pytest.raises(ConfigurationError, match="rank 1 of 2\n.*rank 0 of 1"):
         prepare(accelerator, loader(world=resumable.World(1, 2)))
 
