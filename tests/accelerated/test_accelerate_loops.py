@@ -215,8 +215,11 @@ def test_a_new_loop_goes_on_after_the_last_step(kind: str, left: int) -> None:
         assert run.outcome() == expected
 
 
-def test_loaded_in_the_middle_of_a_loop_it_goes_on_from_there(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"gradient_accumulation_steps": 3}
+@pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler:UserWarning")  # before the first step of the optimizer
+@pytest.mark.parametrize("with_optimizer", [True, False])
+def test_loaded_in_the_middle_of_a_loop_it_goes_on_from_there(with_optimizer: bool, tmp_path: Path) -> None:
+    """Also where the scheduler steps at each micro-batch, and has set the learning rate since the last step."""
+    options: dict[str, Any] = {"gradient_accumulation_steps": 3, "step_scheduler_with_optimizer": with_optimizer}
     whole = trained(**options)
     expected = whole.outcome()
     run = Training(**options)
@@ -360,8 +363,10 @@ def test_another_number_of_ranks(tmp_path: Path) -> None:
     state = torch.load(file, weights_only=True)
     state["ranks"] = [state["ranks"][0], {**state["ranks"][0], "loaders": None}]
     torch.save(state, file)
+    (tmp_path / "random_states_0.pkl").unlink()  # as on a rank that is new
+    run.accelerator.step = 77
     run.accelerator.load_state(str(tmp_path))
-    assert run.loader.global_step == 4
+    assert (run.loader.global_step, run.accelerator.step) == (4, 4)
     state["ranks"][0]["loaders"][0]["rank"] = 0
     torch.save(state, file)
     with pytest.raises(StateMismatchError, match="2 ranks\n.* 1 ranks"):
