@@ -32,7 +32,9 @@ _NOT_HERE = {
 }
 
 
-def prepare(accelerator: Any, loader: Loader | PreparedLoader, *, device_placement: bool | None = None) -> Any:
+def prepare(
+    accelerator: Any, loader: Loader | PreparedLoader, *, device_placement: bool | None = None
+) -> PreparedLoader:
     """Prepare a Loader for Accelerate, as `accelerator.prepare` does a DataLoader.
 
         loader = prepare(accelerator, resumable.wrap(DataLoader(...)))
@@ -137,7 +139,8 @@ class PreparedLoader:
         """Iterate over the epochs up to the number `total`, as `Loader.epochs` does.
 
         Resumed from a checkpoint that was saved after an epoch's last batch, it first gives that epoch, with no batch
-        left. Where a source's own accumulation goes on over the end of an epoch, so does this.
+        left. Where gradients are accumulated over the end of an epoch, as with `sync_with_dataloader=False`, the next
+        one follows all the same.
 
         Raises:
             ConfigurationError: an epoch is left by `break`, and some of its batches wait for an optimizer step.
