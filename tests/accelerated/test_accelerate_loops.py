@@ -135,6 +135,10 @@ def evaluation(**options: Any) -> resumable.Loader[Any]:
 def test_gather_for_metrics_leaves_padding_out(tail: Any) -> None:
     accelerator = Accelerator(cpu=True)
     test = prepare(accelerator, evaluation(tail=tail))
+    assert not accelerator._custom_objects, "there is nothing to save"
+    with pytest.raises(resumable.errors.UnsupportedError, match="evaluation=True"):
+        list(test.epochs(2))
+    assert (len(test), test.evaluation) == (3, True)
     for _ in range(2):
         gathered = [accelerator.gather_for_metrics(batch).tolist() for batch in test]
         assert gathered == [[0, 1], [2, 3], [4]]

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from resumable._loops import refuse_unpacking, warn_of_no_step_left, warn_of_nothing_left
-from resumable.errors import ConfigurationError, DataError
+from resumable.errors import ConfigurationError, DataError, UnsupportedError
 from resumable.integrations.accelerate import private
 from resumable.integrations.accelerate.refusals import check, check_types
 from resumable.integrations.accelerate.session import session_of
@@ -63,13 +63,20 @@ def prepare(
     check_types(accelerator, loader, PreparedLoader)
     if isinstance(loader, PreparedLoader):
         return loader
+    private.check_names(accelerator)
     check(accelerator, loader)
-    session = session_of(accelerator)
-    known = next((one for one in session.prepared if one.loader is loader), None)
+    session = None if loader.evaluation else session_of(accelerator)
+    known = next((one for one in session.prepared if one.loader is loader), None) if session else None
     if known is not None:
         return known
     place = accelerator.device_placement if device_placement is None else device_placement
-    return PreparedLoader(accelerator, loader, session, place=place)
+    prepared = PreparedLoader(accelerator, loader, session, place=place)
+    if session is None:
+        loader.progress.share_evaluation()
+    else:
+        loader.progress.set_ack("manual")
+        session.prepared.append(prepared)
+    return prepared
 
 
 class PreparedLoader:
@@ -78,7 +85,7 @@ class PreparedLoader:
     Args:
         accelerator: with which it was prepared.
         loader: the Loader.
-        session: all prepared Loaders of the accelerator.
+        session: all that are prepared to train from; None for one to evaluate with.
         place: move batches to the device.
 
     Attributes:
@@ -87,17 +94,12 @@ class PreparedLoader:
         remainder: how many samples of that batch, over all ranks, are no padding; 0 where there is none, and -1 before.
     """
 
-    def __init__(self, accelerator: Any, loader: Loader, session: Session, *, place: bool) -> None:
+    def __init__(self, accelerator: Any, loader: Loader, session: Session | None, *, place: bool) -> None:
         self.loader = loader
         self.end_of_dataloader, self.remainder = False, -1
-        self._accelerator, self._session, self._place = accelerator, session, place
+        self._accelerator, self._of, self._place = accelerator, session, place
         self._ended: int | None = None  # the epoch that came to its end, while some of it waits for a step
         self._gone_through = 0
-        if loader.evaluation:
-            loader.progress.share_evaluation()
-        else:
-            loader.progress.set_ack("manual")
-            session.prepared.append(self)
 
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over the rest of this epoch, or over the next one where nothing is left."""
@@ -130,8 +132,18 @@ class PreparedLoader:
             raise AttributeError(
                 f"'PreparedLoader' object has no attribute {name!r}.\n{_NOT_HERE[name]}", name=name, obj=self
             )
-        self._session.settle()
+        if self._of is not None:
+            self._of.settle()
         return getattr(self.loader, name)
+
+    @property
+    def _session(self) -> Session:
+        if self._of is None:
+            raise UnsupportedError(
+                "epochs() or steps() was called on a prepared Loader with evaluation=True, which has no place.\n"
+                "Each loop over it begins at the beginning: loop by `for batch in loader`."
+            )
+        return self._of
 
     # ------------------------------------------------------------------ loops
 

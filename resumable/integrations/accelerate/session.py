@@ -32,7 +32,6 @@ class Session:
     """
 
     def __init__(self, accelerator: Any) -> None:
-        private.check_names(accelerator)
         self.accelerator = accelerator
         self.prepared: list[PreparedLoader] = []
         self._steps = Steps(accelerator)
