@@ -193,7 +193,7 @@ def _die_at_file(number: int, *, torn: bool) -> None:
 
     def half(content: Any, path: Any, *rest: Any, **options: Any) -> None:
         nonlocal written
-        written += 1
+        written += not isinstance(path, BytesIO)  # as what the ranks send each other
         if written > number:
             whole = BytesIO()
             save(content, whole)

@@ -252,3 +252,14 @@ def test_the_ranks_of_notebook_launcher_go_on_from_what_others_saved(bench: Benc
     for rank in (0, 1):
         assert attempts(folder, rank)[-1][0] == ["start", 2]
         check(folder, whole, rank)
+
+
+@pytest.mark.parametrize("file", [3, pytest.param(0, marks=pytest.mark.long)])
+def test_the_main_process_of_two_is_killed_within_a_save(bench: Bench, file: int) -> None:
+    options = {"loader": "stream", "accumulate": 3, "world": 2}
+    whole, folder = bench.whole(**options), bench.new()
+    assert bench.run(folder, die_in=[5, file], **options)[0] == KILLED
+    assert bench.run(folder, **options) == [0, 0], said(folder)
+    for rank in (0, 1):
+        assert attempts(folder, rank)[-1][0] == ["start", 3]
+        check(folder, whole, rank)
