@@ -17,7 +17,17 @@ from resumable.errors import MissingDependencyError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Entry", "entries_of", "find_dataset", "load", "refuse_hidden", "refuse_list", "refuse_returned", "register"]
+__all__ = [
+    "Entry",
+    "entries_of",
+    "find_dataset",
+    "load",
+    "refuse_hidden",
+    "refuse_list",
+    "refuse_prepared",
+    "refuse_returned",
+    "register",
+]
 
 
 class Entry(NamedTuple):
@@ -160,6 +170,27 @@ def refuse_list(source: Any) -> None:
     what, instead = next((_adapters[name].in_a_list for name in _names(first) if name in _adapters), ("", ""))
     if what:
         raise UnsupportedError(f"this is a list of {what}.\nEach of them would be taken for a batch. {instead}")
+
+
+def refuse_prepared(source: Any) -> None:
+    """Refuse a DataLoader that Accelerate has prepared, and a Loader that an integration has.
+
+    Raises:
+        UnsupportedError: it is one, by the module of its class or of a base of that.
+    """
+    kind = type(source)
+    if kind.__module__.startswith("resumable.integrations."):
+        raise UnsupportedError(
+            f"this is a {kind.__qualname__}, a Loader that was prepared for a loop already.\n"
+            "Wrapping it would count its batches twice. Use it as it is."
+        )
+    if any(base.__module__ == "accelerate.data_loader" for base in kind.__mro__):
+        raise UnsupportedError(
+            f"this is a {kind.__qualname__}, a DataLoader that Accelerate has prepared.\n"
+            "It divides the batches among the ranks and fetches ahead by itself, which no state would tell. Wrap the "
+            "DataLoader before, and prepare that: resumable.integrations.accelerate.prepare(accelerator, "
+            "resumable.wrap(loader))."
+        )
 
 
 def refuse_returned(name: str, produced: Any) -> None:

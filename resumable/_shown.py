@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from inspect import getattr_static
 from typing import TYPE_CHECKING, Any
+
+from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,6 +33,13 @@ _NOT_SET = {
     "name": "It is an option of wrap, and in the state.",
     "samples_seen": "It counts what is in the weights. Only load_state_dict() sets it.",
 }
+_PREPARE = (
+    "a Loader was given to Accelerate's prepare(), which would give it back as it is.\n"
+    "Its batches would stay on the CPU, gradients would be accumulated over the end of an epoch, and save_state() "
+    "would not save its place. Leave it out of accelerator.prepare(), and prepare it by itself: "
+    "loader = resumable.integrations.accelerate.prepare(accelerator, loader)."
+)
+_PREPARES = {"prepare", "_prepare_one", "<genexpr>"}  # functions of accelerate.accelerator that look at its class
 _MAKE_ANOTHER = "Make the source as you want it, and wrap that."
 _FIXED = {"dataset", "batch_size", "num_workers", "collate_fn", *_NOT_HERE, *_NOT_SET}
 
@@ -75,12 +85,28 @@ class ShowsSource:
 
     if not TYPE_CHECKING:  # a type checker shall know of no other attribute
 
+        @property
+        def __class__(self) -> type:
+            """The class of a Loader, as `type()` says it, too.
+
+            Raises:
+                UnsupportedError: Accelerate's `prepare` asks for it, to see whether there is anything to prepare.
+            """
+            frame = sys._getframe(1)  # noqa: SLF001  # it calls nothing else of what it is given
+            caller = frame.f_globals.get("__name__")
+            if caller == "accelerate.accelerator" and frame.f_code.co_name in _PREPARES:
+                raise UnsupportedError(_PREPARE)
+            return type(self)
+
         def __getattr__(self, name: str) -> Any:
             """Refuse an attribute that a Loader does not have.
 
             Raises:
                 AttributeError: always; where the wrapped thing has it, the message says so.
+                UnsupportedError: Accelerate's `prepare_data_loader` asks whether it was prepared.
             """
+            if name == "_is_accelerate_prepared":
+                raise UnsupportedError(_PREPARE)
             text = f"'Loader' object has no attribute {name!r}"
             if not name.startswith("_"):
                 text += self._advice(name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from resumable._checks import check_plain
 from resumable._fetch import ElementFetcher, Fetcher, IndexedFetcher
 from resumable._options import Options, refuse_unknown
-from resumable._registry import entries_of, load, refuse_hidden, refuse_list
+from resumable._registry import entries_of, load, refuse_hidden, refuse_list, refuse_prepared
 from resumable.errors import PromiseWarning, UnsupportedError
 from resumable.loader import Loader
 from resumable.protocols import IndexedBackend, ReplayBackend, capabilities_of
@@ -229,6 +229,7 @@ def _loader(source: Any, given: Options, backend: Backend, options: Options) -> 
 def _adapt(source: Any, options: Options) -> tuple[Backend, Options]:
     if isinstance(source, Loader):
         raise UnsupportedError("this is a Loader already.\nWrapping it twice would count its batches twice. Use it.")
+    refuse_prepared(source)
     if isinstance(source, (IndexedBackend, ReplayBackend)) and not isinstance(source, type):
         options.refuse("a backend", identity=_BACKENDS_OWN)
         if isinstance(source, IndexedBackend):

@@ -11,10 +11,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
 from resumable._data import Noted
+from resumable._ends import Ends
 from resumable._fetch import Changes, Owner, Stream, note_place, stalls
 from resumable._opening import Opening
 from resumable._order.cursor import Cursor
-from resumable._peeking import Peeks
 from resumable._state import Mark, State
 from resumable._stats import Stopwatch
 from resumable.errors import ConfigurationError
@@ -32,7 +32,7 @@ __all__ = ["Progress"]
 _copies: list[Stream] = []  # that a fork has made of open streams, kept so that nothing in them ends
 
 
-class Progress(Peeks):
+class Progress(Ends):
     """The place of a loader, which all of its iterators share, and the stream that is open there.
 
     Args:

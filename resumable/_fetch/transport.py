@@ -8,7 +8,7 @@ views, aliases, dtypes, layouts, subclasses and nesting stay what torch makes of
 It concerns the answers of this package's workers only, and in their processes only: the training process is left as it
 is, and so are queues of a user's own.
 
-A worker whose parent was killed ends by itself, and first waits until its answers are sent. Nobody reads them any more,
+A worker whose parent was killed ends by itself, and first waits until its answers are sent. No process reads them any more,
 but the pipe stays open, as the workers hold it for each other; so once it is full, they would wait for ever.
 """
 
@@ -72,7 +72,7 @@ def begin() -> None:
 
 
 def _leave_if_orphaned(parent: int) -> None:
-    """End this process at once if nobody is left to read what it has sent."""
+    """End this process at once if the process that reads from it is gone."""
     if os.getppid() != parent:
         os._exit(1)
 

@@ -29,6 +29,7 @@ LAYERS = [
     {"_fetch"},
     {"_flight", "_doubts"},
     {"_peeking"},
+    {"_ends"},
     {"progress", "iteration", "_shown", "_lifecycle", "_place"},
     {"_registry", "_recorded", "flight"},
     {"loader"},

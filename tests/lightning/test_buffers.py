@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import distributed, nn
 
-from resumable.integrations.lightning.buffers import Buffers
+from resumable.integrations._buffers import Buffers
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sources import indexed

@@ -17,21 +17,15 @@ __all__ = ["length_or_none", "refuse_misuse", "refuse_other_order", "remembered"
 
 
 def refuse_misuse(loader: DataLoader[Any]) -> None:
-    """Refuse a DataLoader of DataLoaders, and one that Accelerate has prepared.
+    """Refuse a DataLoader of DataLoaders.
 
     Raises:
-        UnsupportedError: it is one of these.
+        UnsupportedError: it is one.
     """
     if isinstance(loader.dataset, DataLoader):
         raise UnsupportedError(
             "the dataset of this DataLoader is a DataLoader itself, which has no samples by an index.\n"
             "Its first sample could not be read. Wrap the inner one: wrap(loader.dataset)."
-        )
-    if any(base.__module__.partition(".")[0] == "accelerate" for base in type(loader).__mro__):
-        raise UnsupportedError(
-            f"this is a {type(loader).__qualname__}, a DataLoader that Accelerate has prepared.\n"
-            "It divides the batches among the ranks and fetches ahead by itself, which no state would tell. Wrap the "
-            "DataLoader before, and do not prepare it: the Loader takes each rank's share itself."
         )
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from resumable import rng
 from resumable.errors import UnsupportedError
+from resumable.integrations._buffers import Buffers
 from resumable.integrations.lightning import private
-from resumable.integrations.lightning.buffers import Buffers
 from resumable.integrations.lightning.evaluating import EvaluationStreams
 from resumable.integrations.lightning.foreign import Foreign
 from resumable.integrations.lightning.loaders import TrainLoaders
@@ -19,7 +19,7 @@ from resumable.integrations.lightning.saved import FORMAT, Saved
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from resumable.integrations.lightning.buffers import KeptBuffers
+    from resumable.integrations._buffers import KeptBuffers
     from resumable.integrations.lightning.streams import TrainStream
     from resumable.loader import Loader
 

@@ -1,0 +1,65 @@
+"""Folders that `save_state` wrote: which of them are whole.
+
+Accelerate writes file after file in place, so that a kill within a save leaves a part of it; written over an older
+checkpoint, new weights beside an old place. What is registered is written last, after everything of all ranks. So
+those files go first, and their presence says that the save came to its end.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from resumable.integrations.accelerate import private
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+__all__ = ["last_whole_checkpoint", "unmark"]
+
+_NUMBER = re.compile(r"\d+(?=\D*$)")
+_COUNT = "resumable_objects.txt"
+
+
+def unmark(folder: Path, number: int) -> None:
+    """Take away what says that a folder has a whole checkpoint, as another one is about to be written there.
+
+    Args:
+        folder: of the checkpoint.
+        number: how many objects are registered.
+    """
+    for path in _objects(folder):
+        path.unlink()
+    (folder / _COUNT).write_text(f"{number}\n", encoding="utf-8")
+
+
+def last_whole_checkpoint(folder: str | PathLike[str]) -> str | None:
+    """Find the newest checkpoint of `accelerator.save_state` that was written to its end, for `load_state`.
+
+    Args:
+        folder: that has one folder per checkpoint, whose names end in a number, such as `checkpoint_7` of
+            `automatic_checkpoint_naming`. The highest number is the newest.
+
+    Returns:
+        Its path; None where there is none. A checkpoint without a prepared Loader is none.
+    """
+    root = Path(folder)
+    found = [path for path in root.iterdir() if path.is_dir() and _is_whole(path)] if root.is_dir() else []
+    return str(max(found, key=_number)) if found else None
+
+
+def _is_whole(folder: Path) -> bool:
+    count = folder / _COUNT
+    written = [path for path in _objects(folder) if zipfile.is_zipfile(path)]  # a zip file's list is at its end
+    return count.is_file() and len(written) == int(count.read_text(encoding="utf-8"))
+
+
+def _objects(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if private.CUSTOM.fullmatch(path.name)]
+
+
+def _number(folder: Path) -> tuple[int, str]:
+    number = _NUMBER.search(folder.name)
+    return (int(number[0]) if number else -1), folder.name

@@ -1,0 +1,121 @@
+"""Everything of Accelerate that this package uses and that Accelerate does not document, in one place.
+
+Read in Accelerate 1.15. `check_names` says what a newer one has changed, when a Loader is prepared.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resumable._distribution import UPGRADE
+from resumable.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = [
+    "CUSTOM",
+    "begin_loop",
+    "call_before_saves",
+    "check_names",
+    "drop_gradients",
+    "end_loop",
+    "models",
+    "objects",
+    "optimizers",
+    "schedulers",
+    "writes",
+]
+
+CUSTOM = re.compile(r"custom_checkpoint_\d+\.pkl")  # what registered objects are saved as, and all that is looked for
+
+_NAMES = """
+    _custom_objects
+    _models
+    _optimizers
+    _schedulers
+    gradient_state._add_dataloader
+    gradient_state._remove_dataloader
+    optimizer_step_was_skipped
+    project_configuration.save_on_each_node
+    register_save_state_pre_hook
+    scaler
+    step
+    sync_gradients
+"""
+
+
+def check_names(accelerator: Any) -> None:
+    """Refuse an Accelerate in which a name is missing that this package relies on.
+
+    Raises:
+        UnsupportedError: the message says which ones.
+    """
+    missing = [path for path in _NAMES.split() if not _has(accelerator, path)]
+    if missing:
+        raise UnsupportedError(
+            f"this version of Accelerate has no {', '.join(missing)} in its Accelerator.\n"
+            "The batches that are in the weights could not be told, and a checkpoint would not fit them. Use version "
+            f"1.15, or a newer version of this package: {UPGRADE}"
+        )
+
+
+def _has(owner: Any, path: str) -> bool:
+    for name in path.split("."):
+        if not hasattr(owner, name):
+            return False
+        owner = getattr(owner, name)
+    return True
+
+
+def objects(accelerator: Any) -> Sequence[Any]:
+    """Return what was registered for `save_state`, in the order in which it is saved and loaded."""
+    found: Sequence[Any] = accelerator._custom_objects
+    return found
+
+
+def models(accelerator: Any) -> Sequence[Any]:
+    """Return the models that were prepared."""
+    found: Sequence[Any] = accelerator._models
+    return found
+
+
+def schedulers(accelerator: Any) -> Sequence[Any]:
+    """Return the schedulers that were prepared."""
+    found: Sequence[Any] = accelerator._schedulers
+    return found
+
+
+def optimizers(accelerator: Any) -> Sequence[Any]:
+    """Return the optimizers that were prepared, as they were before that."""
+    return [optimizer.optimizer for optimizer in accelerator._optimizers]
+
+
+def drop_gradients(accelerator: Any) -> None:
+    """Forget the gradients of batches that are trained on again."""
+    accelerator.sync_gradients = True  # without it zero_grad() does nothing
+    for optimizer in accelerator._optimizers:
+        optimizer.zero_grad()
+
+
+def begin_loop(accelerator: Any, loader: Any) -> None:
+    """Let a loader tell the accelerator from now on whether its epoch ends."""
+    accelerator.gradient_state._add_dataloader(loader)
+
+
+def end_loop(accelerator: Any, loader: Any) -> None:
+    """Let the loader tell it no longer, and the one around it again."""
+    accelerator.gradient_state._remove_dataloader(loader)
+
+
+def writes(accelerator: Any) -> bool:
+    """Return whether this process writes what all ranks have in common."""
+    each_node = accelerator.project_configuration.save_on_each_node
+    return bool(accelerator.is_local_main_process if each_node else accelerator.is_main_process)
+
+
+def call_before_saves(accelerator: Any, function: Callable[[Path], None]) -> None:
+    """Call a function before `save_state` writes anything, with the folder."""
+    accelerator.register_save_state_pre_hook(lambda _models, _weights, folder: function(Path(folder)))

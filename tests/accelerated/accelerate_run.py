@@ -1,0 +1,267 @@
+"""A training by Accelerate, as a program of its own; killed where it is told to, or run to its end.
+
+Run as a script it is a server: it imports everything once and forks the ranks of each run, so that a run takes half a
+second and not five. A request and its answer are one line of JSON each.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import time
+import traceback
+import warnings
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from accelerate import Accelerator, notebook_launcher
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import resumable
+from resumable.integrations.accelerate import last_whole_checkpoint, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SAMPLES, BATCH, EPOCHS = 20, 2, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What is run.
+
+    Args:
+        folder: of the checkpoints, and of what the ranks write down.
+        loader: name of the train loader, in `LOADERS`.
+        world: number of ranks.
+        accumulate: micro-batches per optimizer step.
+        every: micro-batches between two saves.
+        in_place: save into one folder, again and again.
+        launched: the ranks are started by Accelerate's `notebook_launcher`.
+        by_hand: step the optimizer where the loop says so, without `accelerator.accumulate`.
+        die_at: each rank kills itself after so many micro-batches of this process, and after what was saved then.
+        die_in: the main process kills itself within a save: in the how many of this process, at which file.
+        torn: half of that file is written then, or nothing of it.
+        port: for the ranks to find each other.
+    """
+
+    folder: str
+    loader: str = "indexed"
+    world: int = 1
+    accumulate: int = 1
+    every: int = 1
+    in_place: bool = False
+    launched: bool = False
+    by_hand: bool = False
+    die_at: int | None = None
+    die_in: tuple[int, int] | None = None
+    torn: bool = True
+    port: int = 0
+
+
+class Samples(Dataset[torch.Tensor]):
+    """Samples that tell their number, and have been augmented."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index, torch.rand(()).item() + random.random()])
+
+
+def generate() -> Iterator[torch.Tensor]:
+    """The stream of one rank, and no length."""
+    rank = int(os.environ.get("RANK", "0"))
+    for number in range(SAMPLES):
+        yield torch.tensor([100 * rank + number, torch.rand(()).item() + random.random()])
+
+
+def indexed() -> resumable.Loader[Any]:
+    return resumable.wrap(DataLoader(Samples(), batch_size=BATCH, shuffle=True, drop_last=True), seed=0)
+
+
+def stream() -> resumable.Loader[Any]:
+    return resumable.wrap(
+        generate, batch_size=BATCH, shard=False, tail="drop", collate=torch.stack, seed=0, identity="numbers"
+    )
+
+
+def evaluation() -> resumable.Loader[Any]:
+    """Seven samples, which two ranks share with one that is repeated."""
+    return resumable.wrap(torch.arange(7), batch_size=2, tail="pad_ranks", evaluation=True)
+
+
+LOADERS: dict[str, Callable[[], resumable.Loader[Any]]] = {"indexed": indexed, "stream": stream}
+
+
+class Log:
+    """Lines of JSON that are there after a kill."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, *line: Any) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+def train(run: Run, rank: int | None) -> None:
+    """Train as one of the ranks, from the last whole checkpoint if there is one."""
+    rank = int(os.environ["RANK"]) if rank is None else rank
+    folder = Path(run.folder)
+    log = Log(folder / f"log-{rank}")
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=1 if run.by_hand else run.accumulate)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
+    adam = torch.optim.Adam(net.parameters(), 0.01)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(adam, 0.05, total_steps=40)
+    loader, test = prepare(accelerator, LOADERS[run.loader]()), prepare(accelerator, evaluation())
+    model, optimizer, scheduler = accelerator.prepare(net, adam, cycle)
+    torch.manual_seed(100 + rank)
+    random.seed(200 + rank)
+    place = last_whole_checkpoint(folder)
+    if run.in_place and (folder / "checkpoint").is_dir():
+        place = str(folder / "checkpoint")
+    if place is not None:
+        accelerator.load_state(place)
+    log.write("start", loader.global_step)
+    saves = _Saves(run, accelerator, first=0 if place is None or run.in_place else int(place.rpartition("_")[2]))
+    done = 0
+
+    def step() -> None:
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+
+    for epoch in loader.epochs(EPOCHS):
+        for number, batch in enumerate(epoch):
+            with accelerator.accumulate(model):
+                loss = model(batch).pow(2).mean() + random.random() * model(batch).mean()
+                accelerator.backward(loss)
+                if not run.by_hand:
+                    step()
+            if run.by_hand and (number + 1) % run.accumulate == 0:
+                step()
+            done += 1
+            log.write("train", epoch.number, batch[:, 0].tolist(), loss.item(), accelerator.sync_gradients)
+            if done % run.every == 0:
+                saves.save()
+            if done == run.die_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+        scores = [accelerator.gather_for_metrics(batch).tolist() for batch in test]
+        log.write("end of epoch", epoch.number, scores)
+    log.write("end", _outcome(accelerator, model, adam, cycle, loader))
+
+
+def _outcome(accelerator: Any, model: Any, adam: Any, cycle: Any, loader: Any) -> dict[str, Any]:
+    weights = {name: tensor.tolist() for name, tensor in accelerator.unwrap_model(model).state_dict().items()}
+    moments = [[value.tolist() for value in state.values()] for state in adam.state.values()]
+    rates = {name: value for name, value in cycle.state_dict().items() if not callable(value) and name[0] != "_"}
+    draws = [torch.rand(()).item(), random.random()]
+    steps = [accelerator.step, cycle.last_epoch, cycle._step_count, loader.global_step]
+    return {"weights": weights, "moments": moments, "rates": str(rates), "draws": draws, "steps": steps}
+
+
+class _Saves:
+    """Saves checkpoints, within one of which the main process kills itself."""
+
+    def __init__(self, run: Run, accelerator: Accelerator, *, first: int) -> None:
+        self._run, self._accelerator, self._number, self._count = run, accelerator, first, 0
+
+    def save(self) -> None:
+        self._number, self._count = self._number + 1, self._count + 1
+        name = "checkpoint" if self._run.in_place else f"checkpoint_{self._number}"
+        if self._run.die_in is not None and self._run.die_in[0] == self._count and self._accelerator.is_main_process:
+            _die_at_file(self._run.die_in[1], torn=self._run.torn)
+        self._accelerator.save_state(str(Path(self._run.folder, name)))
+
+
+def _die_at_file(number: int, *, torn: bool) -> None:
+    """Die when so many files were written by torch.save; the model is written before."""
+    written, save = 0, torch.save
+
+    def half(content: Any, path: Any, *rest: Any, **options: Any) -> None:
+        nonlocal written
+        written += not isinstance(path, BytesIO)  # as what the ranks send each other
+        if written > number:
+            whole = BytesIO()
+            save(content, whole)
+            if torn:
+                Path(path).write_bytes(whole.getvalue()[: len(whole.getvalue()) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        save(content, path, *rest, **options)
+
+    torch.save = half  # type: ignore[assignment]  # Accelerate calls it like this
+
+
+# ---------------------------------------------------------------------- the server
+
+
+def fork(run: Run, rank: int) -> int:
+    """Train in a process of its own, and return its number."""
+    if pid := os.fork():
+        return pid
+    code, output = 1, Path(run.folder, f"output-{rank}")
+    try:
+        with output.open("ab") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        if run.world > 1 and not run.launched:
+            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(run.port)}
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(run.world)}
+        torch.set_num_threads(1)
+        warnings.simplefilter("error")
+        if run.launched:
+            warnings.simplefilter("default")  # the launcher has its own
+            notebook_launcher(train, (run, None), num_processes=run.world, use_port=str(run.port))
+        else:
+            train(run, rank)
+        code = 0
+    except BaseException as error:  # noqa: BLE001  # the process ends here in any case
+        traceback.print_exc()
+        Log(Path(run.folder, f"log-{rank}")).write("error", type(error).__name__, str(error))
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def answer(**values: Any) -> list[int]:
+    """Run all ranks, and return how each of them ended; what still runs after a rank was killed is killed, too."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        run = Run(**{**values, "port": free.getsockname()[1]})
+    started = 1 if run.launched else run.world
+    alive = {fork(run, rank): rank for rank in range(started)}
+    codes, deadline = [0] * started, time.monotonic() + 60
+    while alive:
+        for pid in list(alive):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                codes[alive.pop(pid)] = os.waitstatus_to_exitcode(status)
+                if status:
+                    deadline = min(deadline, time.monotonic() + 2)
+        if time.monotonic() > deadline:
+            for pid in alive:
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+    return codes
+
+
+if __name__ == "__main__":
+    torch.optim.Adam(nn.Linear(1, 1).parameters())  # which imports a thousand modules, once for all runs
+    iter(indexed())
+    gc.freeze()
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(answer(**json.loads(line))) + "\n")
+        sys.stdout.flush()
