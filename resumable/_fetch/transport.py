@@ -8,8 +8,8 @@ views, aliases, dtypes, layouts, subclasses and nesting stay what torch makes of
 It concerns the answers of this package's workers only, and in their processes only: the training process is left as it
 is, and so are queues of a user's own.
 
-A worker whose parent was killed ends by itself, and first waits until its answers are sent. No process reads them any more,
-but the pipe stays open, as the workers hold it for each other; so once it is full, they would wait for ever.
+A worker whose parent was killed ends by itself, and first waits until its answers are sent. No process reads them any
+more, but the pipe stays open, as the workers hold it for each other; so once it is full, they would wait for ever.
 """
 
 from __future__ import annotations
