@@ -8,8 +8,9 @@ views, aliases, dtypes, layouts, subclasses and nesting stay what torch makes of
 It concerns the answers of this package's workers only, and in their processes only: the training process is left as it
 is, and so are queues of a user's own.
 
-A worker whose parent was killed ends by itself, and first waits until its answers are sent. No process reads them any
-more, but the pipe stays open, as the workers hold it for each other; so once it is full, they would wait for ever.
+A worker whose parent was killed ends by itself, as torch has it, unless it waits for ever: to send more than the pipe
+holds, whose other end stays open as the workers hold it for each other, or for the rest of a message that was cut. So a
+thread looks for the parent, and ends what is still there some seconds later.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 from multiprocessing.reduction import ForkingPickler
-from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST", "Answer", "begin"]
 
 LARGEST = 1 << 18  # bytes of a storage that go by value
-_BEFORE_QUEUES = -4  # at a process's end: finalizers with a higher number come first, and those of queues have -5
+_LOOK, _GRACE = 1.0, 10.0  # seconds from one look for the parent to the next; to come to an end by itself
 
 
 class _Thread(threading.local):
@@ -65,16 +66,18 @@ class Answer:
 
 def begin() -> None:
     """Send small tensors by value from now on; called in each worker process before it reads."""
-    Finalize(None, _leave_if_orphaned, args=(os.getppid(),), exitpriority=_BEFORE_QUEUES)
+    threading.Thread(target=_leave_when_orphaned, args=(os.getppid(),), daemon=True).start()
     ForkingPickler.register(torch.UntypedStorage, _reduced)
     if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:  # else a user's
         default_collate_fn_map[torch.Tensor] = _stacked
 
 
-def _leave_if_orphaned(parent: int) -> None:
-    """End this process at once if the process that reads from it is gone."""
-    if os.getppid() != parent:
-        os._exit(1)
+def _leave_when_orphaned(parent: int) -> None:
+    """End this process if the one that reads from it is gone, however it waits."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK)
+    time.sleep(_GRACE)
+    os._exit(1)
 
 
 def _reduced(storage: torch.UntypedStorage) -> tuple[Callable[..., Any], tuple[Any, ...]]:

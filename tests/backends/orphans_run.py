@@ -1,16 +1,23 @@
-"""A loop that is killed while its workers have read more than the pipe to it holds. It prints their processes first."""
+"""A loop that is killed while its workers wait for it, and would for ever. It prints their processes first.
+
+indexed, stream  they have read more than the pipe to it holds
+half             they were sent the first half of a message
+"""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
+import struct
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 import resumable
 
@@ -31,10 +38,16 @@ class Stream(IterableDataset[torch.Tensor]):
         return map(Rows().__getitem__, range(1000))
 
 
-source = Rows() if sys.argv[1] == "indexed" else Stream()
+source = Stream() if sys.argv[1] == "stream" else Rows()
 loader = iter(resumable.wrap(DataLoader(source, batch_size=16, num_workers=2, prefetch_factor=4)))
 next(loader)
 time.sleep(1)
 sys.stdout.write(" ".join(str(process.pid) for process in multiprocessing.active_children()))
 sys.stdout.flush()
+if sys.argv[1] == "half":
+    for one in gc.get_objects():
+        if type(one) is _MultiProcessingDataLoaderIter:
+            queues: list[Any] = one._index_queues
+            for messages in queues:
+                os.write(messages._writer.fileno(), struct.pack("!i", 1000) + b"half")
 os.kill(os.getpid(), signal.SIGKILL)

@@ -61,9 +61,9 @@ def test_a_hand_written_loop_survives_being_killed(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
     command = [sys.executable, str(SCRIPT), str(images()), "0"]
-    found = resumable.chaos.run(command, points=3, directory="chaos", preload=["torch", "nvidia.dali.plugin.pytorch"])
+    found = resumable.chaos.run(command, points=2, directory="chaos", preload=["torch", "nvidia.dali.plugin.pytorch"])
     assert found.ok, found.timeline()
-    assert len(found.outcomes) >= 3
+    assert len(found.outcomes) >= 2
 
 
 # Its workers get stuck in a sample, where nobody asks whether the parent is there.

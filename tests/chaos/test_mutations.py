@@ -127,6 +127,11 @@ LONG = {
     "first_worker_begins",
     "old_ranks",
     "acked_when_fetched",
+    "requested_saved",
+    "removed_first",
+    "saved_before_step",
+    "last_batch_repeated",
+    "torn",
 }
 REFUSED = {"seed_of_the_time"}
 
