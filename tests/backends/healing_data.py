@@ -107,7 +107,12 @@ def is_server(pid: int) -> bool:
 
 
 def state_of(pid: int) -> str:
-    return _told_of(pid)[0]
+    """Return the state of a process; as long as a thread of it has not ended, it is no zombie that its parent sees."""
+    state = _told_of(pid)[0]
+    with suppress(OSError):
+        if state == "Z" and len(list(Path(f"/proc/{pid}/task").iterdir())) > 1:
+            return "S"
+    return state
 
 
 def parent_of(pid: int) -> int:

@@ -179,9 +179,10 @@ def test_one_run_whose_workers_are_all_killed_after_every_step(
 
     steps = steps_of(wrap(), harm)
     assert steps == unharmed("indexed")
-    assert len(steps) >= len(restarts(caplog)) > EPOCHS
-    assert re.search(r"worker [01], process", restarts(caplog)[0])
-    assert re.search(r"was killed by SIGHUP\n  it was asked for: epoch 0, step [1-6], samples \[", restarts(caplog)[0])
+    assert len(steps) >= len(restarts(caplog)) >= EPOCHS  # what workers had sent before they died is delivered
+    told = "\n".join(restarts(caplog))
+    assert re.search(r"worker [01], process \d+, was killed by SIGHUP\n", told)
+    assert re.search(r"\n  it was asked for: epoch [012], step [1-6], samples \[", told)
 
 
 def test_a_state_of_a_harmed_run_goes_on_in_an_unharmed_one(unharmed: Callable[..., Steps]) -> None:
