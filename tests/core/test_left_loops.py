@@ -686,6 +686,7 @@ def test_a_state_that_is_saved_in_a_handler_resumes_in_another_process(tmp_path:
 
 
 @pytest.mark.filterwarnings("ignore::resumable.errors.LoopWarning")  # some come on the way to the next batch
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <function tqdm.__del__")  # where an interrupt is lost
 def test_interrupts_at_any_moment_lose_no_batch() -> None:
     """A batch that was interrupted may be trained on again; none is left out, and the order stays."""
     armed, golden = [False], list(range(300))

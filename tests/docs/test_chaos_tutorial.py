@@ -33,7 +33,7 @@ def sessions() -> list[tuple[dict[str, str], Block]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "number", [pytest.param(number, marks=[pytest.mark.long] * (number in {1, 2})) for number in range(len(sessions()))]
+    "number", [pytest.param(number, marks=[pytest.mark.long] * (number > 0)) for number in range(len(sessions()))]
 )
 def test_a_command_prints_what_the_page_says(number: int, tmp_path: Path) -> None:
     files, block = sessions()[number]
