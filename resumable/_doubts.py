@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from resumable._leaving import Driver
     from resumable._state import Mark
 
-__all__ = ["Doubt", "Doubts"]
+__all__ = ["Doubt", "Doubts", "depth_outside"]
 
 _IN_EXCEPT = (
     "a state was taken while {} was handled in a loop, and does not count the batch that the loop has: step {} of "
@@ -145,7 +145,7 @@ class Doubts:
         if doubt.left is not Left.BY_EXCEPTION and not passed:
             cursor = doubt.before.cursor
             told = _IN_EXCEPT.format(type(error).__name__, cursor.step, cursor.epoch)
-            warnings.warn(told, LoopWarning, stacklevel=_depth())
+            warnings.warn(told, LoopWarning, stacklevel=depth_outside())
         return self._whole(doubt)
 
     def _whole(self, doubt: Doubt) -> Mark:
@@ -184,7 +184,7 @@ class Doubts:
         mark, cursor = self._whole(doubt), doubt.before.cursor
         if mark.source is None and cursor.position and self._fetcher.can.goes_on:
             self._doubt = None
-            warnings.warn(_READ_ONCE.format(cursor.step, cursor.epoch), LoopWarning, stacklevel=_depth())
+            warnings.warn(_READ_ONCE.format(cursor.step, cursor.epoch), LoopWarning, stacklevel=depth_outside())
             return
         self._close()
         self._stand_at(mark)
@@ -199,7 +199,7 @@ def _tell_unclear(doubt: Doubt) -> None:
     """
     if doubt.left is Left.UNCLEAR:
         doubt.left, cursor = None, doubt.before.cursor
-        warnings.warn(_UNCLEAR.format(cursor.step, cursor.epoch), LoopWarning, stacklevel=_depth())
+        warnings.warn(_UNCLEAR.format(cursor.step, cursor.epoch), LoopWarning, stacklevel=depth_outside())
 
 
 def _handled() -> BaseException | None:
@@ -227,7 +227,7 @@ def _was_shown(doubt: Doubt) -> bool:
     return went_through(error, doubt.drivers, at_next=doubt.left is Left.AT_NEXT)
 
 
-def _depth() -> int:
+def depth_outside() -> int:
     """Return how far above the caller the first code is that is not of this package, for `warnings.warn`."""
     frame, depth = sys._getframe(1), 1  # noqa: SLF001  # what `skip_file_prefixes` does from Python 3.12 on
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("resumable."):

@@ -62,6 +62,19 @@ class _Leaves(Generic[T_co]):
         self._doubt: Doubt | None = None
         self._drivers: tuple[Driver, ...] = ()
 
+    def _refuse_driven(self) -> None:
+        """Refuse to begin where something else delivers the batches of this loader.
+
+        Raises:
+            UnsupportedError: it was prepared, and the loop is over the loader itself.
+        """
+        if self._loader.driver:
+            raise UnsupportedError(
+                f"a loop is over a Loader that was given to {self._loader.driver}, and not over what that returned.\n"
+                "Its batches would not count as trained on, and a resumed run would train on them again. Loop over "
+                "what it returned: loader = prepare(accelerator, loader)."
+            )
+
     def _ask(self) -> None:
         """Count the last batch, as the next one is asked for."""
         if self._doubt is not None:
@@ -131,6 +144,7 @@ class BatchIterator(_Leaves[T_co]):
             return self._after_end(nothing_left=position == self._start > 0)
 
     def _begin(self) -> None:
+        self._refuse_driven()
         if self._failed is not None and self._failed is self._loader.progress.doubt:
             self._loader.progress.not_handed()  # the loop of that batch was given up for this one
         self._failed = None
@@ -173,6 +187,7 @@ class StepIterator(_Leaves[T_co]):
         self._ask()
         loader, empty = self._loader, 0
         if not self._begun:
+            self._refuse_driven()
             loader.progress.begin()
             tell_twins(self, loader)
             self._begun = True

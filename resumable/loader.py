@@ -52,11 +52,13 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
 
     Attributes:
         progress: what is delivered, in flight and acknowledged; for integrations that drive the loader themselves.
+        driver: the name of what loops over it in place of its own iterators, such as `prepare` for Accelerate; or none.
     """
 
     def __init__(self, fetcher: Fetcher, options: Options, wrapped: Any, again: Again) -> None:
         self._wrapped, self._again = wrapped, again
         self._read_from(fetcher, options)
+        self.driver = ""
         self._resumed = False  # and the script has not asked since in which epoch
         self._gone_through = 0  # epochs of the run, by a loop over epochs() in this process
         self._loaded_step = 0  # the global step of the state that was loaded last

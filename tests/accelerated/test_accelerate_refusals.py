@@ -175,7 +175,7 @@ def test_another_accelerate_is_refused() -> None:
     class Other:
         step = 0
 
-    with pytest.raises(UnsupportedError, match="has no _custom_objects, _models"):
+    with pytest.raises(UnsupportedError, match="has no _custom_objects, _dataloaders, _models"):
         private.check_names(Other())
     private.check_names(Accelerator(cpu=True))
 

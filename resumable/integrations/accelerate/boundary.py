@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from resumable import rng
+from resumable.errors import ConfigurationError
 from resumable.integrations.accelerate import private
 
 if TYPE_CHECKING:
@@ -53,6 +54,22 @@ class Boundary:
             [one.keep() for one in buffers],
         )
 
+    def check(self, accelerator: Any) -> None:
+        """Refuse to go back to this moment where more was prepared since, of which nothing was noted.
+
+        Raises:
+            ConfigurationError: the message says what.
+        """
+        noted = [len(self.buffers), len(self.groups), len(self.schedulers)]
+        now = [len(found(accelerator)) for found in (private.models, private.optimizers, private.schedulers)]
+        if noted != now:
+            raise ConfigurationError(
+                "something was prepared within the loop, before the first optimizer step that is known since.\n"
+                f"  before: {_told(noted)}\n  now:    {_told(now)}\n"
+                "What it was like at that step is unknown, so that a resumed run would differ. Prepare models, "
+                "optimizers and schedulers before the loop, or save after the next batch."
+            )
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values and tensors, all but the generators, which each rank has of its own."""
         return {
@@ -82,6 +99,10 @@ def go_to(accelerator: Any, boundary: Mapping[str, Any]) -> None:
             group.update(deepcopy(values))
     for model, saved in zip(private.models(accelerator), boundary["buffers"], strict=True):
         _put_back(model, saved)
+
+
+def _told(counts: Sequence[int]) -> str:
+    return "{} models, {} optimizers, {} schedulers".format(*counts)
 
 
 def _values(group: Mapping[str, Any]) -> dict[str, Any]:

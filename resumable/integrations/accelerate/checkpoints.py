@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from resumable.integrations.accelerate import private
 
 if TYPE_CHECKING:
     from os import PathLike
 
-__all__ = ["last_whole_checkpoint", "unmark"]
+__all__ = ["go_on_counting", "last_whole_checkpoint", "unmark"]
 
 _NUMBER = re.compile(r"\d+(?=\D*$)")
 _COUNT = "resumable_objects.txt"
@@ -40,14 +40,34 @@ def last_whole_checkpoint(folder: str | PathLike[str]) -> str | None:
 
     Args:
         folder: that has one folder per checkpoint, whose names end in a number, such as `checkpoint_7` of
-            `automatic_checkpoint_naming`. The highest number is the newest.
+            `automatic_checkpoint_naming`. The highest number is the newest. Or a checkpoint itself.
 
     Returns:
         Its path; None where there is none. A checkpoint without a prepared Loader is none.
     """
     root = Path(folder)
-    found = [path for path in root.iterdir() if path.is_dir() and _is_whole(path)] if root.is_dir() else []
-    return str(max(found, key=_number)) if found else None
+    if not root.is_dir():
+        return None
+    found = [path for path in root.iterdir() if path.is_dir() and _is_whole(path)]
+    if not found:
+        return str(root) if _is_whole(root) else None
+    return str(max(found, key=_number))
+
+
+def go_on_counting(accelerator: Any, number: int) -> None:
+    """Give the next checkpoint of `automatic_checkpoint_naming` a higher number than all that are there.
+
+    In a new process Accelerate counts from 0 again, and what its `total_limit` deletes are the lowest numbers: each
+    new checkpoint would make room for the next one, beside old ones that stay the newest.
+
+    Args:
+        accelerator: that has loaded a checkpoint.
+        number: of that one.
+    """
+    folder = private.saves_folder(accelerator)
+    if folder is not None:
+        there = [_number(path)[0] for path in folder.iterdir()] if folder.is_dir() else []
+        private.set_save_number(accelerator, max(number, *there, -1) + 1)
 
 
 def _is_whole(folder: Path) -> bool:

@@ -51,18 +51,19 @@ def prepare(
         device_placement: move batches to the device; the accelerator's own setting by default.
 
     Returns:
-        A `PreparedLoader`; the same one where the Loader was prepared before.
+        A `PreparedLoader`; the same one where the Loader was prepared before, unless `accelerator.free_memory()` was
+        called since.
 
     Raises:
         UnsupportedError: it is no Loader, or a setting of the accelerator does not fit: `split_batches`,
             `dispatch_batches`, `data_seed`, or a way of distributing the model that was not tried.
         ConfigurationError: the ranks would get batches of different sizes, and `even_batches` is on; or the Loader has
-            other ranks.
+            other ranks, or was prepared with another Accelerator.
         MissingDependencyError: Accelerate is not installed.
     """
     check_types(accelerator, loader, PreparedLoader)
     if isinstance(loader, PreparedLoader):
-        return loader
+        loader = loader.loader
     private.check_names(accelerator)
     check(accelerator, loader)
     session = None if loader.evaluation else session_of(accelerator)
@@ -74,8 +75,7 @@ def prepare(
     if session is None:
         loader.progress.share_evaluation()
     else:
-        loader.progress.set_ack("manual")
-        session.prepared.append(prepared)
+        session.take(prepared)
     return prepared
 
 
@@ -142,6 +142,11 @@ class PreparedLoader:
             raise UnsupportedError(
                 "epochs() or steps() was called on a prepared Loader with evaluation=True, which has no place.\n"
                 "Each loop over it begins at the beginning: loop by `for batch in loader`."
+            )
+        if self not in self._of.prepared:
+            raise ConfigurationError(
+                "the Loader was prepared before accelerator.free_memory() was called, and others were prepared since.\n"
+                "Its place would not be saved. Prepare it again: loader = prepare(accelerator, loader)."
             )
         return self._of
 

@@ -6,6 +6,7 @@ Read in Accelerate 1.15. `check_names` says what a newer one has changed, when a
 from __future__ import annotations
 
 import re
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,15 @@ __all__ = [
     "check_names",
     "drop_gradients",
     "end_loop",
+    "memory",
     "models",
     "objects",
     "optimizers",
+    "save_number",
+    "saves_folder",
     "schedulers",
+    "set_save_number",
+    "watch_backward",
     "writes",
 ]
 
@@ -33,12 +39,15 @@ CUSTOM = re.compile(r"custom_checkpoint_\d+\.pkl")  # what registered objects ar
 
 _NAMES = """
     _custom_objects
+    _dataloaders
     _models
     _optimizers
     _schedulers
     gradient_state._add_dataloader
     gradient_state._remove_dataloader
+    backward
     optimizer_step_was_skipped
+    project_configuration.iteration
     project_configuration.save_on_each_node
     register_save_state_pre_hook
     scaler
@@ -108,6 +117,42 @@ def begin_loop(accelerator: Any, loader: Any) -> None:
 def end_loop(accelerator: Any, loader: Any) -> None:
     """Let the loader tell it no longer, and the one around it again."""
     accelerator.gradient_state._remove_dataloader(loader)
+
+
+def memory(accelerator: Any) -> object:
+    """Return something that `free_memory` replaces by something else."""
+    found: object = accelerator._dataloaders
+    return found
+
+
+def watch_backward(accelerator: Any, function: Callable[[], None]) -> None:
+    """Call a function after each `accelerator.backward`."""
+    backward = accelerator.backward
+
+    @wraps(backward)
+    def watched(*arguments: Any, **options: Any) -> Any:
+        result = backward(*arguments, **options)
+        function()
+        return result
+
+    accelerator.backward = watched
+
+
+def save_number(accelerator: Any) -> int:
+    """Return the number of the checkpoint that is being saved, or the next one, by `automatic_checkpoint_naming`."""
+    return int(accelerator.project_configuration.iteration)
+
+
+def set_save_number(accelerator: Any, number: int) -> None:
+    """Let the next checkpoint have this number."""
+    accelerator.project_configuration.iteration = number
+
+
+def saves_folder(accelerator: Any) -> Path | None:
+    """Return where `automatic_checkpoint_naming` has its checkpoints; None without it."""
+    if not accelerator.project_configuration.automatic_checkpoint_naming:
+        return None
+    return Path(accelerator.project_dir, "checkpoints")
 
 
 def writes(accelerator: Any) -> bool:

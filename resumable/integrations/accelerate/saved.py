@@ -4,6 +4,7 @@ format    of this dictionary
 ranks     per rank: states of the loaders (None: those of rank 0), and generators, both of the last optimizer step
 step      the accelerator's count then
 since     None; saved within an accumulation: schedulers, parameter groups and buffers of the last step
+number    of the checkpoint, as the accelerator counts its saves; left out by earlier versions
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Saved:
     ranks: Sequence[Mapping[str, Any]]
     step: int
     since: Mapping[str, Any] | None
+    number: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values and tensors."""
@@ -38,7 +40,7 @@ class Saved:
             {**one, "loaders": None if number and one["loaders"] == first else one["loaders"]}
             for number, one in enumerate(self.ranks)
         ]
-        return {"format": FORMAT, "ranks": ranks, "step": self.step, "since": self.since}
+        return {"format": FORMAT, "ranks": ranks, "step": self.step, "since": self.since, "number": self.number}
 
     @classmethod
     def from_dict(cls, values: Any) -> Saved:
@@ -58,7 +60,7 @@ class Saved:
         try:
             first = values["ranks"][0]["loaders"]
             ranks = [{"loaders": one["loaders"] or first, "generators": one["generators"]} for one in values["ranks"]]
-            return cls(ranks, int(values["step"]), values["since"])
+            return cls(ranks, int(values["step"]), values["since"], int(values.get("number", 0)))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise StateFormatError(
                 f"the state of the prepared Loaders is damaged: {error!r}.\n"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from resumable import rng
 from resumable.integrations._buffers import Buffers
 from resumable.integrations.accelerate import private
 from resumable.integrations.accelerate.boundary import Boundary, go_to
-from resumable.integrations.accelerate.checkpoints import unmark
+from resumable.integrations.accelerate.checkpoints import go_on_counting, unmark
 from resumable.integrations.accelerate.ranks import exchange
+from resumable.integrations.accelerate.refusals import check_alone
 from resumable.integrations.accelerate.saved import Saved
 from resumable.integrations.accelerate.steps import Steps
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resumable.integrations.accelerate.prepared import PreparedLoader
+    from resumable.loader import Loader
 
 __all__ = ["Session", "session_of"]
 
@@ -35,14 +38,44 @@ class Session:
         self.accelerator = accelerator
         self.prepared: list[PreparedLoader] = []
         self._steps = Steps(accelerator)
+        self._models: list[Any] = []
         self._buffers: list[Buffers] = []
         self._boundary: Boundary | None = None
+        self._ever: WeakSet[Loader] = WeakSet()  # also those before free_memory()
+        self._memory = private.memory(accelerator)
         private.call_before_saves(accelerator, self._begin_save)
         accelerator.register_for_checkpointing(self)
 
     def _begin_save(self, folder: Path) -> None:
         if private.writes(self.accelerator):
             unmark(folder, len(private.objects(self.accelerator)))
+
+    # ------------------------------------------------------------------ what is prepared
+
+    def take(self, one: PreparedLoader) -> None:
+        """Take a Loader in, whose place is saved from now on.
+
+        Raises:
+            ConfigurationError: it was prepared with another Accelerator.
+        """
+        loader = one.loader
+        if loader in self._ever:
+            loader.progress.begin()  # gradients of what waits are gone with the memory
+        else:
+            check_alone(loader)
+        self._ever.add(loader)
+        loader.progress.set_ack("manual")
+        loader.driver = "resumable.integrations.accelerate.prepare()"
+        self.prepared.append(one)
+
+    def renew(self) -> None:
+        """Forget what was prepared before `accelerator.free_memory()`, if that was called since."""
+        memory = private.memory(self.accelerator)
+        if memory is not self._memory:
+            self._memory, self._boundary = memory, None
+            self._models, self._buffers = [], []
+            self.prepared.clear()
+            self._steps.renew()
 
     # ------------------------------------------------------------------ training
 
@@ -55,6 +88,7 @@ class Session:
         """Count all that was delivered as trained on, if an optimizer has stepped since."""
         self._steps.watch()
         if self.waiting and self._steps.taken:
+            self._steps.compare(min(count for one in self.prepared if (count := one.loader.progress.in_flight)))
             for one in self.prepared:
                 one.loader.ack(one.loader.progress.in_flight)
             self._steps.forget()
@@ -68,6 +102,7 @@ class Session:
     def go_back(self) -> None:
         """Go to after the last optimizer step: what was delivered since is delivered again, and trained on again."""
         if self._boundary is not None:
+            self._boundary.check(self.accelerator)
             rng.restore(self._boundary.generators())
             go_to(self.accelerator, self._boundary.as_dict())
         for one in self.prepared:
@@ -75,9 +110,9 @@ class Session:
         self._steps.forget()
 
     def _now(self) -> Boundary:
-        models = private.models(self.accelerator)
-        if len(models) != len(self._buffers):
-            self._buffers = [Buffers(model) for model in models]
+        models = list(private.models(self.accelerator))
+        if models != self._models:
+            self._models, self._buffers = models, [Buffers(model) for model in models]
         return Boundary.now(self.accelerator, self._buffers)
 
     # ------------------------------------------------------------------ the state
@@ -87,14 +122,17 @@ class Session:
 
         Raises:
             StateMismatchError: they stand at different batches.
+            ConfigurationError: something was prepared since the last optimizer step.
         """
         self.settle()
         amid = self.waiting
         boundary = self._boundary if amid and self._boundary is not None else self._now()
+        boundary.check(self.accelerator)
         states = [one.loader.state_dict() for one in self.prepared]
         own = {"loaders": states, "generators": boundary.generators()}
         ranks = exchange(own, self.accelerator.num_processes)
-        return Saved(ranks, boundary.step, boundary.as_dict() if amid else None).as_dict()
+        since, number = boundary.as_dict() if amid else None, private.save_number(self.accelerator)
+        return Saved(ranks, boundary.step, since, number).as_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go to where a state was taken. Accelerate has loaded all else before, which some of it corrects.
@@ -113,6 +151,7 @@ class Session:
             private.drop_gradients(accelerator)
         self._steps.forget()
         self._boundary = None
+        go_on_counting(accelerator, saved.number)
         rng.restore(own["generators"])
         rng.warn_of_devices(own["generators"])
 
@@ -120,4 +159,7 @@ class Session:
 def session_of(accelerator: Any) -> Session:
     """Return the session of an Accelerator, and register one where there is none."""
     found = next((one for one in private.objects(accelerator) if isinstance(one, Session)), None)
-    return Session(accelerator) if found is None else found
+    if found is None:
+        return Session(accelerator)
+    found.renew()
+    return found

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 from weakref import WeakSet
 
+from resumable._doubts import depth_outside
+from resumable.errors import LoopWarning
 from resumable.integrations.accelerate import private
 
 __all__ = ["Steps"]
@@ -21,6 +24,13 @@ class Steps:
         self._accelerator = accelerator
         self._watched: WeakSet[Any] = WeakSet()
         self._stepped = False
+        self._backwards, self._warned = 0, False
+        private.watch_backward(accelerator, self._count)
+
+    def renew(self) -> None:
+        """Forget the optimizers from before `accelerator.free_memory()`."""
+        self._watched.clear()
+        self.forget()
 
     def watch(self) -> None:
         """Watch the optimizers that were prepared since, too."""
@@ -29,12 +39,35 @@ class Steps:
                 self._watched.add(optimizer)
                 optimizer.register_step_post_hook(self._note)
 
+    def _count(self) -> None:
+        self._backwards += 1
+
     def _note(self, *_: Any) -> None:
         self._stepped = True
 
     def forget(self) -> None:
         """Look for a step from now on."""
-        self._stepped = False
+        self._stepped, self._backwards = False, 0
+
+    def compare(self, delivered: int) -> None:
+        """Look, at a step, whether all batches had a backward pass, as far as `accelerator.backward` did them.
+
+        Args:
+            delivered: how many batches the step is about to count for.
+
+        Warns:
+            LoopWarning: some had none; once.
+        """
+        if 0 < self._backwards < delivered and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "a batch was delivered before an optimizer step, and accelerator.backward() was not called for it.\n"
+                f"  delivered since the last step: {delivered}\n  calls of backward():           {self._backwards}\n"
+                "It counts as trained on. If the loop left it out, that is right. If the loop fetches a batch ahead, a "
+                "resumed run would lose it: fetch a batch after the step of the one before.",
+                LoopWarning,
+                stacklevel=depth_outside(),
+            )
 
     @property
     def taken(self) -> bool:

@@ -1,0 +1,222 @@
+"""Loops and calls that would lose or repeat batches in a resume: each is refused, warned of, or made right."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import ProjectConfiguration
+from torch import nn
+
+import resumable
+from resumable.errors import ConfigurationError, LoopWarning, UnsupportedError
+from resumable.integrations.accelerate import PreparedLoader, last_whole_checkpoint, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let each test begin as a process without an Accelerator."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+def numbers(**options: Any) -> resumable.Loader[Any]:
+    return resumable.wrap(torch.arange(8.0)[:, None], batch_size=1, **options)
+
+
+class Training:
+    """A model, its optimizer and its Loader."""
+
+    def __init__(self, accelerator: Accelerator | None = None, loader: Any = None, **options: Any) -> None:
+        self.accelerator = Accelerator(cpu=True, **options) if accelerator is None else accelerator
+        self.loader: PreparedLoader = prepare(self.accelerator, numbers() if loader is None else loader)
+        self.add_model()
+        self.seen: list[float] = []
+
+    def add_model(self) -> None:
+        net = nn.Linear(1, 1)
+        self.model, self.optimizer = self.accelerator.prepare(net, torch.optim.SGD(net.parameters(), 1e-4))
+
+    def on(self, batch: torch.Tensor) -> None:
+        self.seen.append(batch.item())
+        with self.accelerator.accumulate(self.model):
+            self.accelerator.backward(self.model(batch).mean())
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+# ---------------------------------------------------------------------- fetched ahead
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_loop_that_fetches_a_batch_ahead_is_warned_of_once(accumulate: int) -> None:
+    run = Training(gradient_accumulation_steps=accumulate)
+    batches = iter(run.loader)
+    following = next(batches)
+
+    def go_on() -> None:
+        nonlocal following
+        for _ in range(2 * accumulate):
+            batch, following = following, next(batches)
+            run.on(batch)
+            assert run.loader.cursor
+
+    with pytest.warns(LoopWarning, match=rf"step: {accumulate + 1}\n.*: +{accumulate}\n.*fetches a batch") as told:
+        go_on()
+    assert len(told) == 1
+    assert told[0].filename == __file__
+
+
+def test_a_batch_with_more_passes_than_one_and_several_at_once_are_not() -> None:
+    run = Training(gradient_accumulation_steps=2)
+    batches = iter(run.loader)
+    several = [next(batches) for _ in range(2)]
+    for batch in several:
+        run.on(batch)
+    for batch in batches:
+        run.accelerator.backward(run.model(batch).mean())
+        run.on(batch)
+    assert run.loader.global_step == len(run.loader)
+
+
+# ---------------------------------------------------------------------- whose batches they are
+
+
+def test_a_loop_over_the_loader_and_not_over_what_prepare_returned_is_refused() -> None:
+    loader = numbers()
+    prepared = Training(loader=loader).loader
+    for loop in (loader, loader.steps(3), next(iter(loader.epochs(1)))):
+        with pytest.raises(UnsupportedError, match="not over what that returned"):
+            next(iter(loop))
+    assert [batch.item() for batch in prepared] == list(range(8))
+    test = numbers(evaluation=True)
+    assert list(prepare(Accelerator(cpu=True), test)) == list(test)
+
+
+def test_a_second_accelerator_is_refused() -> None:
+    loader = numbers()
+    run = Training(loader=loader)
+    for given in (loader, run.loader):
+        with pytest.raises(ConfigurationError, match="prepared with another Accelerator"):
+            prepare(Accelerator(cpu=True), given)
+    assert prepare(run.accelerator, run.loader) is run.loader
+
+
+# ---------------------------------------------------------------------- names
+
+
+def test_three_restarts_with_a_limit_of_checkpoints(tmp_path: Path) -> None:
+    """Each goes on after the one before, also where a kill within a save has left a folder."""
+    starts, folder = [], tmp_path / "checkpoints"
+    for attempt in range(4):
+        settings = ProjectConfiguration(str(tmp_path), automatic_checkpoint_naming=True, total_limit=2)
+        run = Training(project_config=settings)
+        place = last_whole_checkpoint(folder)
+        if place is not None:
+            run.accelerator.load_state(place)
+        starts.append(run.loader.global_step)
+        for batch in run.loader:
+            run.on(batch)
+            run.accelerator.save_state()
+            if len(run.seen) == 2:
+                break
+        if attempt == 1:
+            (folder / "checkpoint_4").mkdir()
+    assert starts == [0, 2, 4, 6]
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint_7", "checkpoint_8"]
+
+
+def test_the_number_goes_on_where_the_folder_is_empty(tmp_path: Path) -> None:
+    settings = ProjectConfiguration(str(tmp_path / "one"), automatic_checkpoint_naming=True)
+    run = Training(project_config=settings)
+    for _ in range(3):
+        run.accelerator.save_state()
+    other = ProjectConfiguration(str(tmp_path / "other"), automatic_checkpoint_naming=True)
+    resumed = Training(project_config=other)
+    resumed.accelerator.load_state(last_whole_checkpoint(tmp_path / "one" / "checkpoints"))
+    assert resumed.accelerator.save_iteration == 3
+
+
+def test_a_checkpoint_itself_may_be_named(tmp_path: Path) -> None:
+    one = tmp_path / "one"
+    Training().accelerator.save_state(str(one))
+    assert last_whole_checkpoint(one) == last_whole_checkpoint(tmp_path) == str(one)
+    (one / "custom_checkpoint_0.pkl").write_bytes(b"half")
+    assert last_whole_checkpoint(one) is None
+
+
+# ---------------------------------------------------------------------- memory that was freed
+
+
+def test_what_was_prepared_before_free_memory_is_forgotten(tmp_path: Path) -> None:
+    loader = numbers()
+    run = Training(loader=loader)
+    for batch in run.loader:
+        run.accelerator.backward(run.model(batch).mean())
+        break  # as if memory had run out
+    run.accelerator.free_memory()
+    old = run.loader
+    later = Training(run.accelerator, numbers(name="later"))
+    with pytest.raises(ConfigurationError, match=r"before accelerator.free_memory\(\)"):
+        next(iter(old))
+    for batch in later.loader:
+        later.on(batch)
+        if len(later.seen) == 3:
+            break
+    later.accelerator.save_state(str(tmp_path))
+    fresh = Training(loader=numbers(name="later"))
+    fresh.accelerator.load_state(str(tmp_path))
+    assert fresh.loader.global_step == 3
+    del old, run, later
+    gc.collect()
+
+
+def test_the_same_loader_is_prepared_again_after_free_memory() -> None:
+    loader = numbers()
+    run = Training(loader=loader)
+    batches = iter(run.loader)
+    run.on(next(batches))
+    run.accelerator.backward(run.model(next(batches)).mean())
+    run.accelerator.free_memory()
+    again = Training(run.accelerator, loader)
+    assert again.loader is not run.loader
+    for batch in again.loader:
+        again.on(batch)
+    assert again.seen == list(range(1, 8))
+
+
+# ---------------------------------------------------------------------- prepared within the loop
+
+
+def test_an_optimizer_that_was_prepared_in_the_first_batch_is_refused_at_the_save(tmp_path: Path) -> None:
+    run = Training()
+    run.accelerator.free_memory()
+    run.loader = prepare(run.accelerator, numbers())
+    for batch in run.loader:
+        if not run.seen:
+            run.add_model()
+        run.on(batch)
+        if len(run.seen) == 1:
+            with pytest.raises(ConfigurationError, match="before: 0 models, 0 optim.*\n  now:    1 models, 1 optim"):
+                run.accelerator.save_state(str(tmp_path / "1"))
+        if len(run.seen) == 2:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                run.accelerator.save_state(str(tmp_path / "2"))
+            break
+    assert last_whole_checkpoint(tmp_path) == str(tmp_path / "2")
+    fresh = Training()
+    fresh.accelerator.load_state(str(tmp_path / "2"))
+    assert next(iter(fresh.loader)).item() == 2
