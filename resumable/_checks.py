@@ -20,10 +20,11 @@ from resumable.samplers.base import check_length
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-__all__ = ["Resume", "check_batch_size", "check_option", "check_plain", "length_of"]
+__all__ = ["Resume", "check_batch_size", "check_option", "check_plain", "length_of", "refuse_hidden_order"]
 
 
 Resume = Literal["state", "replay"]
+_DEEPEST = 8  # datasets inside of datasets
 
 
 def check_option(name: str, value: Any) -> Any:
@@ -89,6 +90,36 @@ def length_of(source: Any, name: str) -> int:
             f"the length of {name} is out of range: {error}.\n"
             "Positions are 64-bit integers and would overflow. Use a length from 0 to 2**62."
         ) from error
+
+
+def refuse_hidden_order(source: Any, what: str) -> None:
+    """Refuse a dataset with one inside of it that carries its own order, as a `Subset` of a mixture.
+
+    Args:
+        source: it; one that carries an order itself is let through.
+        what: what it is, for the message.
+
+    Raises:
+        UnsupportedError: it is one.
+    """
+    if (inner := _ordered_inside(source, 0)) is not None:
+        mixture = type(inner).__qualname__
+        raise UnsupportedError(
+            f"{what} is a {type(source).__qualname__} around a {mixture}, which carries its own order.\n"
+            "It would be read by index, in another order, and its proportions would be lost. Put the "
+            f"{type(source).__qualname__} around the sources, and mix those."
+        )
+
+
+def _ordered_inside(source: Any, deep: int) -> Any:
+    """Return what carries an order among the datasets inside of one, as torch's own name them."""
+    if hasattr(type(source), "resumable_order"):
+        return source if deep else None
+    kept = getattr(source, "__dict__", {})
+    several = kept.get("datasets", ())
+    inside = several.values() if isinstance(several, dict) else several if isinstance(several, (list, tuple)) else ()
+    inside = [*inside, *([kept["dataset"]] if "dataset" in kept else [])] if deep < _DEEPEST else []
+    return next((found for one in inside if (found := _ordered_inside(one, deep + 1)) is not None), None)
 
 
 def _survives(value: Any) -> bool:

@@ -277,18 +277,21 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
         """Return how many samples of each source of a mixture come before the place, over all epochs and ranks.
 
         It is computed from the place, so it is right after a resume, on any number of ranks. The last samples of an
-        epoch that `tail="drop"` leaves out count as consumed.
+        epoch that `tail="drop"` leaves out count as consumed once the next epoch has begun, and samples that only fill
+        up a batch do not.
 
         Raises:
             UnsupportedError: the source is no mixture.
         """
         sampler = getattr(self._fetcher, "sampler", None)
-        if not isinstance(sampler, Mixture):
+        if not isinstance(self._fetcher, IndexedFetcher) or not isinstance(sampler, Mixture):
             raise UnsupportedError(
                 "consumed() tells of the sources of a mixture, and this loader reads a single source.\n"
                 "There is nothing to tell apart. samples_seen has the number of its samples; mix() makes a mixture."
             )
-        return sampler.consumed(self.cursor.epoch, self.cursor.position)
+        here, plan = self.cursor, self._fetcher.plan(self.global_batch_size)
+        laps, position = divmod(here.position - plan.padding(0, here.position), sampler.length)
+        return sampler.consumed(here.epoch + laps, position)
 
     def stats(self, epoch: int | None = None) -> LoaderStats:
         """Return how long loops over this loader waited for their batches, and how long they were busy with them.

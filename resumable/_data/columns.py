@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
+from itertools import accumulate
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,12 @@ class Columns:
     def __init__(self, source: Any, length: int) -> None:
         self._source, self._length = source, length
 
+    @property
+    def lengths(self) -> list[int]:
+        """Numbers of the samples of each source of a mixture; that of all samples where it is none."""
+        parts = _parts(self._source)
+        return [self._length] if parts is None else [length for length, _ in parts]
+
     def __call__(self, indices: Sequence[int]) -> dict[str, list[Any]]:
         """Return the columns by name, with values in the order of the indices; the one that tells most comes first."""
         try:
@@ -72,7 +79,8 @@ def _entries(source: Any, length: int, indices: list[int], deep: int) -> Iterato
     if (rows := _rows(source, length, indices)) is not None:
         yield "elements", rows
     elif deep < _DEEPEST:
-        inside = _of_torch(source, length, indices, deep)
+        inside = _of_mixture(source, length, indices, deep)
+        inside = _of_torch(source, length, indices, deep) if inside is None else inside
         yield from _of_attributes(source, length, indices, deep) if inside is None else inside
 
 
@@ -107,6 +115,21 @@ def _frame(rows: Any) -> list[Any]:
     return list(rows.itertuples(index=False, name=None)) if hasattr(rows, "itertuples") else rows.tolist()
 
 
+def _parts(source: Any) -> list[tuple[int, Any]] | None:
+    """Return the sources of a mixture with their lengths; None where it is none."""
+    method = getattr(type(source), "resumable_parts", None)
+    return None if method is None else list(method(source))
+
+
+def _of_mixture(source: Any, length: int, indices: list[int], deep: int) -> list[Column] | None:
+    """Return the column of a mixture; sources of which nothing can be seen do not hide the others."""
+    parts = _parts(source)
+    if parts is None:
+        return None
+    ends = list(accumulate(size for size, _ in parts))
+    return _joined(ends, [part for _, part in parts], indices, deep, partly=True) if ends[-1] == length else []
+
+
 def _of_torch(source: Any, length: int, indices: list[int], deep: int) -> list[Column] | None:
     """Return the columns of one of torch's own datasets, by those inside of it; None where it is another one."""
     own: Any = sys.modules.get("torch.utils.data")
@@ -119,7 +142,7 @@ def _of_torch(source: Any, length: int, indices: list[int], deep: int) -> list[C
     if isinstance(source, own.Subset):
         return _chosen(source, indices, deep)
     if isinstance(source, own.ConcatDataset):
-        return _concatenated(source, indices, deep)
+        return _joined(source.cumulative_sizes, source.datasets, indices, deep)
     datasets: Any = source.datasets
     parts = datasets.items() if isinstance(datasets, dict) else enumerate(datasets)
     inside = ((key, _columns(part, len(part), indices, deep + 1)) for key, part in parts)
@@ -138,20 +161,28 @@ def _stacked(own: Any) -> Any:
     return getattr(own, "StackDataset", ())  # torch has it from 2.1 on
 
 
-def _concatenated(source: Any, indices: list[int], deep: int) -> list[Column]:
-    ends, parts = source.cumulative_sizes, [bisect_right(source.cumulative_sizes, index) for index in indices]
+def _joined(
+    ends: list[int], datasets: Sequence[Any], indices: list[int], deep: int, *, partly: bool = False
+) -> list[Column]:
+    """Return the column of datasets one after the other; nothing where one has none, unless `partly`."""
+    parts = [bisect_right(ends, index) for index in indices]
     values, names = dict[int, Any](), list[str]()
-    for number, dataset in enumerate(source.datasets):
+    for number, dataset in enumerate(datasets):
         begin = ends[number - 1] if number else 0
         some = [index for index, part in zip(indices, parts, strict=True) if part == number]
         if not some:
             continue
         inner = list(_columns(dataset, ends[number] - begin, [index - begin for index in some], deep + 1))
-        if not inner:
+        if not inner and not partly:
             return []
+        if not inner:
+            values |= {index: Part(number, None) for index in some}
+            continue
         name, column = min(inner, key=lambda one: _rank(one[1]))
         names.append(name)
         values |= {index: Part(number, value) for index, value in zip(some, column, strict=True)}
+    if not names:
+        return []
     name = ", ".join(dict.fromkeys(names))
     return [(f"parts {name}" if name == SAID else name, [values[index] for index in indices])]
 

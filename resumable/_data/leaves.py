@@ -73,7 +73,9 @@ def names_a_file(leaf: Any) -> bool:
 
 def spread(length: int, most: int) -> list[int]:
     """Return at most so many positions of a sequence, spread over it with both ends."""
-    return list(range(length)) if length <= most else [number * (length - 1) // (most - 1) for number in range(most)]
+    return (
+        list(range(length)) if length <= most else [number * (length - 1) // max(most - 1, 1) for number in range(most)]
+    )
 
 
 def _leaves(value: Any, where: str, deep: int) -> Iterator[Leaf]:

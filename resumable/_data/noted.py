@@ -9,6 +9,7 @@ a moment of the other has.
 from __future__ import annotations
 
 import warnings
+from itertools import accumulate
 from pathlib import PosixPath, WindowsPath
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ class Noted:
 
     def __init__(self, stored: Callable[[Sequence[int]], Mapping[str, Sequence[Any]]] | None, length: int) -> None:
         self._stored = stored
-        self._indices = _keyed(length)
+        self._indices = _chosen(getattr(stored, "lengths", [length]))
         columns = self._look()
         self._wrapped = {name: found for name, values in columns.items() if (found := _sketched(values))}
         self._name = next(iter(self._wrapped), None)
@@ -109,12 +110,22 @@ class Noted:
         )
 
 
-def _keyed(length: int) -> list[int]:
-    """Return the indices of the samples that are compared: all of a few, else some that depend on the length alone."""
-    if length <= _SAMPLES:
+def _chosen(lengths: Sequence[int]) -> list[int]:
+    """Return the indices of the samples that are compared: some of each part where there is room for that."""
+    if len(lengths) > _SAMPLES:
+        return _keyed(sum(lengths), _SAMPLES)
+    most, more = divmod(_SAMPLES, len(lengths))
+    begins = accumulate(lengths, initial=0)
+    shares = [_keyed(length, most + (number < more)) for number, length in enumerate(lengths)]
+    return [begin + index for begin, share in zip(begins, shares, strict=False) for index in share]
+
+
+def _keyed(length: int, most: int) -> list[int]:
+    """Return indices: all of a few, else some that depend on the length alone."""
+    if length <= most:
         return list(range(length))
-    ends = spread(length, _SAMPLES)
-    words = scale(derive(length, words=_SAMPLES, purpose=b"data"), max(1, length // (_SAMPLES + 1)))
+    ends = spread(length, most)
+    words = scale(derive(length, words=most, purpose=b"data"), max(1, length // (most + 1)))
     return sorted({min(length - 1, at + int(word)) for at, word in zip(ends, words, strict=True)})
 
 

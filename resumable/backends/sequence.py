@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable._checks import length_of
+from resumable._checks import length_of, refuse_hidden_order
 from resumable._data import Columns
 from resumable._fetch.own_state import own_state
 from resumable._fetch.reader import Reader
@@ -34,6 +34,7 @@ def adapt(source: Any, options: Options) -> tuple[SequenceBackend, Options]:
     options.refuse("a sequence", shard="The ranks get disjoint samples by their index, whatever the source is.")
     options = options.decided()
     backend = SequenceBackend(source, options, own_state(source, unless=None, stacklevel=5))
+    refuse_hidden_order(source, "the source")
     return backend, options.ordered(source, backend.length)
 
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from resumable._randomness.keyed import IntArray
 
-__all__ = ["Bindable", "Sampler", "check_length", "check_range"]
+__all__ = ["LONGEST", "Bindable", "Sampler", "check_length", "check_range"]
 
-_LONGEST = 1 << 62
+LONGEST = 1 << 62
 
 
 @runtime_checkable
@@ -72,9 +72,9 @@ def check_length(length: object, what: str) -> int:
         value = operator.index(length)  # type: ignore[arg-type]  # what is no integer raises
     except TypeError:
         value = 0
-    if value > _LONGEST:
+    if value > LONGEST:
         raise ConfigurationError(
-            f"{what} must be at most 2**62 = {_LONGEST}, but it is {length!r}.\n"
+            f"{what} must be at most 2**62 = {LONGEST}, but it is {length!r}.\n"
             "Positions are 64-bit integers and would overflow. Use a smaller length."
         )
     if value < 1:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from resumable.errors import ConfigurationError
-from resumable.samplers.base import check_length
+from resumable.samplers.base import LONGEST, check_length
 
 __all__ = ["Mixed", "Weights", "mixed", "text_of"]
 
@@ -94,13 +94,36 @@ def _phases(weights: Any, names: list[str], sizes: list[int]) -> list[tuple[int,
 
 def _pairs(weights: Any) -> list[tuple[int, Any]]:
     try:
-        return [(operator.index(start), given) for start, given in weights]
+        pairs = [(start, given) for start, given in weights]
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
             "weights must be a mapping from the names of the sources to numbers, or a list of phases, but they are "
             f"{weights!r}.\nThe shares of the sources could not be known. Give for instance "
             '{"web": 0.7, "code": 0.3}, or [(0, {...}), (1_000_000, {...})] with the first sample of each phase.'
         ) from error
+    return [(_start(start), given) for start, given in pairs]
+
+
+def _start(start: Any) -> int:
+    if (value := _whole(start)) is None:
+        raise ConfigurationError(
+            f"a phase of a mixture must begin at an integer, but it is {start!r}.\n"
+            "The sample at which it begins could not be known. Give for instance 1_000_000 in place of 1e6."
+        )
+    if value > LONGEST:
+        raise ConfigurationError(
+            f"a phase of a mixture must begin at 2**62 = {LONGEST} or before, but it begins at {value}.\n"
+            "Positions are 64-bit integers and would overflow. Leave out a phase that would never be reached."
+        )
+    return value
+
+
+def _whole(value: Any) -> int | None:
+    """Return an integer of Python or NumPy as one of Python; None for anything else."""
+    try:
+        return None if isinstance(value, bool) else int(operator.index(value))
+    except TypeError:
+        return None
 
 
 def _refuse_left_out(given: Mapping[str, Any], names: list[str]) -> None:
@@ -153,17 +176,27 @@ def _limits(epochs: Any, names: list[str], sizes: list[int]) -> dict[int, int]:
             f"epochs names {', '.join(map(repr, unknown))}, but the sources are {', '.join(map(repr, names))}.\n"
             "They would have no effect. Use the names of the sources."
         )
-    return {names.index(name): sizes[names.index(name)] * _count(count, name) for name, count in given.items()}
+    return {names.index(name): _limit(sizes[names.index(name)], count, name) for name, count in given.items()}
+
+
+def _limit(size: int, count: Any, name: str) -> int:
+    limit = size * _count(count, name)
+    if limit > LONGEST:
+        raise ConfigurationError(
+            f"{name!r} would be used up after {count} epochs of {size} samples, which is more than 2**62 = {LONGEST}.\n"
+            "Positions are 64-bit integers and would overflow. Leave it out of epochs to let it begin again and again."
+        )
+    return limit
 
 
 def _count(count: Any, name: str) -> int:
-    whole = isinstance(count, int) and not isinstance(count, bool)
-    if not whole or count < 1:
+    value = _whole(count)
+    if value is None or value < 1:
         raise ConfigurationError(
             f"the epochs of {name!r} must be an integer of 1 or more, but they are {count!r}.\n"
             "When the source is used up could not be known. Leave it out to let it begin again and again."
         )
-    return int(count)
+    return value
 
 
 def text_of(value: Any) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from resumable._randomness.keyed import IntArray, Words, derive, random_u64
 from resumable.errors import ConfigurationError
+from resumable.samplers.base import LONGEST
 from resumable.samplers.counts import Counts
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ class Timeline:
             if not any(shares):
                 break
             segment = self._begin(start, base, shares)
-            over = self._first_over(segment, shares)
             following = phases[phase + 1][0] if phase + 1 < len(phases) else None
+            over = self._first_over(segment, shares, following)
             if over is None and following is None:
                 return
             if over is not None and (following is None or over <= following):
@@ -89,13 +90,24 @@ class Timeline:
         self._segments.append(_Segment(start, base, Counts(shares, self._seed, number), key))
         return self._segments[-1]
 
-    def _first_over(self, segment: _Segment, shares: list[float]) -> int | None:
-        """Return the place after the last sample of the first source that is used up in a segment."""
+    def _first_over(self, segment: _Segment, shares: list[float], following: int | None) -> int | None:
+        """Return the place after the last sample of the first source that is used up in a segment.
+
+        Raises:
+            ConfigurationError: it is beyond what 64 bits can count, and no phase comes before it.
+        """
         needs = {k: limit - int(segment.base[k]) for k, limit in self._mixed.limits.items() if shares[k]}
         if not needs:
             return None
         guess = min(int(need * sum(shares) / shares[k]) for k, need in needs.items())
         window = self._first_window(segment, needs, (segment.start + guess) // self._window)
+        if (window + 1) * self._window > LONGEST:
+            if following is not None:
+                return None
+            raise ConfigurationError(
+                f"no source of the mixture would be used up before sample 2**62 = {LONGEST}, though epochs says when.\n"
+                "Positions are 64-bit integers and would overflow. Leave epochs out, or give fewer of them."
+            )
         first = max(window * self._window, segment.start)
         dealt, before = self._deal(segment, first, (window + 1) * self._window)
         ends = []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import bisect
+import operator
 from collections.abc import Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
-from resumable._checks import length_of
+from resumable._checks import length_of, refuse_hidden_order
 from resumable._fetch.own_state import state_methods
+from resumable._order.plan import Padding
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.samplers import Mixture
 
@@ -87,11 +89,17 @@ class Mix:
         found = [self._find(index) for index in indices]
         return [(self._names[source], index) for source, index in found]
 
+    def resumable_parts(self) -> list[tuple[int, Any]]:
+        """Return the sources in their order, each with the number of its samples."""
+        return list(zip(self.lengths.values(), self._sources, strict=True))
+
     def _find(self, index: int) -> tuple[int, int]:
+        index = _whole(index)
         if not 0 <= index < len(self):
             raise IndexError(f"the mixture has the samples 0..{len(self) - 1}, so there is no sample {index}")
         source = bisect.bisect_right(self._ends, index)
-        return source, index - (self._ends[source - 1] if source else 0)
+        own = index - (self._ends[source - 1] if source else 0)
+        return source, Padding(own) if isinstance(index, Padding) else own
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -105,12 +113,29 @@ class Mix:
         return f"mix({{{', '.join(f'{name!r}: <{length}>' for name, length in self.lengths.items())}}})"
 
 
+def _whole(index: Any) -> int:
+    try:
+        return operator.index(index)
+    except TypeError as error:
+        raise UnsupportedError(
+            f"the index of a sample of a mixture must be an integer, but it is {index!r}.\n"
+            "Which sample is meant could not be known. Ask for one sample at a time: [mixture[i] for i in range(3)]."
+        ) from error
+
+
 def _length(name: Any, source: Any) -> int:
     what = f"the source {name!r} of a mixture"
     if isinstance(source, Mix):
         raise UnsupportedError(
             f"{what} is a mixture itself.\nIts own weights would be lost. Give its sources with the others, each with "
             "the product of its weights."
+        )
+    refuse_hidden_order(source, what)
+    if isinstance(source, (str, bytes, bytearray)):
+        raise UnsupportedError(
+            f"{what} is a {type(source).__qualname__}: {source[:40]!r}.\n"
+            "Its characters would be the samples. Open the file that it names, and give its samples; a text of samples "
+            "is a source as list(text)."
         )
     streams = any(base.__name__ == "IterableDataset" for base in type(source).__mro__)  # torch's and Hugging Face's
     if streams or isinstance(source, Mapping) or not hasattr(type(source), "__getitem__"):

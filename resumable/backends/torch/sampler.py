@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import DistributedSampler
 
+from resumable._checks import refuse_hidden_order
 from resumable._fetch.binding import Binding
 from resumable._opening import warn_of_environment
 from resumable._options import check_batch_size
@@ -72,7 +73,7 @@ class ResumableSampler(DistributedSampler[int]):
 
     Raises:
         ConfigurationError: options that cannot work, such as a rank without a number of ranks, or a global batch larger
-            than the data with `drop_last`.
+            than the data with `drop_last`; or a dataset that carries its own order, as a mixture, or has one inside.
 
     Attributes:
         epoch: that of the current pass, or of the first one after a load: where a resumed loop has to begin.
@@ -103,6 +104,8 @@ class ResumableSampler(DistributedSampler[int]):
             seed,
             drop_last,
         )
+        if dataset is not None and sampler is None:
+            _refuse_carried_order(dataset)
         self.given = _choose_order(length, shuffle, seed, sampler)
         self._per_rank = check_batch_size(batch_size)
         global_batch = self._per_rank * self._world.size
@@ -314,6 +317,16 @@ def _find_world(size: int | None, rank: int | None) -> World:
             "Ranks would read the same samples, or some would be left out. Give both, or neither."
         )
     return found
+
+
+def _refuse_carried_order(dataset: Any) -> None:
+    if hasattr(type(dataset), "resumable_order"):
+        raise ConfigurationError(
+            f"a ResumableSampler was made for a {type(dataset).__qualname__}, which carries its own order.\n"
+            "Its proportions would be lost. Use resumable.wrap(DataLoader(dataset, ...)), without shuffle and sampler: "
+            "that reads each batch in its proportions."
+        )
+    refuse_hidden_order(dataset, "the dataset of this ResumableSampler")
 
 
 def _choose_order(length: int, shuffle: bool, seed: int, sampler: Sampler | None) -> Sampler:

@@ -1,0 +1,152 @@
+"""Mixtures at their edges: other data, tails, datasets around a mixture, padding, and numbers out of range."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, random_split
+
+import resumable
+from resumable.errors import ConfigurationError, StateMismatchError, UnsupportedError
+
+
+def files(kind: str, count: int) -> list[str]:
+    return [f"/data/{kind}/{number}.json" for number in range(count)]
+
+
+class Computed(Dataset[int]):
+    """Stores nothing of its samples."""
+
+    def __len__(self) -> int:
+        return 900
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def made(small: Any, *, in_torch: bool) -> resumable.Loader[Any]:
+    source: Any = resumable.mix({"a": files("a", 5000), "b": Computed(), "c": small})
+    if in_torch:
+        return resumable.wrap(DataLoader(source, batch_size=8, collate_fn=list))
+    return resumable.wrap(source, batch_size=8)
+
+
+@pytest.mark.parametrize("in_torch", [False, True])
+@pytest.mark.parametrize(
+    ("small", "other"),
+    [(files("c", 9), files("d", 9)), (TensorDataset(torch.arange(9)), TensorDataset(torch.arange(9) + 5))],
+    ids=["files", "tensors"],
+)
+def test_other_data_of_the_smallest_source_are_refused(small: Any, other: Any, in_torch: bool) -> None:
+    state = made(small, in_torch=in_torch).state_dict()
+    made(small, in_torch=in_torch).load_state_dict(state)
+    made(other, in_torch=in_torch).load_state_dict({**state, "fingerprint": None, "digest": None})
+    with pytest.raises(StateMismatchError, match="the data have another sample"):
+        made(other, in_torch=in_torch).load_state_dict(state)
+
+
+@pytest.mark.parametrize("sources", [16, 17])
+def test_many_sources_have_a_fingerprint(sources: int) -> None:
+    mixture = resumable.mix({str(number): files(str(number), 9) for number in range(sources)})
+    assert resumable.wrap(mixture, batch_size=8).state_dict()["fingerprint"]["of"] == "elements"
+
+
+@pytest.mark.parametrize("tail", ["pad", "carry", "partial", "pad_ranks", "drop", "drop_ranks"])
+@pytest.mark.parametrize("plan", [{}, {"epochs": 1}], ids=["endless", "ends"])
+def test_consumed_at_each_batch_of_each_tail(tail: Any, plan: dict[str, Any]) -> None:
+    mixture = resumable.mix({"a": range(10), "b": range(10)}, window=5, named=True, **plan)
+    loader = resumable.wrap(mixture, batch_size=8, tail=tail)
+    seen = Counter[str]()
+    for epoch in loader.epochs(4):
+        for number, batch in enumerate(epoch):
+            padding = 4 if tail == "pad" and number == 2 else 0
+            seen.update(name for name, _ in batch[: len(batch) - padding])
+            left_out = 4 * loader.cursor.epoch if tail == "drop" else 0
+            assert sum(loader.consumed().values()) == sum(seen.values()) + left_out
+            if tail != "drop":
+                assert loader.consumed() == seen
+
+
+def around(kind: str) -> Any:
+    mixture: Any = resumable.mix({"a": range(90), "b": range(10)}, weights={"a": 1, "b": 1})
+    made: dict[str, Any] = {
+        "subset": lambda: Subset(mixture, range(10)),
+        "split": lambda: random_split(mixture, [90, 10])[0],
+        "concatenated": lambda: ConcatDataset([Computed(), Subset(mixture, range(10))]),
+    }
+    return made[kind]()
+
+
+@pytest.mark.parametrize("kind", ["subset", "split", "concatenated"])
+def test_what_hides_a_mixture_is_refused(kind: str) -> None:
+    source = around(kind)
+    calls: list[Any] = [
+        lambda: resumable.wrap(source, batch_size=8),
+        lambda: resumable.wrap(DataLoader(source, batch_size=8, shuffle=True)),
+        lambda: resumable.ResumableSampler(source),
+        lambda: resumable.mix({"c": source}),
+    ]
+    for call in calls:
+        with pytest.raises(UnsupportedError, match=r"around a Mix, which carries its own order(.|\n)*mix those"):
+            call()
+
+
+def test_a_sampler_alone_takes_no_mixture() -> None:
+    mixture = resumable.mix({"a": range(90), "b": range(10)})
+    with pytest.raises(ConfigurationError, match=r"made for a Mix, which(.|\n)*resumable\.wrap\(DataLoader"):
+        resumable.ResumableSampler(mixture)
+
+
+def test_padding_reaches_the_source() -> None:
+    seen = list[str]()
+
+    class Seeing(Computed):
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, index: int) -> int:
+            seen.append(type(index).__name__)
+            return index
+
+    list(resumable.wrap(resumable.mix({"a": Seeing(), "b": Seeing()}, epochs=1), batch_size=4, tail="pad"))
+    assert Counter(seen) == {"int": 10, "Padding": 2}
+
+
+@pytest.mark.parametrize("text", ["web.jsonl", b"web", bytearray(b"web")])
+def test_a_text_is_no_source(text: Any) -> None:
+    with pytest.raises(UnsupportedError, match=r"the source 'b' of a mixture is a (str|bytes|bytearray): "):
+        resumable.mix({"a": [1], "b": text})
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ({"epochs": 10**18}, r"used up after 1000000000000000000 epochs of 10 samples, which is more than 2\*\*62"),
+        ({"epochs": {"b": 10**17}, "weights": {"a": 1, "b": 1e-9}}, r"no source .* used up before sample 2\*\*62"),
+        ({"weights": [(0, {"a": 1}), (10**30, {"b": 1})]}, r"must begin at 2\*\*62 = \d+ or before"),
+        ({"weights": [(0, {"a": 1}), (1e6, {"b": 1})]}, r"must begin at an integer, but it is 1000000\.0"),
+        ({"epochs": math.inf}, "must be an integer of 1 or more, but they are inf"),
+    ],
+)
+def test_numbers_out_of_range_are_told(plan: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        resumable.mix({"a": range(10), "b": range(10)}, **plan)
+
+
+def test_numbers_of_numpy_are_integers() -> None:
+    plan: dict[str, Any] = {"epochs": np.int64(2), "weights": [(np.int64(0), {"a": 1, "b": 1})]}
+    mixture = resumable.mix({"a": range(10), "b": range(10)}, **plan)
+    assert len(resumable.wrap(mixture, batch_size=8)) == 5
+    assert mixture.locate(np.array([12])) == [("b", 2)]
+
+
+def test_an_index_is_an_integer() -> None:
+    mixture: Any = resumable.mix({"a": range(10)})
+    for call in (lambda: mixture[0:3], lambda: mixture.locate([1.5])):
+        with pytest.raises(UnsupportedError, match="must be an integer, but it is"):
+            call()
