@@ -107,7 +107,8 @@ def forget_callback(place: Path) -> Outcome:
     """Run a Trainer with a callback that saves its state and does not load it."""
     with Preload(["torch", "torch._dynamo", "pytorch_lightning"]) as preload:
         found = Runs(place, preload).run("lightning_loop.py", "--average", "--forgetful", number=2)
-    assert found.violations.keys() == {"same checkpoints"}, describe_violations(found)
+    assert "same checkpoints" in found.violations, describe_violations(found)
+    assert found.violations.keys() <= {"same checkpoints", "same files"}, describe_violations(found)
     assert found.diagnosis.differing == {"callbacks.Average": 6}
     assert found.files == {f"checkpoints/{name}.ckpt": True for name in ("last", "epoch=1-step=6", "epoch=0-step=3")}
     return found
