@@ -124,13 +124,15 @@ class Timeline:
             counts = segment.counts.after((window + 1) * self._window - segment.start)
             return any(counts[k] >= need for k, need in needs.items())
 
+        most = LONGEST // self._window  # windows that can be counted
+        guess = min(guess, most)
         least, width = segment.start // self._window, 1
         while guess > least and reached(guess):
             guess, width = max(guess - width, least), 2 * width
         low, width = guess, 1
-        while not reached(low + width):
+        while low + width < most and not reached(low + width):
             width *= 2
-        windows = range(low, low + width + 1)
+        windows = range(low, min(low + width, most) + 1)
         return low + bisect.bisect_left(windows, True, key=reached)  # what is sought
 
     def _deal(self, segment: _Segment, start: int, stop: int) -> tuple[IntArray, IntArray]:

@@ -115,7 +115,7 @@ class Mix:
 
 def _whole(index: Any) -> int:
     try:
-        return operator.index(index)
+        return index if isinstance(index, Padding) else operator.index(index)
     except TypeError as error:
         raise UnsupportedError(
             f"the index of a sample of a mixture must be an integer, but it is {index!r}.\n"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler
 
+from resumable._checks import refuse_hidden_order
 from resumable._fetch.own_state import own_state
 from resumable.backends.torch.order import is_plain_batch_sampler, kind_of
 from resumable.errors import ConfigurationError, UnsupportedError
@@ -33,8 +34,9 @@ def refuse_other_order(loader: DataLoader[Any]) -> None:
     """Refuse a DataLoader that shuffles a dataset that carries its own order, such as a mixture.
 
     Raises:
-        ConfigurationError: it does.
+        ConfigurationError: it does, or such a dataset is inside of its own.
     """
+    refuse_hidden_order(loader.dataset, "the dataset of this DataLoader")
     if not hasattr(type(loader.dataset), "resumable_order"):
         return
     sampler, plain = loader.sampler, loader.batch_sampler is None or is_plain_batch_sampler(loader.batch_sampler)
