@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import GradientAccumulationPlugin
+from accelerate_state import alone  # noqa: F401  # a fixture of all tests here
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -23,16 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BATCHES = 10
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let each test begin as a process without an Accelerator."""
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    yield
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
 
 
 def indexed() -> resumable.Loader[Any]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import ProjectConfiguration
+from accelerate_state import alone  # noqa: F401  # a fixture of all tests here
 from torch import nn
 
 import resumable
@@ -18,18 +18,7 @@ from resumable.errors import ConfigurationError, LoopWarning, UnsupportedError
 from resumable.integrations.accelerate import PreparedLoader, last_whole_checkpoint, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let each test begin as a process without an Accelerator."""
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    yield
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
 
 
 def numbers(**options: Any) -> resumable.Loader[Any]:

@@ -11,8 +11,9 @@ import pytest
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate import accelerator as accelerator_module
-from accelerate.state import AcceleratorState, DistributedType, GradientState
+from accelerate.state import DistributedType
 from accelerate.utils import ParallelismConfig
+from accelerate_state import alone  # noqa: F401  # a fixture of all tests here
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import resumable
@@ -24,16 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 DATA = TensorDataset(torch.arange(21.0))
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let each test begin as a process without an Accelerator."""
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    yield
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
 
 
 def loader(**options: Any) -> resumable.Loader[Any]:

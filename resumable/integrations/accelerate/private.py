@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._distribution import UPGRADE
 from resumable.errors import UnsupportedError
+from resumable.integrations._names import missing_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,21 +63,12 @@ def check_names(accelerator: Any) -> None:
     Raises:
         UnsupportedError: the message says which ones.
     """
-    missing = [path for path in _NAMES.split() if not _has(accelerator, path)]
-    if missing:
+    if missing := missing_names(accelerator, _NAMES):
         raise UnsupportedError(
             f"this version of Accelerate has no {', '.join(missing)} in its Accelerator.\n"
             "The batches that are in the weights could not be told, and a checkpoint would not fit them. Use version "
             f"1.15, or a newer version of this package: {UPGRADE}"
         )
-
-
-def _has(owner: Any, path: str) -> bool:
-    for name in path.split("."):
-        if not hasattr(owner, name):
-            return False
-        owner = getattr(owner, name)
-    return True
 
 
 def objects(accelerator: Any) -> Sequence[Any]:

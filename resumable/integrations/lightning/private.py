@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._distribution import UPGRADE
 from resumable.errors import UnsupportedError
+from resumable.integrations._names import missing_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,22 +92,13 @@ def check_names(trainer: Any) -> None:
     Raises:
         UnsupportedError: the message says which ones.
     """
-    missing = [path for path in _NAMES.split() if not _has(trainer, path)]
-    if missing:
+    if missing := missing_names(trainer, _NAMES):
         package = type(trainer).__module__.partition(".")[0]
         raise UnsupportedError(
             f"this version of {package} has no {', '.join(missing)} in its Trainer.\n"
             "The batches that it trains on could not be followed, and a checkpoint would not fit them. Use a version "
             f"from 2.2 to 2.6, or a newer version of this package: {UPGRADE}"
         )
-
-
-def _has(owner: Any, path: str) -> bool:
-    for name in path.split("."):
-        if not hasattr(owner, name):
-            return False
-        owner = getattr(owner, name)
-    return True
 
 
 # ---------------------------------------------------------------------- where the loaders come from
@@ -125,7 +117,7 @@ def swap_source_of(trainer: Any, stage: str, change: Callable[[Any], Any]) -> No
     Raises:
         UnsupportedError: this Lightning has no such names.
     """
-    if not _has(trainer, f"{stage}_loop._data_source.dataloader"):
+    if missing_names(trainer, f"{stage}_loop._data_source.dataloader"):
         package = type(trainer).__module__.partition(".")[0]
         raise UnsupportedError(
             f"this version of {package} has no {stage}_loop._data_source.dataloader in its Trainer.\n"
