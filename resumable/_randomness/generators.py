@@ -67,11 +67,16 @@ class _Python:
         return self.look() != look
 
     def put_back(self, look: tuple[Any, Any]) -> None:
+        self._own.setstate(self.state_of(look))
+
+    def state_of(self, look: tuple[Any, Any]) -> tuple[Any, ...]:
+        """Return what `random.getstate()` gave at a look."""
         words, normal = look
-        if isinstance(words, bytes):
-            place, *numbers = _WORDS.unpack(words)
-            words = self._own.VERSION, (*numbers, place), normal
-        self._own.setstate(words)
+        if not isinstance(words, bytes):
+            state: tuple[Any, ...] = words
+            return state
+        place, *numbers = _WORDS.unpack(words)
+        return self._own.VERSION, (*numbers, place), normal
 
 
 def _memory_of(generator: random.Random) -> memoryview:
@@ -128,6 +133,14 @@ class _Numpy:
         _numpy_random.set_bit_generator(bits)
         if normal is not None:
             keep_normal(normal)
+
+    def state_of(self, look: tuple[Any, Any, float | None]) -> tuple[Any, ...]:
+        """Return what `numpy.random.get_state()` gave at a look."""
+        bits, words, normal = look
+        if not isinstance(bits, np.random.MT19937):  # which `numpy.random.seed` cannot seed
+            return tuple(np.random.get_state(legacy=True))  # noqa: NPY002  # the global one is meant
+        *numbers, place = _WORDS.unpack(words)
+        return "MT19937", numbers, place, int(normal is not None), normal or 0.0
 
     def _words(self, bits: Any) -> bytes:
         if bits is not self._known:
