@@ -126,8 +126,7 @@ class _Numpy:
         bits, words, normal = look
         if isinstance(bits, np.random.MT19937):
             *numbers, place = _WORDS.unpack(words)
-            state = {"key": np.array(numbers, np.uint32), "pos": place}
-            bits.state = {"bit_generator": "MT19937", "state": state}
+            bits.state = {"bit_generator": "MT19937", "state": {"key": np.array(numbers, np.uint32), "pos": place}}
         else:
             bits.state = pickle.loads(words)  # noqa: S301  # our own bytes
         _numpy_random.set_bit_generator(bits)

@@ -28,7 +28,7 @@ def _collate(batch: Any) -> Any:
     function, replaced = _OWN.get(type(batch[0]), (None, None)) if type(batch) is list and batch else (None, None)
     if function is not None and known.get(type(batch[0])) is replaced:
         return function(batch)
-    own = {kind: function for kind, (function, replaced) in _OWN.items() if known.get(kind) is replaced}
+    own: dict[Any, Any] = {kind: function for kind, (function, replaced) in _OWN.items() if known.get(kind) is replaced}
     return theirs.collate(batch, collate_fn_map={**known, **own})
 
 
