@@ -1,6 +1,6 @@
 """torch's own way to collate, with a shorter one for plain numbers, such as labels.
 
-`torch.tensor(list)` takes three times as long as NumPy's assignment of a list does. What comes out is the same: dtype,
+`torch.tensor(list)` takes twice as long as NumPy's array of it and a copy of that. What comes out is the same: dtype,
 memory, and errors.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils import collate as theirs
@@ -47,13 +48,13 @@ def _filled(batch: Sequence[Any], kind: type, dtype: torch.dtype) -> torch.Tenso
     if set(map(type, batch)) != {kind}:
         return None
     tensor = torch.empty(len(batch), dtype=dtype)
-    if type(tensor) is not torch.Tensor or tensor.device.type != "cpu":  # a default device, or a mode of torch's
+    if type(tensor) is not torch.Tensor:  # by a mode of torch's
         return None
     try:
-        tensor.numpy()[:] = batch
+        numbers = np.array(batch, "int64" if kind is int else "float64")  # `int` is shorter on Windows
     except OverflowError:
         return None
-    return tensor
+    return tensor.copy_(torch.from_numpy(numbers))  # a tensor that NumPy has seen could not be resized
 
 
 _OWN: dict[type, tuple[Any, Any]] = {
