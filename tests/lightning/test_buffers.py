@@ -46,9 +46,9 @@ def test_what_a_checkpoint_holds_is_kept_and_nothing_else() -> None:
 
 def test_a_buffer_that_changes_in_place_gets_other_storage() -> None:
     """The object stays the same; a copy into storage of another shape would be repeated over it, without an error."""
-    module = nn.Module()
-    module.register_buffer("seen", torch.zeros(4))
-    buffers, seen = Buffers(module), module.seen
+    module, seen = nn.Module(), torch.zeros(4)
+    module.register_buffer("seen", seen)
+    buffers = Buffers(module)
     for change in (lambda: seen.resize_(1), lambda: seen.fill_(7), lambda: setattr(seen, "data", seen.data.half())):
         for _ in range(3):  # both storages have the older form at first
             (now,) = buffers.keep().tensors
