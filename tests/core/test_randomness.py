@@ -144,23 +144,25 @@ def test_what_idle_generators_had_is_given_back(name: str, randomness: Any) -> N
         assert [random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()] == before
 
 
-class TakesTheDeviate(Source):
-    """Draws late, and at first nothing but what the trainer's generators keep for their next normal deviate."""
-
-    def __getitem__(self, index: int) -> list[Any]:
-        return [index, random.gauss(0, 1), np.random.randn()] if index > 12 else [index]
-
-
 @pytest.mark.parametrize("randomness", ["sample", "batch"])
-def test_a_kept_deviate_is_no_sample_s(randomness: Any) -> None:
+@pytest.mark.parametrize("normal", [lambda: random.gauss(0, 1), np.random.randn], ids=["python", "numpy"])
+def test_a_deviate_that_a_generator_keeps_is_no_samples(normal: Any, randomness: Any) -> None:
+    """One sample draws, and nothing but what the trainer's generator keeps for its next call: no word of it changes."""
+
+    class DrawsOnce(Source):
+        def __getitem__(self, index: int) -> list[Any]:
+            return [index, normal()] if index == 13 else [index]
+
     def batches(*, keeps: bool) -> list[Any]:
-        loader = iter(resumable.wrap(TakesTheDeviate(SOURCES["none"]), batch_size=4, randomness=randomness, seed=1))
+        loader = iter(resumable.wrap(DrawsOnce(SOURCES["none"]), batch_size=4, randomness=randomness, seed=1))
         first = [next(loader) for _ in range(3)]
         seed_all()
         if keeps:
-            random.gauss(0, 1)
-            np.random.randn()
-        return first + list(loader)
+            normal()
+        before = random.getstate(), repr(np.random.get_state())
+        rest = list(loader)
+        assert (random.getstate(), repr(np.random.get_state())) == before
+        return first + rest
 
     assert batches(keeps=True) == batches(keeps=False)
 
