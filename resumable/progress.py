@@ -272,10 +272,9 @@ class Progress(Ends):
         journal = self._changes.journal_at(mark, stays=lambda: self._acknowledged is acknowledged)
 
         def make() -> dict[str, Any]:
-            now = mark
-            if self._acknowledged is acknowledged:
-                source = self._fetcher.source_now(mark.source)
-                now = mark if source is mark.source else mark._replace(source=source)
+            here = self._acknowledged is acknowledged
+            source = self._fetcher.source_now(mark.source) if here else mark.source
+            now = mark if source is mark.source else mark._replace(source=source)
             return self._state_of(now, global_batch, journal())
 
         return make
