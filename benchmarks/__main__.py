@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python -m benchmarks [--quick] [--only NAME] [--markdown FILE]`."""
+"""Run the benchmarks: `python -m benchmarks [--quick] [--only NAME] [--markdown FILE] [--pictures FOLDER]`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ def main(arguments: list[str] | None = None) -> int:
     tables = _measure(options.only or list(SUITES), QUICK if options.quick else FULL)
     if options.markdown is not None:
         report.write(options.markdown, tables, list(SUITES))
+    if options.pictures is not None:
+        from benchmarks import pictures  # noqa: PLC0415  # matplotlib is for them alone
+
+        pictures.draw(options.pictures, tables["scale"])
     return 0
 
 
@@ -41,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether everything runs, not how fast")
     parser.add_argument("--only", action="append", choices=list(SUITES), metavar="NAME", help=", ".join(SUITES))
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the suites' tables into this page")
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw the tables of the suite scale there")
     return parser
 
 

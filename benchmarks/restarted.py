@@ -1,7 +1,7 @@
-"""A program that starts, goes to a place and waits for its first batch: `python -m benchmarks.restarted SOURCE HOW FOLDER BEGAN`.
+"""Starts, goes to a place, waits for the first batch: `python -m benchmarks.restarted SOURCE HOW FOLDER BEGAN`.
 
-It prints when it had done what, in seconds since BEGAN, as JSON. HOW is "alone" for the source as it is, "save" to leave
-a state in FOLDER, or "resume" to go on from it.
+It prints when it had done what, in seconds since BEGAN, as JSON. HOW is "alone" for the source as it is, "save" to
+leave a state in FOLDER, or "resume" to go on from it.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ _COLUMNS = (
     "to the first batch",
 )
 _NOTE = (
-    "From the start of a process to its first batch, medians; alone: the source as it is, without this package. The last "
-    "four columns are the parts of a resumed run, in seconds; what the package imports when it wraps is in the last one."
+    "From the start of a process to its first batch, medians; alone: the source as it is, without this package. The "
+    "last four columns are the parts of a resumed run, in seconds; what wrap imports belongs to the last one."
 )
 _NEEDED = {"TFDS": "tensorflow_datasets", "DALI": "nvidia.dali"}
 

@@ -1,4 +1,4 @@
-"""Sources that can skip are not read up to a place, nor for the share of other ranks, and skip to where reading leads."""
+"""Sources that can skip are not read up to a place, nor for other ranks, and skip to where reading leads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import random
 import tarfile
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import datasets
@@ -311,7 +312,7 @@ def test_each_rank_decodes_its_share_of_a_pipeline(shards: list[str]) -> None:
 
     alone = every_cut(lambda: make(0, 1))
     parts = [every_cut(partial(make, rank, 4)) for rank in range(4)]
-    assert [list(sum(batch, [])) for batch in zip(*parts, strict=True)] == alone
+    assert [list(chain(*batch)) for batch in zip(*parts, strict=True)] == alone
     decoded: list[Any] = []
     list(make(1, 4, decoded))
     assert len(decoded) == 4 + 2 * 6, "the first global batch, and of each the own one and the last"
@@ -376,7 +377,7 @@ def test_a_node_of_torchdata_with_a_state_skips_the_share_of_others() -> None:
         return resumable.wrap(make, batch_size=3, tail="drop", world=resumable.World(rank, 3))
 
     parts = [every_cut(partial(loader, rank)) for rank in range(3)]
-    assert sum(sum(([*batch] for batch in zip(*parts, strict=True)), [])[:9], []) == list(range(1, 28))
+    assert list(chain(*chain(*zip(*parts, strict=True))))[:27] == list(range(1, 28))
     nodes.clear()
     list(loader(0))
     assert sum(node.drawn for node in nodes) <= 9 + 3 * 4 + 4
