@@ -17,7 +17,8 @@ __all__ = ["main"]
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and write the tables to a file if asked to; return the exit status."""
     options = _parser().parse_args(arguments)
-    tables = _measure(options.only or list(SUITES), QUICK if options.quick else FULL)
+    names = [name for name in options.only or SUITES if name not in options.without]
+    tables = _measure(names, QUICK if options.quick else FULL)
     if options.markdown is not None:
         report.write(options.markdown, tables, list(SUITES))
     if options.pictures is not None:
@@ -44,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether everything runs, not how fast")
     parser.add_argument("--only", action="append", choices=list(SUITES), metavar="NAME", help=", ".join(SUITES))
+    parser.add_argument("--without", action="append", choices=list(SUITES), metavar="NAME", default=[])
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the suites' tables into this page")
     parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw the tables of the suite scale there")
     return parser

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import datasets
+import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from benchmarks.contenders.reading import read_to
@@ -19,7 +20,7 @@ __all__ = ["Hugging"]
 
 
 class Hugging:
-    """Rows as tensors (`with_format("torch")`).
+    """Rows of a number or of bytes, each made a tensor.
 
     Args:
         case: what to read.
@@ -30,22 +31,21 @@ class Hugging:
         def rows() -> Iterator[dict[str, Any]]:
             for number in range(length_of(case)):
                 value = sample(number, case)
-                yield {"x": value.numpy() if case.size else value}
+                yield {"x": value.numpy().tobytes() if case.size else value}
 
         def write(folder: str) -> None:
-            kind = datasets.Value("float32") if case.size else datasets.Value("int64")
-            columns = {"x": datasets.List(kind, length=case.size // 4) if case.size else kind}
+            columns = {"x": datasets.Value("large_binary" if case.size else "int64")}
             made = datasets.Dataset.from_generator(
                 rows, features=datasets.Features(columns), cache_dir=f"{folder}.cache", keep_in_memory=True
             )
             made.save_to_disk(folder, num_shards=8)
 
-        data: Any = datasets.load_from_disk(written("arrow", case, write)).with_format("torch")
-        self._seed, self._stream = 0, stream
+        data: Any = datasets.load_from_disk(written("arrow", case, write))
+        rows_of = _Rows(case.cost)
         if stream:
-            data = data.to_iterable_dataset(num_shards=8).shuffle(seed=0, buffer_size=1000)
-        if case.cost:
-            data = data.map(_Busy(case.cost)) if stream else data.with_transform(_BusyRows(case.cost))
+            data = data.to_iterable_dataset(num_shards=8).shuffle(seed=0, buffer_size=1000).map(rows_of.one)
+        else:
+            data = data.with_transform(rows_of)
         self._loader: Any = StatefulDataLoader(
             data,
             batch_size=case.batch,
@@ -69,23 +69,21 @@ class Hugging:
         return read_to(self, step)
 
 
-class _Busy:
-    """Takes a while for each row."""
+class _Rows:
+    """Makes tensors of what is stored, and takes a while for each."""
 
     def __init__(self, cost: int) -> None:
         self._cost = cost
 
-    def __call__(self, row: Any) -> Any:
-        busy(self._cost)
-        return row
-
-
-class _BusyRows(_Busy):
-    """Takes a while for each row of several."""
-
     def __call__(self, rows: Any) -> Any:
-        import torch  # noqa: PLC0415  # for what the format would have made
+        """Make several."""
+        return {"x": [self._made(value) for value in rows["x"]]}
 
-        for _ in rows["x"]:
+    def one(self, row: Any) -> Any:
+        """Make one."""
+        return {"x": self._made(row["x"])}
+
+    def _made(self, value: Any) -> Any:
+        if self._cost:
             busy(self._cost)
-        return {"x": [torch.as_tensor(row) for row in rows["x"]]}
+        return torch.frombuffer(bytearray(value), dtype=torch.float32) if isinstance(value, bytes) else value

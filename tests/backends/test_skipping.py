@@ -116,7 +116,7 @@ def test_the_number_of_ranks_changes_in_the_middle_of_an_epoch() -> None:
         for loader in loaders:
             if state is not None:
                 loader.load_state_dict(state)
-        batches = [batch for batch, _ in zip(zip(*loaders, strict=True), range(stop or 99), strict=False)]
+        batches = [batch for _, batch in zip(range(stop or 99), zip(*loaders, strict=True), strict=False)]
         return [[one for part in batch for one in part] for batch in batches], loaders[0].state_dict()
 
     whole, _ = run(1, None, None)
