@@ -29,24 +29,24 @@ class Samples:
         self.measure(1000, 10)
 
     def measure(self, length: int, steps: int) -> dict[str, float]:
-        """Return microseconds per step, milliseconds to the first batch, bytes of a state, and megabytes."""
+        """Return processor time per step and to a first batch, bytes of a state, and megabytes."""
         gc.collect()
         before = resident()
         loader = _loader(length)
         loader.seek(epoch=0, step=len(loader) * 9 // 10)
         state, epoch = loader.state_dict(), iter(loader)
         next(epoch)
-        begin, done = time.perf_counter(), 0
+        begin, done = time.process_time(), 0
         for _ in zip(range(steps), epoch, strict=False):
             done += 1
-        spent = time.perf_counter() - begin
+        spent = time.process_time() - begin
         waited = []
         for _ in range(5):
-            again = time.perf_counter()
+            again = time.process_time()
             resumed = _loader(length)
             resumed.load_state_dict(state)
             next(iter(resumed))
-            waited.append(time.perf_counter() - again)
+            waited.append(time.process_time() - again)
         grown = max(resident() - before, 0.0)
         size = len(json.dumps(state))
         return {"us": spent / max(done, 1) * 1e6, "ms": sorted(waited)[2] * 1e3, "bytes": size, "MB": grown}
@@ -68,16 +68,16 @@ class Ranks:
         state, opened, stepped, kept = first.state_dict(), [], [], []
         before = resident()
         for rank in ranks:
-            begin = time.perf_counter()
+            begin = time.process_time()
             loader = _loader(_LONG, world=resumable.World(rank, size))
             loader.load_state_dict(state)
             epoch = iter(loader)
             next(epoch)
-            opened.append(time.perf_counter() - begin)
-            begin = time.perf_counter()
+            opened.append(time.process_time() - begin)
+            begin = time.process_time()
             for _ in range(20):
                 next(epoch)
-            stepped.append((time.perf_counter() - begin) / 20)
+            stepped.append((time.process_time() - begin) / 20)
             kept.append((loader, epoch))
         return {
             "ms": sorted(opened)[len(opened) // 2] * 1e3,

@@ -210,7 +210,7 @@ def _by_name(source: Any) -> Iterator[Entry]:
     for name in _names(source):
         if name in _adapters:
             yield _adapters[name]
-        elif not name.startswith("builtins.") and name in (others := _installed()):  # a list belongs to nobody
+        elif not name.startswith("builtins.") and name in (others := _installed()):  # a list is of no package
             yield others[name]
 
 

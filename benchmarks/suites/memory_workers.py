@@ -33,8 +33,9 @@ def run(plan: Plan, pool: Pool) -> list[Table]:
     table = Table("Memory with workers", _COLUMNS, note=_NOTE)
     small, large, huge = 10**6, plan.large, plan.large * 1000
     theirs = plan.memory * 10
-    for name, lengths in (("sample", (small, large, huge)), ("plain", (small, theirs))):
-        for workers in (0, 2, 16) if plan.every else (0, 2):
+    cases = {"sample": (small, large, huge), "plain": (small, theirs)} if plan.every else {"sample": (small, huge)}
+    for name, lengths in cases.items():
+        for workers in (0, 2, 16) if plan.every else (2,):
             first = 0.0
             for length in lengths:
                 found = _measure(pool, name, length, workers, plan.batches)

@@ -176,20 +176,24 @@ class BlockCache:
 
     def take(self, start: int, stop: int) -> NDArray[np.generic]:
         """Return the values of `start..stop-1`; a view that must not be written to."""
+        step, self._last = start - self._last, start
+        return self._take(start, stop, follows=0 < step <= self.CLOSE + stop - start)
+
+    def _take(self, start: int, stop: int, *, follows: bool) -> NDArray[np.generic]:
         first, last = start // self.BLOCK, (stop - 1) // self.BLOCK
         if first == last:
             number, block = self._kept
-            step, self._last = start - self._last, start
             if first != number:
-                if not 0 < step <= self.CLOSE + stop - start:
+                if not follows:
                     return self._function(start, stop)
                 block = self._fill(first)
             offset = first * self.BLOCK
             return block[start - offset : stop - offset]
-        if not 0 < stop - start <= self.BLOCK:
+        if not (follows and 0 < stop - start <= self.BLOCK):
             return self._function(start, stop)
         border = last * self.BLOCK
-        return np.concatenate([self.take(start, border), self.take(border, stop)])
+        parts = self._take(start, border, follows=True), self._take(border, stop, follows=True)
+        return np.concatenate(parts)
 
     def _fill(self, number: int) -> NDArray[np.generic]:
         start = number * self.BLOCK
