@@ -1,14 +1,11 @@
 """How iterables go past elements without making them, where their iterators have no method `skip(n)` of their own.
 
-    an iterable whose skip(n) returns another iterable    Hugging Face's `IterableDataset`; only from its beginning on
-    a WebDataset pipeline                                 anywhere; samples are dropped before they are decoded
-
-Neither was made for a resume, so both count only where a canary shows that they lead where reading leads.
+An iterable's `skip(n)` that returns another iterable, as Hugging Face's `IterableDataset` has it, works from the
+beginning on. It was not made for a resume, so it counts only where a canary shows that it leads where reading leads.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
 import sys
 from types import GeneratorType
@@ -21,34 +18,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Borrowed", "iterate"]
 
-# Stages of WebDataset that give one sample for each that they take. A `map` leaves out those for which it returns None.
-_ONE_EACH = {"_decode", "_to_tuple", "_map_dict", "_map_tuple", "_rename", "_rename_keys"}
-
 
 class Borrowed:
-    """An iterator over an iterable, with a `skip(n)` that the iterator itself does not have.
+    """An iterator over an iterable, which can begin after some elements instead of at the first one.
 
     Args:
         iterator: of the iterable.
-        skip: goes past elements; None where that works before the first element only.
-        skipped: returns the iterator that begins after `n` elements.
+        skipped: returns the iterator that begins after `n` elements; None where there is none.
     """
 
     borrowed = True
+    anywhere = False  # elements between others cannot be skipped
 
-    def __init__(
-        self,
-        iterator: Iterator[Any],
-        *,
-        skip: Callable[[int], None] | None = None,
-        skipped: Callable[[int], Iterator[Any] | None] | None = None,
-    ) -> None:
-        self.inner, self._skip, self._skipped = iterator, skip, skipped
-
-    @property
-    def anywhere(self) -> bool:
-        """Whether elements can be skipped between others, too."""
-        return self._skip is not None
+    def __init__(self, iterator: Iterator[Any], skipped: Callable[[int], Iterator[Any] | None]) -> None:
+        self.inner = iterator
+        self._skipped: Callable[[int], Iterator[Any] | None] | None = skipped
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -59,9 +43,6 @@ class Borrowed:
 
     def skip(self, count: int) -> bool:
         """Go past elements, and return whether that was possible."""
-        if self._skip is not None:
-            self._skip(count)
-            return True
         found = None if self._skipped is None else self._skipped(count)
         self._skipped = None
         if found is None:
@@ -77,15 +58,11 @@ class Borrowed:
 
 def iterate(iterable: Any) -> Iterator[Any]:
     """Return an iterator, which skips where the iterable can."""
-    pipeline = _undecoded(iterable)
-    if pipeline is not None:
-        gate, gated = pipeline
-        return Borrowed(iter(gated), skip=gate.drop)
     iterator: Iterator[Any] = iter(iterable)
     own = iterator is iterable or hasattr(iterator, "skip") or state_methods(iterator) is not None
     if own or not _may_skip(iterable):
         return iterator
-    return Borrowed(iterator, skipped=lambda count: _skipped(iterable, count))
+    return Borrowed(iterator, lambda count: _skipped(iterable, count))
 
 
 def _may_skip(iterable: Any) -> bool:
@@ -119,49 +96,3 @@ def _shares(iterable: Any) -> int:
     if info is None or known is None or not isinstance(iterable, known):
         return 1
     return 1 if getattr(iterable, "_distributed", None) is not None else int(info.num_workers)
-
-
-class _Gate:
-    """A stage that drops as many samples as it is told."""
-
-    def __init__(self) -> None:
-        self._left = 0
-
-    def drop(self, count: int) -> None:
-        """Drop so many more of the next samples."""
-        self._left += count
-
-    def __call__(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Run the stage."""
-        for sample in samples:
-            if self._left:
-                self._left -= 1
-            else:
-                yield sample
-
-
-def _undecoded(iterable: Any) -> tuple[_Gate, Any] | None:
-    """Return a WebDataset pipeline with a gate before the last stages that make one sample of each."""
-    known = getattr(sys.modules.get("webdataset"), "DataPipeline", None)
-    if known is None or not isinstance(iterable, known) or iterable.repetitions != 1:
-        return None
-    stages = list(iterable.pipeline)
-    first = len(stages)
-    while first > 1 and _makes_one_each(stages[first - 1]):
-        first -= 1
-    if first == len(stages):
-        return None
-    gate, gated = _Gate(), copy.copy(iterable)
-    gated.pipeline = [*stages[:first], gate, *stages[first:]]
-    return gate, gated
-
-
-def _makes_one_each(stage: Any) -> bool:
-    """Return whether a stage gives one sample for each; with a handler of errors, it may leave some out."""
-    function, given = getattr(stage, "f", None), getattr(stage, "kw", {})
-    handler = given.get("handler")
-    if handler is not None and getattr(handler, "__name__", "") != "reraise_exception":
-        return False
-    name, arguments = getattr(function, "__name__", ""), [type(one).__name__ for one in getattr(stage, "args", ())]
-    decodes = name == "_map" and arguments == ["Decoder"]
-    return getattr(function, "__module__", "") == "webdataset.filters" and (decodes or name in _ONE_EACH)

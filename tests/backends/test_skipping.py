@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import random
-import tarfile
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import datasets
 import pytest
 import torch
-import webdataset as wds
 from torch.utils.data import DataLoader, IterableDataset
-from torchdata.nodes import BaseNode
 
 import resumable
 from resumable._fetch.keyed_draws import KeyedDraws
@@ -22,7 +17,6 @@ from resumable.errors import BackendError, StateMismatchError, StateMismatchWarn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 LENGTH = 29
 
@@ -217,8 +211,9 @@ def test_other_methods_of_that_name_are_left_alone() -> None:
 def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Elements before a place must not be drawn, in this process and in those that it forks."""
 
-    def read(*_: Any) -> int:
-        raise AssertionError("elements were read to get to a place")
+    def read(_: KeyedDraws, position: int, count: int) -> int:
+        assert not count, f"elements were read to get to a place, from {position} on"
+        return 0
 
     monkeypatch.setattr(KeyedDraws, "_read_on", read)
 
@@ -230,13 +225,6 @@ def make_stream(workers: int) -> resumable.Loader[Any]:
     plain = datasets.Dataset.from_dict({"sample": list(range(40))}).to_iterable_dataset(num_shards=4)
     loader = DataLoader(plain.shuffle(seed=0, buffer_size=7), batch_size=3, num_workers=workers)
     return resumable.wrap(loader, resume="replay")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, pytest.param(3, marks=pytest.mark.long)])
-@pytest.mark.usefixtures("unread")
-def test_a_shuffled_stream_of_hugging_face_is_skipped(workers: int) -> None:
-    every_cut(lambda: make_stream(workers))
 
 
 @pytest.mark.slow
@@ -259,128 +247,7 @@ def test_without_a_data_loader_too() -> None:
     every_cut(lambda: resumable.wrap(plain.shuffle(seed=0, buffer_size=5), batch_size=3, resume="replay"))
 
 
-# ---------------------------------------------------------------------- WebDataset
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder = tmp_path_factory.mktemp("shards")
-    return [write_shard(folder / f"{number}.tar", number) for number in range(3)]
-
-
-def write_shard(path: Path, number: int) -> str:
-    with tarfile.open(path, "w") as tar:
-        for sample in range(8):
-            for name, data in (("cls", str(number * 8 + sample)), ("txt", f"text {sample}")):
-                member = tarfile.TarInfo(f"{sample:03}.{name}")
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data.encode()))
-    return str(path)
-
-
-def pipeline(shards: list[str], decoded: list[Any]) -> Any:
-    def decode(key: str, data: bytes) -> Any:
-        if key.endswith("cls"):
-            decoded.append(int(data))
-            return int(data)
-        return None
-
-    found = wds.WebDataset(shards, shardshuffle=False).shuffle(6, seed=1, rng=random.Random(2))
-    return found.decode(decode).to_tuple("cls", "txt").map_tuple(lambda number: number * 10)
-
-
-def test_a_webdataset_pipeline_decodes_only_what_is_given(shards: list[str]) -> None:
-    run = every_cut(lambda: resumable.wrap(lambda: pipeline(shards, []), batch_size=2, identity="tars"))
-    assert sorted(number for batch in run[:12] for number, _ in batch) == list(range(0, 240, 10))
-    loader = resumable.wrap(lambda: pipeline(shards, []), batch_size=2, identity="tars")
-    for _ in zip(range(10), loader, strict=False):
-        state = loader.state_dict()
-    decoded: list[Any] = []
-    resumed = resumable.wrap(lambda: pipeline(shards, decoded), batch_size=2, identity="tars")
-    resumed.load_state_dict(state)
-    assert list(resumed) == run[10:12]
-    assert len(decoded) == 4 + 1, "and the one that is compared"
-
-
-def test_each_rank_decodes_its_share_of_a_pipeline(shards: list[str]) -> None:
-    def make(rank: int, size: int, decoded: list[Any] | None = None) -> resumable.Loader[Any]:
-        seen = [] if decoded is None else decoded
-        world = resumable.World(rank, size)
-        return resumable.wrap(
-            lambda: pipeline(shards, seen), batch_size=4 // size, tail="drop", world=world, identity="tars"
-        )
-
-    alone = every_cut(lambda: make(0, 1))
-    parts = [every_cut(partial(make, rank, 4)) for rank in range(4)]
-    assert [list(chain(*batch)) for batch in zip(*parts, strict=True)] == alone
-    decoded: list[Any] = []
-    list(make(1, 4, decoded))
-    assert len(decoded) == 4 + 2 * 6, "the first global batch, and of each the own one and the last"
-
-
-@pytest.mark.parametrize("kind", ["handler", "map", "epoch"])
-def test_a_pipeline_that_may_leave_samples_out_is_read(shards: list[str], kind: str) -> None:
-    """What is skipped before such a stage would be another number of samples behind it."""
-
-    def fragile(number: Any) -> Any:
-        if int(number) % 5 == 2:
-            raise ValueError
-        return int(number)
-
-    def make() -> Any:
-        tars = wds.WebDataset(shards, shardshuffle=False)
-        if kind == "handler":
-            return tars.map_dict(cls=fragile, handler=wds.ignore_and_continue)
-        if kind == "map":
-            return tars.map(lambda sample: sample if int(sample["cls"]) % 5 != 2 else None)
-        return tars.decode().with_epoch(10)
-
-    run = every_cut(lambda: resumable.wrap(make, batch_size=2, tail="drop"))
-    assert len(run) == 2 * (5 if kind == "epoch" else 9)
-
-
-# ---------------------------------------------------------------------- torchdata, torch
-
-
-class Node(BaseNode):  # type: ignore[misc]  # torchdata ships no types
-    """A node with a state, that can go past elements, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.place, self.drawn = 0, 0
-
-    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
-        super().reset(initial_state)
-        self.place = 0 if initial_state is None else initial_state["place"]
-
-    def next(self) -> int:
-        if self.place >= LENGTH:
-            raise StopIteration
-        self.place, self.drawn = self.place + 1, self.drawn + 1
-        return self.place
-
-    def get_state(self) -> dict[str, Any]:
-        return {"place": self.place}
-
-    def skip(self, count: int) -> None:
-        self.place += count
-
-
-def test_a_node_of_torchdata_with_a_state_skips_the_share_of_others() -> None:
-    nodes: list[Node] = []
-
-    def make() -> Node:
-        nodes.append(Node())
-        return nodes[-1]
-
-    def loader(rank: int) -> resumable.Loader[Any]:
-        return resumable.wrap(make, batch_size=3, tail="drop", world=resumable.World(rank, 3))
-
-    parts = [every_cut(partial(loader, rank)) for rank in range(3)]
-    assert list(chain(*chain(*zip(*parts, strict=True))))[:27] == list(range(1, 28))
-    nodes.clear()
-    list(loader(0))
-    assert sum(node.drawn for node in nodes) <= 9 + 3 * 4 + 4
+# ---------------------------------------------------------------------- torch
 
 
 class Skipping(IterableDataset[Any]):
