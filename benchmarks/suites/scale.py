@@ -64,7 +64,7 @@ def _ranks(plan: Plan, pool: Pool) -> Table:
     sizes = (1, 10, 100, 1000, 10_000, 100_000) if plan.every else (1, 100)
     agreed = remote.call("agree", size=sizes[-1])
     note = (
-        "10^12 samples, batches of 64 per rank; processor time. Each rank is its real loader, with the state of all ranks, one "
+        "10^12 samples, batches of 64 per rank; processor time. Each rank is its real loader, with the same state, one "
         f"after the other in one process; up to 100 of them. All {agreed:,} ranks said their samples of one step: "
         "together the global batch, in its order."
     )
