@@ -34,6 +34,7 @@ linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="proc
 @pytest.fixture(autouse=True)
 def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "60")
 
 
 def test_a_correct_script_passes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +45,7 @@ def test_a_correct_script_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Every promise was kept in 2 cases. Seed 0" in printed.out
     assert re.search(r"\n2 cases of 34; about .*; --points all runs them all\.\n", printed.err)
     assert re.search(r"\n1 of 2 cases, 0 failed; .* left\n", printed.err)
-    assert max(map(len, printed.err.split("\n")[1:])) <= 60
+    assert max(map(len, (printed.err + printed.out).split("\n"))) <= 60
     assert {path.name for path in Path("runs/chaos").iterdir()} == {
         "campaign.json", "campaign.lock", "report.html", "report.json", "baseline",
     }  # fmt: skip
@@ -100,6 +101,39 @@ def test_what_cannot_be_tested_exits_with_2_and_no_traceback(
     printed = capsys.readouterr().err
     assert re.search("ConfigurationError: .*" + message, printed)
     assert "Traceback" not in printed
+
+
+def narrow(text: str) -> bool:
+    """Return whether all lines fit into 60 columns, but for those that are one long word, such as a path."""
+    return all(len(line) <= 60 or len(line.split()) == 1 for line in text.split("\n"))
+
+
+def test_a_failed_case_fits_into_60_columns_and_all_is_one_json_document(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--points", "1", "--", *SMALL, "--other-data"]
+    assert main(["chaos", "run", *words]) == 1
+    printed = capsys.readouterr()
+    assert narrow(printed.out), printed.out
+    assert narrow(printed.err), printed.err
+    assert "trained on other data" in " ".join(printed.out.split())
+    assert "\x1b" not in printed.out + printed.err
+    assert main(["chaos", "replay", "runs/chaos/0001", "--yes", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads(Path("runs/chaos/0001/replay/report.json").read_text())
+    assert "same content" in found["cases"][0]["violations"]
+    assert main(["chaos", "run", "--json", *words]) == 1
+    assert json.loads(capsys.readouterr().out) == json.loads(Path("runs/chaos/report.json").read_text())
+
+
+@pytest.mark.parametrize("preload", ["", "numpy"])
+def test_a_module_is_found_from_where_the_command_is_given(preload: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("package").mkdir()
+    Path("package/__init__.py").touch()
+    Path("package/data.py").write_text("N = 24\n")
+    text = Path(SMALL[1]).read_text()
+    Path("package/train.py").write_text(text.replace("import resumable\n", "import resumable\nfrom . import data\n", 1))
+    words = ["--points", "2", *(["--preload", preload] if preload else [])]
+    assert main(["chaos", "run", *words, "--", sys.executable, "-m", "package.train"]) == 0, capsys.readouterr()
+    assert "Every promise was kept in 2 cases" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("text", "message"), [("#!/bin/sh\necho done\n", "trained on no batch"), ("echo done\n", "")])

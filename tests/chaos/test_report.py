@@ -131,6 +131,32 @@ def test_the_timeline_has_a_line_for_each_rank_and_says_who_was_hit_and_resized(
     ]  # fmt: skip
 
 
+def test_a_loader_of_an_evaluation_trains_nothing_and_nothing_of_it_is_trained_again() -> None:
+    logs = [log(0, 5, save=2), log(3, 12)]
+    for one in logs:
+        one.evaluating = {1}
+        one.batches |= {(1, Place(0, number)): Batch((str(number),), ("x",)) for number in (1, 2)}
+        one.acked[1] = Place(0, 2)
+    attempts = [attempt(0, logs[0], status=-9, fired=True), attempt(1, logs[1])]
+    found = Outcome.of(Case((Leg(KILL), Leg())), Path("0001"), attempts, {})
+    assert found.retrained == 2
+    text = report(found).timeline()
+    assert "trained 0.0-0.4; evaluated 0.0-0.1 of loader 1; saved at 0.2; kill at point 17" in text
+    assert "trained again 0.3-0.4; trained 0.5, 1.0-1.5; evaluated 0.0-0.1 of loader 1; came to its end" in text
+
+
+@pytest.mark.parametrize("kind", ["kill", "worker-raise"])
+def test_the_table_has_at_most_60_columns(kind: str) -> None:
+    one = outcome(1, ok=False, fault=Fault(kind, 3))
+    two = Outcome.of(Case((Leg(Fault(kind, 3)), Leg(KILL), Leg())), Path("2"), [], {})
+    made = report(*[one] * 99, two)
+    lines = made.table().split("\n")
+    assert len({len(line) for line in lines}) == 1
+    assert len(lines[0]) <= 60
+    assert lines[0].split() == ["faults", "steps"]
+    assert lines[1].split() == ["fault", "cases", "fired", "starts", "retrained", "violations"]
+
+
 def test_a_start_that_trained_nothing_has_a_line() -> None:
     attempts = [attempt(0, log(0, 4), status=-9, fired=True), attempt(1, status=3)]
     found = Outcome.of(Case((Leg(KILL), Leg())), Path("0001"), attempts, {"comes to its end": "it failed"})

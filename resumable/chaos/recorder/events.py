@@ -5,7 +5,8 @@ start      attempt, restarts, agent                   how often an agent has res
 wrapped                                               a loader was made
 point                                                 a failpoint of which nothing else is said
 fetch      loader                                     a batch is about to be read
-batch      loader, epoch, position, step, acked, indices (or null), digests
+batch      loader, epoch, position, step, acked,      a batch was delivered; by a loader for an evaluation or not
+           evaluation, indices (or null), digests
 ack        loader, epoch, position, step              how far is acknowledged
 state      loader, epoch, position, step, says        where a state was taken, and the place that it names
 load       loader, says                               the place that a state names which is about to be loaded

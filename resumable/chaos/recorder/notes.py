@@ -40,6 +40,7 @@ def _note_batch(numbers: Numbers, _: str, loader: Any, batch: Any) -> dict[str, 
         "loader": numbers.number_of(loader),
         **loader.cursor.as_dict(),
         "acked": loader.cursor == loader.acknowledged,
+        "evaluation": loader.evaluation,
         "indices": _indices(loader),
         "digests": digest_samples(batch),
     }
