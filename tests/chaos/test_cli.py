@@ -34,10 +34,11 @@ linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="proc
 @pytest.fixture(autouse=True)
 def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+
+
+def test_a_correct_script_passes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-
-
-def test_a_correct_script_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chaos", "run", "--points", "2", "--faults", "kill,torn-write", "--", *SMALL]) == 0
     printed = capsys.readouterr()
     assert re.search(r"kill +2 +2 of 2 +4 ", printed.out)
@@ -108,7 +109,10 @@ def narrow(text: str) -> bool:
     return all(len(line) <= 60 or len(line.split()) == 1 for line in text.split("\n"))
 
 
-def test_a_failed_case_fits_into_60_columns_and_all_is_one_json_document(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_case_fits_into_60_columns_and_all_is_one_json_document(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
     words = ["--points", "1", "--", *SMALL, "--other-data"]
     assert main(["chaos", "run", *words]) == 1
     printed = capsys.readouterr()

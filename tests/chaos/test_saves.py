@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,13 +76,18 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Outcome]]:
-    """Return what runs the loop with options."""
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Outcome]]:
+    """Return what runs the loop with options, among them one of the ways to save."""
     root = tmp_path_factory.mktemp("chaos")
     with Preload(["torch", "torch._dynamo"]) as preload:
-        runs = Runs(root, preload)
-        yield lambda *options, **more: runs.run("planted_loop.py", "--torch", *options, **more)
+        yield partial(Runs(root, preload).run, "planted_loop.py")
     shutil.rmtree(root)
+
+
+@pytest.fixture(scope="module")
+def loop(many: Callable[..., Outcome]) -> Callable[..., Outcome]:
+    """Return what runs the loop with options."""
+    return partial(many, "--torch")
 
 
 def test_a_right_script_is_blamed_for_nothing(loop: Callable[..., Outcome]) -> None:
@@ -91,8 +96,8 @@ def test_a_right_script_is_blamed_for_nothing(loop: Callable[..., Outcome]) -> N
     assert found.compared > 5
     assert not found.uncompared
     names = ("last.pt", "best.pt", "step_6.pt", "step_12.pt", "step_18.pt")
-    assert found.files == {**dict.fromkeys(names, True), "aside.pt": False}
-    assert found.unnamed == 2  # that of another thread, and one to memory
+    assert found.files == {**dict.fromkeys((*names, "aside.pt", "<memory>"), True), "model.pt": False}
+    assert found.unnamed == 2  # one of another thread, and one to memory, without the state of a loader
     assert not found.in_place
 
 
@@ -101,6 +106,35 @@ def test_a_planted_bug_is_named(bug: str, loop: Callable[..., Outcome], tmp_path
     found = forget_callback(tmp_path) if bug == CALLBACK else loop("--bug", bug)
     assert not found.ok
     assert found.diagnosis.cause == NAMED[bug], (found.violations, found.diagnosis)
+
+
+@pytest.mark.parametrize(
+    ("way", "bug"),
+    [
+        ("--thread", ""),
+        ("--memory", "scheduler not restored"),
+        *(
+            pytest.param(way, bug, marks=pytest.mark.long)
+            for way in ("--memory", "--thread")
+            for bug in (
+                "",
+                "optimizer not restored",
+                "scheduler not restored",
+                "loader not loaded",
+                "model not restored",
+            )
+            if (way, bug) not in {("--thread", ""), ("--memory", "scheduler not restored")}
+        ),
+    ],
+)
+def test_what_is_saved_to_memory_or_by_a_thread_is_compared(way: str, bug: str, many: Callable[..., Outcome]) -> None:
+    found = many(way, *(["--bug", bug] if bug else []))
+    assert found.fired == 1
+    assert found.compared > 5
+    assert not found.unnamed
+    assert set(found.files) == {"<memory>" if way == "--memory" else "last.pt"}
+    assert found.ok is not bool(bug), describe_violations(found)
+    assert found.diagnosis.cause == bug, describe_violations(found)
 
 
 def forget_callback(place: Path) -> Outcome:

@@ -19,7 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resumable._parts import compare, digest_of, parts_of, split, topmost
+from resumable._parts import compare, digest_of, leaves, parts_of, split, topmost
 
 
 def content(**more: Any) -> dict[str, Any]:
@@ -190,8 +190,9 @@ def shared(make: Any, leaf: Any, times: int = 60) -> Any:
     ],
     ids=["list", "dict", "object", "given to pickle", "set"],
 )
-def test_parts_that_are_shared_are_looked_at_once(make: Any) -> None:
+def test_parts_that_are_shared_are_looked_at_once(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told one by one, they would not come to their end: 2 to the power of 60 are a billion billions."""
+    monkeypatch.setattr(leaves, "_MOST", 1000)
     one, same, other = (parts_of({"lr": 0.1, "x": shared(make, (leaf, 2))}) for leaf in ("u", "u", "v"))
     assert one == same
     assert one["lr"] == "0.1"
@@ -200,17 +201,19 @@ def test_parts_that_are_shared_are_looked_at_once(make: Any) -> None:
     assert digest_of(shared(make, (1, 2))) != digest_of(shared(make, (2, 1)))
 
 
-def test_whether_parts_are_shared_makes_no_difference() -> None:
+def test_whether_parts_are_shared_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay buffer with the same entry many times over is read from a file with many entries."""
+    monkeypatch.setattr(leaves, "_MOST", 1000)
     entry = (0.5, {"reward": 1})
-    one, other = parts_of({"buffer": [entry] * 60_000, "lr": 1}), [copy.deepcopy(entry) for _ in range(60_000)]
+    one, other = parts_of({"buffer": [entry] * 900, "lr": 1}), [copy.deepcopy(entry) for _ in range(900)]
     assert one == parts_of({"buffer": other, "lr": 1})
     assert one["buffer.7"].startswith("2 parts: ")
     other[777] = (0.5, {"reward": 2})
     assert compare(one, parts_of({"buffer": other, "lr": 1})).differing == ["buffer.777"]
 
 
-def test_what_holds_itself_and_is_shared_ends() -> None:
+def test_what_holds_itself_and_is_shared_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaves, "_MOST", 1000)
     endless: list[Any] = [0]
     endless.append(endless)
     one, other = (parts_of(shared(lambda one: [one, one], [endless, leaf])) for leaf in (1, 2))

@@ -18,6 +18,7 @@ from resumable.cli import main
 def _a_plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "SLURM_NTASKS", "PYTHONHASHSEED", "PL_GLOBAL_SEED", "RESUMABLE_CHAOS"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "300")
 
 
 def told(**options: Any) -> list[tuple[str, bool]]:

@@ -157,7 +157,7 @@ def _run_leg(
     return started
 
 
-def _environment(plan: Path, words: Sequence[str], place: Path) -> dict[str, str]:
+def _environment(plan: Path, words: Sequence[str] = (), place: Path | None = None) -> dict[str, str]:
     """Return what makes a process of the command a watched one, from its first line on if it is one of Python.
 
     A module is found from here, as `python -m` and `torchrun -m` find it in the directory in which they are started.

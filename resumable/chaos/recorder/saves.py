@@ -29,6 +29,7 @@ _NUMBER = re.compile(r"\d+(\.\d+)*")
 _VERSION = re.compile(r"-v\d+(?=\.ckpt$)")  # Lightning's, of a name that is taken already
 _FILES = {"best_model_path", "kth_best_model_path"}  # Lightning's ModelCheckpoint: which files this start has written
 _LONGEST = 4096  # characters of a path
+_MEMORY = "<memory>"  # the series of what a script saves to memory, and then writes, sends or compresses by itself
 _SHARED = ".distcp"  # of torch.distributed.checkpoint, which calls torch.save for each tensor in it
 
 
@@ -45,8 +46,36 @@ class Agent(Protocol):
         """Write down an event at which nothing goes wrong."""
 
 
+def is_state(content: Any) -> bool:
+    """Return whether something is the state of a Loader."""
+    return isinstance(content, dict) and {"format", "cursor", "global_batch"} <= content.keys()
+
+
+def states_in(content: Any, known: set[int] | None = None) -> Iterator[dict[str, Any]]:
+    """Find the states of Loaders in a checkpoint; one that stands in it twice, once."""
+    known = set() if known is None else known
+    if not isinstance(content, (dict, list, tuple)) or id(content) in known:
+        return
+    known.add(id(content))
+    if isinstance(content, dict):
+        if is_state(content):
+            yield content
+            return
+        content = tuple(content.values())
+    for value in content:
+        yield from states_in(value, known)
+
+
+def step_in(content: Any) -> int | None:
+    """Return how far the first loader in a checkpoint had come; None where there is none."""
+    step = next((state.get("global_step") for state in states_in(content)), None)
+    return step if isinstance(step, int) else None
+
+
 def name_of(path: Any) -> str:
     """Return the path of a file in its case, which is the same in each; a path elsewhere begins with `/`."""
+    if path is MEMORY:
+        return _MEMORY
     view = STATE.view
     if view is None:
         return str(Path(path).absolute())
@@ -60,6 +89,13 @@ def series_of(name: str) -> str:
     'checkpoints/epoch=*-loss=*.ckpt'
     """
     return _NUMBER.sub("*", _VERSION.sub("", name))
+
+
+class _Memory:
+    """Stands for a path where something is saved to memory."""
+
+
+MEMORY = _Memory()
 
 
 class Saves:
@@ -80,8 +116,12 @@ class Saves:
             return
         path = target if isinstance(target, str) or hasattr(target, "__fspath__") else getattr(target, "name", None)
         if path is None or isinstance(path, int) or "://" in str(path):
-            if not _is_ours():
+            if _is_ours():
+                return
+            if step_in(content) is None:
                 self._agent.tell("unnamed")
+            else:
+                point("torch.save.written", MEMORY, content)
             return
         if str(path).endswith(_SHARED):
             return
@@ -105,11 +145,17 @@ class Saves:
             self.keep(final, step)
             self._agent.tell("renamed", old=name, series=series, name=final, store=series_of(final), step=step)
 
-    def loaded(self, path: Any) -> None:
-        """Tell from which save this start goes on, if it does: before its first batch."""
+    def loaded(self, path: Any, content: Any) -> None:
+        """Tell from which save this start goes on, if it does: before its first batch.
+
+        Args:
+            path: of the file; None for what was read from memory, which says itself where its loop was.
+            content: what was read.
+        """
         if not self._agent.has_begun():
-            name = name_of(path)
-            series, step = self._of_files().get(name, (None, None))
+            series, step = self._of_files().get(_MEMORY if path is None else name_of(path), (None, None))
+            if path is None and step is not None:
+                step = step_in(content)
             if series is not None and step is not None:
                 self._agent.tell("restored", root=series, store=series, step=step)
 
@@ -132,17 +178,44 @@ class Saves:
                 known[event["name"]] = (event["store"], event["step"])
 
 
-def plain(content: Any) -> Any:
+def without_states(content: Any, known: dict[int, Any] | None = None) -> Any:
+    """Return a checkpoint without the states of Loaders, of which the places are compared; what is shared stays so."""
+    known = {} if known is None else known
+    if id(content) in known:
+        return known[id(content)]
+    found: Any
+    if isinstance(content, dict):
+        known[id(content)] = found = {}
+        found |= {name: without_states(part, known) for name, part in content.items() if not is_state(part)}
+        return found
+    if isinstance(content, (list, tuple)) and any(isinstance(part, (dict, list, tuple)) for part in content):
+        known[id(content)] = found = []
+        found += [without_states(part, known) for part in content if not is_state(part)]
+        return found
+    return content
+
+
+def plain(content: Any, known: dict[int, Any] | None = None) -> Any:
     """Return what a script saved, with models by their states, and paths of what it writes without case and numbers.
 
-    Lightning gives a file or a folder another number where an earlier start has left one of that name.
+    Lightning gives a file or a folder another number where an earlier start has left one of that name. What is shared
+    stays so.
     """
+    known = {} if known is None else known
+    if id(content) in known:
+        return known[id(content)]
+    found: Any
     if isinstance(content, dict):
-        if content.keys() >= _FILES:
-            return {}
-        return {plain(name) if isinstance(name, str) else name: plain(part) for name, part in content.items()}
+        known[id(content)] = found = {}
+        if not content.keys() >= _FILES:
+            found |= {
+                plain(name) if isinstance(name, str) else name: plain(part, known) for name, part in content.items()
+            }
+        return found
     if isinstance(content, (list, tuple)):
-        return [plain(part) for part in content]
+        known[id(content)] = found = []
+        found += [plain(part, known) for part in content]
+        return found
     if isinstance(content, str):
         return _without_numbers(content)
     torch = sys.modules.get("torch")

@@ -80,8 +80,8 @@ def tell(case: Case, attempts: Sequence[Attempt], evaluating: frozenset[int] = f
             end = _end(attempt, fault, struck=struck)
             flights = tuple(attempt.flights.get(rank, ()))
             line = Line(attempt.number, rank, world, resized, again, trained, _saves(log), struck, end, flights)
-            more = {"unacknowledged": tuple(log.unacknowledged()), "restarted": attempt.restarts > 0}
-            lines.append(replace(line, **more, evaluated=evaluated))
+            line = replace(line, unacknowledged=tuple(log.unacknowledged()), evaluated=evaluated)
+            lines.append(replace(line, restarted=attempt.restarts > 0))
         seen.update(attempt.trained())
     return lines
 

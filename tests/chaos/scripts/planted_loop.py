@@ -1,6 +1,7 @@
 """A loop of torch with all that a resume may forget; `--bug NAME` plants what scripts get wrong, one at a time.
 
-It saves to a store; with `--torch`, by `torch.save` to `last.pt`, and now and then to files of other names.
+It saves to a store; with `--torch`, by `torch.save` to `last.pt`, and now and then to files of other names; with
+`--memory` to memory first, and with `--thread` in another thread.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import resumable
 
 parser = ArgumentParser()
 parser.add_argument("--bug", default="")
-parser.add_argument("--torch", action="store_true")
+for way in ("--torch", "--memory", "--thread"):
+    parser.add_argument(way, action="store_true")
 given = parser.parse_args()
 bug: str = given.bug
 
@@ -63,12 +65,15 @@ parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "scheduler": sc
 if bug != "average not saved":
     parts["average"] = average
 early = loader.state_dict()
+saving: list[Thread] = []
 old = deepcopy(model.state_dict())
 
 
 def load() -> Any:
     """Read the last checkpoint, if there is one."""
-    if not given.torch:
+    if given.memory and Path("last.pt").exists():
+        return torch.load(BytesIO(Path("last.pt").read_bytes()))
+    if not (given.torch or given.thread or given.memory):
         return store.latest()
     for last in ("last.pt", *(("last.old.pt",) if bug == "falls back" else ())):
         try:
@@ -83,23 +88,41 @@ def load() -> Any:
 
 def write(number: int, content: dict[str, Any]) -> None:
     """Write a checkpoint."""
+    if given.memory:
+        whole = BytesIO()
+        torch.save(content, whole)
+        Path("last.tmp").write_bytes(whole.getvalue())
+        Path("last.tmp").replace("last.pt")
+        return
+    if given.thread:
+        for before in saving:
+            before.join()
+        saving[:] = [Thread(target=replace, args=(deepcopy(content), "last.pt"))]
+        saving[0].start()
+        return
     if not given.torch:
         store.save(number, content)
         return
     if bug == "falls back" and Path("last.pt").exists():
         Path("last.pt").replace("last.old.pt")
-    if step == 16:  # at no place, and to no file: neither is compared
-        aside = Thread(target=torch.save, args=(content, "aside.pt"))
-        aside.start()
-        aside.join()
-        torch.save(content, BytesIO())
+    if step == 16:  # at no place, and to no file: neither is compared, unless it says itself where the loop was
+        for what in (content, content["model"]):
+            aside = Thread(target=torch.save, args=(what, "aside.pt" if what is content else "model.pt"))
+            aside.start()
+            aside.join()
+            torch.save(what, BytesIO())
     names = ["last.pt", *(["best.pt"] if step % 4 == 0 else []), *([f"step_{step}.pt"] if step % 6 == 0 else [])]
     for name in names:
         if bug in {"written in place", "falls back"}:
             torch.save(content, name)
         else:
-            torch.save(content, f"{name}.tmp")
-            Path(f"{name}.tmp").replace(name)
+            replace(content, name)
+
+
+def replace(content: dict[str, Any], name: str) -> None:
+    """Write a file beside another one, and put it in its place."""
+    torch.save(content, f"{name}.tmp")
+    Path(f"{name}.tmp").replace(name)
 
 
 if (saved := load()) is not None:
