@@ -134,7 +134,8 @@ def test_what_is_saved_to_memory_or_by_a_thread_is_compared(way: str, bug: str, 
     assert not found.unnamed
     assert set(found.files) == {"<memory>" if way == "--memory" else "last.pt"}
     assert found.ok is not bool(bug), describe_violations(found)
-    assert found.diagnosis.cause == bug, describe_violations(found)
+    blind = way == "--thread" and bug in {"optimizer not restored", "model not restored"}  # no step follows such a save
+    assert found.diagnosis.cause == ("" if blind else bug), describe_violations(found)
 
 
 def forget_callback(place: Path) -> Outcome:
