@@ -99,7 +99,7 @@ class _Agent:
         self._write(kind, **fields)
         self._updates.come_by(kind, fields)
         if kind == "wrote":
-            self.saves.keep(fields["name"], fields["step"])
+            self.saves.keep(fields["name"], fields["step"], aside=fields["aside"])
 
     def _look_for_model(self) -> None:
         """See whether torch trains anything here; a model may be made late."""

@@ -18,7 +18,7 @@ restored   root, store, step                          a checkpoint that a store 
 half       name                                       a file of torch.save has its first half
 wrote      name, store, step, places, parts, lost,    it is written, and holds this: its path in the case, and
            generators, aside                          its series in place of a store; whether another thread did it
-renamed    old, series, name, store, step             a file that was saved has another name, and another series
+renamed    old, series, name, store, step, aside      a file that was saved has another name, and another series
 unnamed                                               something was saved to no file
 update     after, store, step, optimizer, weights,    the first step of an optimizer after a checkpoint was saved or
            optimizer_parts, stands                    restored: what it goes on from

@@ -13,7 +13,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from resumable.chaos.recorder.events import read_events
 from resumable.chaos.recorder.overlay import STATE
@@ -91,6 +91,20 @@ def series_of(name: str) -> str:
     return _NUMBER.sub("*", _VERSION.sub("", name))
 
 
+class _Held(NamedTuple):
+    """What is in a file.
+
+    Args:
+        series: of the file.
+        step: at which it was saved.
+        aside: whether another thread than the loop's saved it.
+    """
+
+    series: str
+    step: int | None
+    aside: bool
+
+
 class _Memory:
     """Stands for a path where something is saved to memory."""
 
@@ -108,7 +122,7 @@ class Saves:
 
     def __init__(self, agent: Agent, ledgers: Path) -> None:
         self._agent, self._ledgers = agent, ledgers
-        self._known: dict[str, tuple[str, int | None]] | None = None
+        self._known: dict[str, _Held] | None = None
 
     def saved(self, content: Any, target: Any, *, torn: bool) -> None:
         """Come by the points of a file that was written, with its content."""
@@ -131,36 +145,38 @@ class Saves:
             point("torch.save.half", path)
         point("torch.save.written", path, content)
 
-    def keep(self, name: str, step: int | None) -> None:
-        """Remember what was saved to a file."""
-        self._of_files()[name] = (series_of(name), step)
+    def keep(self, name: str, step: int | None, *, aside: bool) -> None:
+        """Remember what was saved to a file, and whether another thread did it."""
+        self._of_files()[name] = _Held(series_of(name), step, aside)
 
     def renamed(self, source: str, target: str) -> None:
         """Tell that a file which was saved has another name now: it was not written in place."""
         old, new = name_of(source), name_of(target)
         known = self._of_files()
         for name in [name for name in known if name == old or name.startswith(f"{old}/")]:
-            series, step = known.pop(name)
+            held = known.pop(name)
             final = new + name[len(old) :]
-            self.keep(final, step)
-            self._agent.tell("renamed", old=name, series=series, name=final, store=series_of(final), step=step)
+            self.keep(final, held.step, aside=held.aside)
+            more = {"step": held.step, "aside": held.aside}
+            self._agent.tell("renamed", old=name, series=held.series, name=final, store=series_of(final), **more)
 
     def loaded(self, path: Any, content: Any) -> None:
         """Tell from which save this start goes on, if it does: before its first batch.
 
         Args:
-            path: of the file; None for what was read from memory, which says itself where its loop was.
-            content: what was read.
+            path: of the file; None for what was read from memory.
+            content: what was read. It says itself where its loop was, where the ledger may be behind: a kill may come
+                between what another thread does and the word of it.
         """
-        if not self._agent.has_begun():
-            series, step = self._of_files().get(_MEMORY if path is None else name_of(path), (None, None))
-            if path is None and step is not None:
-                step = step_in(content)
-            if series is not None and step is not None:
-                self._agent.tell("restored", root=series, store=series, step=step)
+        if self._agent.has_begun():
+            return
+        held = self._of_files().get(_MEMORY if path is None else name_of(path))
+        if held is not None and held.step is not None:
+            step = step_in(content) if held.aside or path is None else held.step
+            self._agent.tell("restored", root=held.series, store=held.series, step=step)
 
-    def _of_files(self) -> dict[str, tuple[str, int | None]]:
-        """Return what is in each file of the case: its series, and the step at which it was saved."""
+    def _of_files(self) -> dict[str, _Held]:
+        """Return what is in each file of the case."""
         if self._known is None:
             self._known = {}
             starts = sorted(self._ledgers.parent.glob("attempt-*"), key=lambda path: int(path.name.split("-")[1]))
@@ -169,13 +185,11 @@ class Saves:
         return self._known
 
     @staticmethod
-    def _replay(known: dict[str, tuple[str, int | None]], path: Path) -> None:
+    def _replay(known: dict[str, _Held], path: Path) -> None:
         for event in read_events(path)[0]:
-            if event["kind"] == "wrote":
-                known[event["name"]] = (event["store"], event["step"])
-            elif event["kind"] == "renamed":
-                known.pop(event["old"], None)
-                known[event["name"]] = (event["store"], event["step"])
+            if event["kind"] in {"wrote", "renamed"}:
+                known.pop(event.get("old", ""), None)
+                known[event["name"]] = _Held(event["store"], event["step"], event["aside"])
 
 
 def without_states(content: Any, known: dict[int, Any] | None = None) -> Any:
