@@ -100,8 +100,9 @@ def test_a_report_that_compared_nothing_of_the_model_is_not_green() -> None:
 
 
 def test_the_columns_of_the_table_are_aligned() -> None:
-    lines = report(outcome(1, ok=False)).table().split("\n")
+    first, *lines = report(outcome(1, ok=False)).table().split("\n")
     assert len({len(line) for line in lines}) == 1
+    assert len(first) < len(lines[0])
 
 
 def test_the_timeline_tells_what_each_start_did() -> None:
@@ -151,8 +152,7 @@ def test_the_table_has_at_most_60_columns(kind: str) -> None:
     two = Outcome.of(Case((Leg(Fault(kind, 3)), Leg(KILL), Leg())), Path("2"), [], {})
     made = report(*[one] * 99, two)
     lines = made.table().split("\n")
-    assert len({len(line) for line in lines}) == 1
-    assert len(lines[0]) <= 60
+    assert max(map(len, lines)) <= 60
     assert lines[0].split() == ["faults", "steps"]
     assert lines[1].split() == ["fault", "cases", "fired", "starts", "retrained", "violations"]
 

@@ -18,6 +18,12 @@ sys.path.insert(0, str(Path(__file__).parent))  # the programs stand beside this
 
 import programs
 
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+
+
 SCRIPT = Path(programs.__file__)
 
 

@@ -87,9 +87,10 @@ def _lines_of(row: Sequence[object]) -> list[tuple[str, ...]]:
 
 def _align(cells: Sequence[str], widths: Sequence[int], between: str) -> str:
     pairs = zip(cells, widths, strict=True)
-    return between.join(
+    line = between.join(
         cell.rjust(width) if number else cell.ljust(width) for number, (cell, width) in enumerate(pairs)
     )
+    return line.rstrip()
 
 
 def make_summary(report: Report, shown: int = _SHOWN) -> str:
