@@ -16,6 +16,8 @@ from resumable.chaos.launch.preload import Preload
 from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.plan import Case, Fault, Leg
 from resumable.chaos.recorder.attempts import Attempt
+from resumable.chaos.recorder.events import Writer
+from resumable.chaos.recorder.saves import Saves, series_of
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.report.proving import note_in_place, settle_in_place
 from resumable.chaos.report.text import describe_violations
@@ -136,6 +138,36 @@ def test_what_is_saved_to_memory_or_by_a_thread_is_compared(way: str, bug: str, 
     assert found.ok is not bool(bug), describe_violations(found)
     blind = way == "--thread" and bug in {"optimizer not restored", "model not restored"}  # no step follows such a save
     assert found.diagnosis.cause == ("" if blind else bug), describe_violations(found)
+
+
+@pytest.mark.parametrize(("aside", "step"), [(True, 8), (False, 6)])
+def test_what_a_thread_has_saved_is_known_by_what_is_in_it(aside: bool, step: int, tmp_path: Path) -> None:
+    """A kill may come between what it does and the word of it; of what the loop saves, the word is first."""
+    agent, name = Listener(), str(tmp_path / "last.pt")
+    (tmp_path / "attempt-0").mkdir()
+    writer = Writer(tmp_path / "attempt-0", "events")
+    for number in (4, 6):
+        writer.write("wrote", name=f"{name}.tmp", store=series_of(f"{name}.tmp"), step=number, aside=aside)
+        writer.write("renamed", old=f"{name}.tmp", name=name, store=series_of(name), step=number, aside=aside)
+    state = {"format": 2, "cursor": {}, "global_batch": 4, "global_step": 8}
+    Saves(agent, tmp_path / "attempt-1").loaded(name, {"model": {}, "loader": state})
+    assert agent.told == [("restored", {"root": series_of(name), "store": series_of(name), "step": step})]
+
+
+class Listener:
+    """Stands for what watches a process that has made a loader and fetched no batch yet."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, dict[str, Any]]] = []
+
+    def has_loader(self) -> bool:
+        return True
+
+    def has_begun(self) -> bool:
+        return False
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        self.told.append((kind, fields))
 
 
 def forget_callback(place: Path) -> Outcome:
