@@ -12,13 +12,16 @@ from copy import deepcopy
 from io import BytesIO
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 import resumable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 parser = ArgumentParser()
 parser.add_argument("--bug", default="")
@@ -49,11 +52,21 @@ class Files(Dataset[torch.Tensor]):
         return torch.tensor([int(FILES[index][:2]) / SAMPLES]) + 0.1 * own
 
 
+def stream() -> Iterator[torch.Tensor]:
+    """Yield batches of the samples in an order of this call alone."""
+    files, order = Files(), random.SystemRandom().sample(range(SAMPLES), SAMPLES)
+    for first in range(0, SAMPLES, BATCH):
+        yield torch.stack([files[number] for number in order[first : first + BATCH]])
+
+
 random.seed(0)
 np.random.seed(0)
 torch.manual_seed(0)
 torch.set_num_threads(1)
-loader = resumable.wrap(DataLoader(Files(), BATCH, shuffle=True), seed=1, canary=False)
+if bug == "unseeded replay":
+    loader = resumable.wrap(stream)
+else:
+    loader = resumable.wrap(DataLoader(Files(), BATCH, shuffle=True), seed=1, canary=False)
 model = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
 average = deepcopy(model)
 optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
