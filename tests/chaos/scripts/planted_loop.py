@@ -31,6 +31,7 @@ given = parser.parse_args()
 bug: str = given.bug
 
 SAMPLES, BATCH, EPOCHS, EVERY = 24, 4, 3, 2
+TOGETHER = 3 if bug == "saved amid gradients" else 1  # batches whose gradients are added up
 FILES = [f"{number:02}.txt" for number in range(SAMPLES)]
 if bug == "unsorted files":  # as os.listdir gives them in another order on another machine
     random.SystemRandom().shuffle(FILES)
@@ -164,22 +165,29 @@ def save() -> None:
     write(loader.global_step if bug == "step not restored" else step, content)
 
 
-def train(batch: torch.Tensor) -> None:
-    """Do a step, and save when it is time."""
-    global early, old, step  # noqa: PLW0603  # as scripts do
-    noise = random.random() + np.random.rand()
-    optimizer.zero_grad()
-    scaler.scale((model(batch) - 0.1 * noise).pow(2).mean()).backward()
-    step += 1
-    if bug == "saved before the step" and step % EVERY == 0:
-        save()
-    old = deepcopy(model.state_dict())
+def update() -> None:
+    """Do a step of the optimizer, and all that follows it."""
     scaler.step(optimizer)
     scaler.update()
     scheduler.step()
     with torch.no_grad():
         for one, other in zip(average.parameters(), model.parameters(), strict=True):
             one.lerp_(other, 0.1)
+
+
+def train(batch: torch.Tensor) -> None:
+    """Do a step, and save when it is time."""
+    global early, old, step  # noqa: PLW0603  # as scripts do
+    noise = random.random() + np.random.rand()
+    if step % TOGETHER == 0:
+        optimizer.zero_grad()
+    scaler.scale((model(batch) - 0.1 * noise).pow(2).mean()).backward()
+    step += 1
+    if bug == "saved before the step" and step % EVERY == 0:
+        save()
+    old = deepcopy(model.state_dict())
+    if step % TOGETHER == 0:
+        update()
     if bug != "saved before the step" and step % EVERY == 0:
         save()
     early = loader.state_dict()
