@@ -142,9 +142,9 @@ CAUSES = (
     _cause(
         "gradients lost",
         "equal weights, equal optimizer, tensors",
-        "start {equal weights} went on from equal weights, and from an equal state of the optimizer, and its first step "
-        "came out otherwise: gradients of batches before the save are probably lost, as by a save amid an accumulation; "
-        "save after optimizer.step(). Or what the loss depends on is in no checkpoint",
+        "start {equal weights} went on from equal weights and an equal state of the optimizer, and came to others: "
+        "gradients of batches before the save are probably lost, as by a save amid an accumulation; save after "
+        "optimizer.step(). Or what the loss depends on is in no checkpoint",
     ),
     _cause(
         "non-atomic save",
