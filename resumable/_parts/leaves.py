@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from resumable._parts.kinds import Whole, take
+from resumable._parts.lists import as_one
 from resumable._parts.shared import DEEPEST, Shared
 from resumable._parts.texts import EXACT, Text, Uncompared, digest_text, text_of
 
@@ -19,9 +18,6 @@ __all__ = ["digest_of", "leaves_of", "parts_of"]
 
 _MOST = 100_000  # leaves that are told one by one
 _ROOT = "content"
-_SCALARS = (type(None), bool, int, float, complex, str)
-_EXACT = frozenset(_SCALARS)
-_LISTS = frozenset({list, tuple})
 
 
 def parts_of(content: Any, opened: Opened | None = None, more: Callable[[Any], str] | None = None) -> dict[str, str]:
@@ -70,7 +66,7 @@ def _leaves(content: Any, *, lists: bool, opened: Opened | None = None) -> Itera
     try:
         return list(_walk(content, {}, iter(range(_MOST)), lists=lists, opened=opened))
     except _TooManyError:
-        return Shared(_MOST, opened).leaves(content)
+        return Shared(_MOST, lists=lists, opened=opened).leaves(content)
 
 
 def _walk(
@@ -93,8 +89,8 @@ def _walk(
         kind = type(value)
         if kind in EXACT:
             yield path, value
-        elif lists and kind in _LISTS and value and _is_plain(kinds := set(map(type, value))):
-            yield path, _of_list(value, kinds)
+        elif lists and (whole := as_one(value)) is not None:
+            yield path, whole
         elif id(value) in above:
             yield path, Text(f"what holds it, {len(above) - above[id(value)]} above")
         else:
@@ -112,18 +108,6 @@ def _walk(
                 del above[id(value)]
             else:
                 yield path, found
-
-
-def _is_plain(kinds: set[type]) -> bool:
-    return kinds <= _EXACT or all(issubclass(kind, (*_SCALARS, np.generic)) for kind in kinds)
-
-
-def _of_list(value: Any, kinds: set[type]) -> Text:
-    try:
-        inner = repr(list(value)) if kinds <= _EXACT else None
-    except ValueError:  # a number of too many digits
-        inner = None
-    return Text(f"list of {len(value)}: {digest_text(inner or repr([text_of(take(part)) for part in value]))}")
 
 
 def _of_whole(whole: Whole, above: dict[int, int], left: Iterator[int]) -> Text:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from resumable._parts.kinds import Whole, take
+from resumable._parts.lists import as_one
 from resumable._parts.texts import EXACT, Text, Uncompared, digest_text, text_of
 
 if TYPE_CHECKING:
@@ -25,11 +26,12 @@ class Shared:
 
     Args:
         most: leaves of a container that is told leaf by leaf.
+        lists: whether a list of numbers and texts is one leaf.
         opened: gives what is to be looked at in place of a part, on the way down.
     """
 
-    def __init__(self, most: int, opened: Callable[[Any], Any] | None = None) -> None:
-        self._most, self._opened = most, opened
+    def __init__(self, most: int, *, lists: bool, opened: Callable[[Any], Any] | None = None) -> None:
+        self._most, self._lists, self._opened = most, lists, opened
         self._known: dict[int, tuple[Any, int, str]] = {}  # of each container: itself, so that it lives; leaves; digest
         self._parts: dict[int, Any] = {}
 
@@ -54,7 +56,9 @@ class Shared:
         if id(value) in self._parts:
             return self._parts[id(value)]
         opened = self._opened(value) if self._opened else value
-        found = opened if type(opened) in EXACT else take(opened)
+        found = as_one(opened) if self._lists else None
+        if found is None:
+            found = opened if type(opened) in EXACT else take(opened)
         if isinstance(found, (list, Whole)):
             self._known[id(value)] = (value, 1, "what holds it")  # until all that is in it is known
             self._parts[id(value)] = found

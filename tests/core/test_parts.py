@@ -205,11 +205,13 @@ def test_whether_parts_are_shared_makes_no_difference(monkeypatch: pytest.Monkey
     """A replay buffer with the same entry many times over is read from a file with many entries."""
     monkeypatch.setattr(leaves, "_MOST", 1000)
     entry = (0.5, {"reward": 1})
-    one, other = parts_of({"buffer": [entry] * 900, "lr": 1}), [copy.deepcopy(entry) for _ in range(900)]
-    assert one == parts_of({"buffer": other, "lr": 1})
+    rest = {"lr": 1, "words": ["a"] * 2000}
+    one, other = parts_of({"buffer": [entry] * 900, **rest}), [copy.deepcopy(entry) for _ in range(900)]
+    assert one == parts_of({"buffer": other, **rest})
+    assert one["words"] == parts_of(rest)["words"]
     assert one["buffer.7"].startswith("2 parts: ")
     other[777] = (0.5, {"reward": 2})
-    assert compare(one, parts_of({"buffer": other, "lr": 1})).differing == ["buffer.777"]
+    assert compare(one, parts_of({"buffer": other, **rest})).differing == ["buffer.777"]
 
 
 def test_what_holds_itself_and_is_shared_ends(monkeypatch: pytest.MonkeyPatch) -> None:
