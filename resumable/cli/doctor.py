@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from resumable._selfcheck.doctor import examine
+from resumable._selfcheck.doctor import doctor
 from resumable.cli.show import Help, print_json, wrapped
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def add_doctor(commands: Any) -> None:
 
 
 def _doctor(given: Namespace, _: Sequence[str]) -> int:
-    found = examine(given.store)
+    found = doctor(given.store)
     if given.json:
         print_json(found.as_dict())
     else:

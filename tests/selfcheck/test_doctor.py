@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from resumable._selfcheck.doctor import examine, packages, storage
+from resumable._selfcheck.doctor import doctor, packages, storage
 from resumable.cli import main
 
 
@@ -22,7 +22,7 @@ def _a_plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(**options: Any) -> list[tuple[str, bool]]:
-    return [(trap.what, trap.breaks) for trap in examine(**options).traps]
+    return [(trap.what, trap.breaks) for trap in doctor(**options).traps]
 
 
 def test_a_plain_machine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

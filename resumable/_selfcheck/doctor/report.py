@@ -12,7 +12,7 @@ from resumable._selfcheck.doctor.packages import look_at_packages
 from resumable._selfcheck.doctor.storage import look_at_store
 from resumable._selfcheck.report import WIDTH, indented
 
-__all__ = ["Health", "Trap", "examine"]
+__all__ = ["Health", "Trap", "doctor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def _fold(name: str, value: str) -> str:
     return "\n".join((name if number == 0 else " " * len(name)) + line for number, line in enumerate(lines))
 
 
-def examine(store: str | None = None) -> Health:
+def doctor(store: str | None = None) -> Health:
     """Look at everything.
 
     Args:
