@@ -193,8 +193,8 @@ def test_the_clock_kills_from_outside(tmp_path: Path) -> None:
     fault = by_the_clock(Survey([], [], [], (1,)), 1.0, 2, 1).legs[0].fault
     assert fault is not None
     assert fault.after is not None
-    mtbf = 0.7 * (time.monotonic() - began) / fault.after  # so that the first kill comes late in the first start
-    found = resumable.chaos.run([*SMALL, "--slow"], mtbf=mtbf, failures=2, seed=1)
+    mtbf = 0.5 * (time.monotonic() - began) / fault.after  # so that the first kill comes amid the first start
+    found = resumable.chaos.run([*SMALL, "--slow"], mtbf=mtbf, failures=6, seed=1)
     assert found.ok, found.timeline()
     (case,) = found.outcomes
     assert case.fired >= 1
