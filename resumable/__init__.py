@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from resumable._selfcheck.verify import verify
     from resumable.backends.torch.sampler import ResumableSampler
     from resumable.checkpoint import CheckpointStore
+    from resumable.distributed.preemption import preemption
     from resumable.sources import mix
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "doctor",
     "errors",
     "mix",
+    "preemption",
     "register",
     "rng",
     "samplers",
@@ -86,6 +88,7 @@ _LAZY = {
     "verify": "resumable._selfcheck.verify",  # the same
     "CheckpointStore": "resumable.checkpoint",  # its file systems are imported with it
     "mix": "resumable.sources",  # for those who mix
+    "preemption": "resumable.distributed.preemption",  # for jobs that are ended from outside
     "ResumableSampler": "resumable.backends.torch.sampler",  # a torch Sampler, so torch comes with it
 }
 
