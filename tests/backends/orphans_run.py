@@ -40,20 +40,21 @@ class Stream(IterableDataset[torch.Tensor]):
         return map(Rows().__getitem__, range(1000))
 
 
-def wait_for_the_end(_: int) -> None:
-    while sys.argv[1] == "late" and os.getppid() == LOOP:
+def wait_for_the_end() -> None:
+    while os.getppid() == LOOP:
         time.sleep(0.05)
 
 
 LOOP = os.getpid()
+if sys.argv[1] == "late":
+    os.register_at_fork(after_in_child=wait_for_the_end)
 source = Stream() if sys.argv[1] == "stream" else Rows()
-workers = {"num_workers": 2, "prefetch_factor": 4, "worker_init_fn": wait_for_the_end}
-loader = iter(resumable.wrap(DataLoader(source, batch_size=16, **workers)))
+loader = iter(resumable.wrap(DataLoader(source, batch_size=16, num_workers=2, prefetch_factor=4)))
 first = threading.Thread(target=next, args=(loader,), daemon=True)
 first.start()
 if sys.argv[1] != "late":
     first.join()
-while len(multiprocessing.active_children()) < workers["num_workers"]:
+while len(multiprocessing.active_children()) < 2:  # the workers
     time.sleep(0.01)
 time.sleep(1)
 sys.stdout.write(" ".join(str(process.pid) for process in multiprocessing.active_children()))

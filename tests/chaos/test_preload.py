@@ -138,8 +138,8 @@ def test_workers_that_are_spawned_are_workers(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SPAWNING)
     found = survey(Command((sys.executable, str(script))), tmp_path / "baseline", (1,))[1]
-    assert [points[0] for points in found.worker_points] == ["worker.start"]
-    assert "worker.read" in found.worker_points[0]
+    assert found.worker_points[0] == "worker.start"
+    assert "worker.read" in found.worker_points
     assert not [point for point in found.points if point.startswith("worker.")]
 
 
