@@ -165,7 +165,7 @@ class Saves:
 
         Args:
             path: of the file; None for what was read from memory.
-            content: what was read. It says itself where its loop was, where the ledger may be behind: a kill may come
+            content: what was read. It says itself where its loop was, where the ledger may say less: a kill may come
                 between what another thread does and the word of it.
         """
         if self._agent.has_begun():
