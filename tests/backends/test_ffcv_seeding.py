@@ -40,11 +40,11 @@ def test_a_few_numbers_are_the_first_of_many() -> None:
             "bit_generator": "MT19937",
             "state": {"key": generator_words(key).astype(np.uint32), "pos": 0},
         }
-        numbers, drawn = few_of(key, FEW // 2)
+        numbers, drawn = few_of(np.uint64(key), FEW // 2)
         assert np.array_equal(numbers, np.random.RandomState(generator).random_sample(FEW // 2))
         assert drawn == FEW
-    assert few_of(1, 0)[1] == 0
-    assert few_of(1, 3)[1] == 6
+    assert few_of(np.uint64(1), 0)[1] == 0
+    assert few_of(np.uint64(1), 3)[1] == 6
 
 
 FEW_OF = {
@@ -68,8 +68,8 @@ def test_what_draws_few_numbers_does_the_same_as_with_all(name: str) -> None:
     Compiler.set_num_threads(1)
     _, query = operation.declare_state_and_memory(State(True, torch.device("cpu"), np.dtype("u1"), (16, 16, 3)))
     images = np.random.default_rng(0).integers(0, 256, (300, 16, 16, 3), np.uint8)
-    keys = random_u64(derive(5, words=2), np.arange(len(images)))
-    results = []
+    keys = random_u64(derive(5, words=2, purpose=b"test"), np.arange(len(images)))
+    results: list[Any] = []
     for few in (False, True):
         run = per_sample(CodeMaker(None), operation.generate_code(), int(query is not None), 3, few=few)
         memory = None if query is None else np.zeros((len(images), *query.shape), np.uint8)

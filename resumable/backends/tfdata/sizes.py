@@ -60,7 +60,7 @@ def _element(graph: Graph, operation: Operation) -> int | None:
 
 def _tensor(shape: Any, kind: int, rows: int | None) -> int | None:
     dtype = tf.dtypes.as_dtype(kind)
-    dims = [dim.size for dim in shape.dim]
+    dims = [int(dim.size) for dim in shape.dim]
     if rows is not None and dims and dims[0] < 0:
         dims[0] = rows
     if shape.unknown_rank or min(dims, default=0) < 0 or dtype in {tf.string, tf.variant, tf.resource}:

@@ -134,7 +134,7 @@ class _Row:
         row = getattr(self._here, "row", None)
         if row is None:
             return self._decode(value)
-        image = self._cv2.imdecode(np.frombuffer(value, np.uint8), self._cv2.IMREAD_UNCHANGED)
+        image: Any = self._cv2.imdecode(np.frombuffer(value, np.uint8), self._cv2.IMREAD_UNCHANGED)
         fits = image is not None and image.shape == row.shape and image.dtype == row.dtype  # unlike shades of grey
         if not fits or self._cv2.cvtColor(image, self._cv2.COLOR_BGR2RGB, dst=row) is not row:
             _fill(row, self._decode(value))
