@@ -96,7 +96,7 @@ NATIVE: dict[str, tuple[Callable[[], Any], str]] = {
     "pure numpy_function": (lambda: tfdata.source(REPLAYED["PyFunc"](), assume_pure=True), "symbolic"),
     "said to be stateless": (
         lambda: DATA.range(9).map(lambda x: tf.numpy_function(abs, [x], tf.int64, stateful=False)),
-        "symbolic",
+        "explicit",
     ),
     "variable that stays": (lambda: tfdata.source(REFUSED["ReadVariableOp"](), assume_pure=True), "symbolic"),
     "assert": (lambda: DATA.range(9).map(checked), "explicit"),
