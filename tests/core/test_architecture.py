@@ -21,7 +21,7 @@ LAYERS = [
     {"errors", "_version", "_distribution", "_durable"},
     {"_naming", "_loops", "_leaving", "_parts", "_stats", "_twins", "failpoints"},
     {"_randomness", "_order"},
-    {"samplers", "rng"},
+    {"samplers", "rng", "_ranks"},
     {"_checks", "_seeds"},
     {"protocols", "_options", "_wrap_types", "_opening"},
     {"_state"},
@@ -34,6 +34,7 @@ LAYERS = [
     {"_registry", "_recorded", "flight"},
     {"loader"},
     {"_wrap"},
+    {"distributed"},
     {"backends", "integrations", "checkpoint", "sources"},
     {"_adopt", "_inspect"},
     {"__init__"},
@@ -45,7 +46,7 @@ LAYERS = [
 # What users may import. All else has an underscore somewhere in its path, or is inside of one of the packages below.
 PUBLIC = {
     *("loader", "progress", "iteration", "protocols", "errors", "failpoints", "flight", "rng", "cli"),
-    *("samplers", "sources", "backends", "integrations", "checkpoint", "chaos", "testing"),
+    *("samplers", "sources", "backends", "integrations", "distributed", "checkpoint", "chaos", "testing"),
 }
 ROOT = Path(__file__).parents[2]
 SHOWN = [ROOT / "README.md", *(ROOT / "docs/how-to").glob("*.md"), *(ROOT / "docs/tutorial").glob("*.md")]
