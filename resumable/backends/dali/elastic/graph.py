@@ -50,7 +50,7 @@ def make_pipeline(source: Source, giver: Callable[[], Any] | list[Any], batch_si
 
 
 def _unchecked(_: object) -> AbstractContextManager[None]:
-    """Stand for DALI's check that a caller does not mix `run` with `schedule_run`; nobody but `Engine` calls."""
+    """Stand for DALI's check that a caller does not mix `run` with `schedule_run`; `Engine` alone calls."""
     return _NO_CHECK
 
 
