@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable._dcp.caller import find_call
-from resumable._dcp.facts import differing, facts_of, named, told
+from resumable._dcp.fields import differing, fields_of, named, told
 from resumable._dcp.leaf import LEAF, PLACEHOLDER, is_leaf, pack, unpack
 from resumable._parts import digest_of
 from resumable.errors import StateMismatchError
@@ -36,7 +36,7 @@ class _Report(NamedTuple):
 
     rank: int = 0
     size: int = 1
-    facts: str = ""
+    fields: str = ""
     own: str = ""
     failed: str = ""
 
@@ -77,9 +77,9 @@ def gathered(call: Call, find_world: Callable[[], World], take: Callable[[], dic
     def report() -> _Report:
         taken.update(take())
         world = find_world()
-        return _Report(world.rank, world.size, named(facts_of(taken)), _own(taken))
+        return _Report(world.rank, world.size, named(fields_of(taken)), _own(taken))
 
-    reports = _reports(call, report, lambda: facts_of(taken), "Nothing was written.")
+    reports = _reports(call, report, lambda: fields_of(taken), "Nothing was written.")
     if _is_alone(call) or (len({one.own for one in reports}) == 1 and taken.get("rank") is None):
         return pack([taken])
     return pack(_by_rank(reports, _all(call, taken)))
@@ -142,13 +142,13 @@ def accepted(
         world = find_world()
         own.update(_of_rank(unpack(values[LEAF]), world))
         go.append(accept(own))
-        return _Report(world.rank, world.size, named(facts_of(own)))
+        return _Report(world.rank, world.size, named(fields_of(own)))
 
     call = find_call(frame)
     if call is None:
         report()
     else:
-        _reports(call, report, lambda: facts_of(own), "Nothing was loaded.")
+        _reports(call, report, lambda: fields_of(own), "Nothing was loaded.")
     return go[0]
 
 
@@ -169,7 +169,7 @@ def _of_rank(states: Sequence[Mapping[str, Any]], world: World) -> Mapping[str, 
 
 
 def _reports(
-    call: Call, report: Callable[[], _Report], facts: Callable[[], dict[str, Any]], outcome: str
+    call: Call, report: Callable[[], _Report], fields: Callable[[], dict[str, Any]], outcome: str
 ) -> list[_Report]:
     """Return what all ranks report, if none failed and they agree.
 
@@ -188,8 +188,8 @@ def _reports(
         raise StateMismatchError(
             f"{told(which)} failed, so no rank went on. {outcome}\nOf rank {which[0]}: {reports[which[0]].failed}"
         )
-    if len({one.facts for one in reports}) > 1:
-        raise differing(_all(call, facts()), outcome)
+    if len({one.fields for one in reports}) > 1:
+        raise differing(_all(call, fields()), outcome)
     return reports
 
 

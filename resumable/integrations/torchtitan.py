@@ -80,7 +80,7 @@ class TitanLoader(_Base):
                 f"make has to return a Loader, but it returned {loader!r}.\n"
                 "Give LoaderConfig(make=...) a function of (world, **given) that returns wrap(..., world=world)."
             )
-        found = loader._options.find_world()  # noqa: SLF001  # public for nobody but integrations
+        found = loader._options.find_world()  # noqa: SLF001  # for integrations alone
         if found != world:
             raise ConfigurationError(
                 "the Loader reads the data of another rank than torchtitan's trainer says.\n"

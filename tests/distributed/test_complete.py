@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def test_the_newest_that_is_whole_is_found(tmp_path: Path) -> None:
     data.write_bytes(data.read_bytes()[:-1])
     with pytest.warns(CorruptCheckpointWarning, match=rf"step11 is marked .* {data.name} has \d+ bytes of \d+"):
         assert newest_complete(root) == f"{root}/step10"
+    shutil.rmtree(root / "step11")
     (root / "step10" / ".metadata").unlink()
     with pytest.warns(CorruptCheckpointWarning, match="metadata has no bytes"):
         assert newest_complete(f"{root}/") == f"{root}/step9"

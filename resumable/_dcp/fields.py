@@ -12,7 +12,7 @@ from resumable.errors import StateMismatchError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["differing", "facts_of", "named"]
+__all__ = ["differing", "fields_of", "named"]
 
 _NEVER = ("source_state", "digest")  # each rank's; the digest is that of the other fields and of its part of this one
 _OF_A_STREAM = ("cursor", "samples_seen", "fingerprint", "canary", "backend")  # may differ where each rank has its own
@@ -29,7 +29,7 @@ _HINTS = {
 }
 
 
-def facts_of(state: Mapping[str, Any]) -> dict[str, Any]:
+def fields_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return what has to be the same on all ranks, under dotted names, the most telling ones first.
 
     Where each rank has a stream of its own, that are the settings: such streams may be of other data and at other
@@ -55,23 +55,23 @@ def _is_of(name: str, heads: tuple[str, ...]) -> bool:
     return name.partition(".")[0] in heads
 
 
-def named(facts: Mapping[str, Any]) -> str:
-    """Digest facts."""
-    return digest_of(list(facts.items()))
+def named(fields: Mapping[str, Any]) -> str:
+    """Digest fields."""
+    return digest_of(list(fields.items()))
 
 
 def differing(ranks: Sequence[Mapping[str, Any]], outcome: str) -> StateMismatchError:
     """Return the error that names the first field that differs, with the ranks of each value.
 
     Args:
-        ranks: the facts of each.
+        ranks: the fields of each.
         outcome: what was not done.
     """
-    names = list(dict.fromkeys(name for facts in ranks for name in facts))
-    name = next(name for name in names if len({shown(facts, name) for facts in ranks}) > 1)
+    names = list(dict.fromkeys(name for fields in ranks for name in fields))
+    name = next(name for name in names if len({shown(fields, name) for fields in ranks}) > 1)
     values: dict[str, list[int]] = {}
-    for rank, facts in enumerate(ranks):
-        values.setdefault(shown(facts, name), []).append(rank)
+    for rank, fields in enumerate(ranks):
+        values.setdefault(shown(fields, name), []).append(rank)
     lines = "".join(f"  {told(which)}: {value}\n" for value, which in values.items())
     hint = _HINTS.get(name.partition(".")[0], "Give all ranks the same options and the same seed.")
     return StateMismatchError(
@@ -79,12 +79,12 @@ def differing(ranks: Sequence[Mapping[str, Any]], outcome: str) -> StateMismatch
     )
 
 
-def shown(facts: Mapping[str, Any], name: str) -> str:
-    """Return a fact as text; of a long one, its digest tells it apart."""
-    if name not in facts:
+def shown(fields: Mapping[str, Any], name: str) -> str:
+    """Return a field as text; of a long one, its digest tells it apart."""
+    if name not in fields:
         return "none"
-    text = shorten(facts[name])
-    return f"{text} ({digest_of(facts[name])[:8]})" if text.endswith("...") else text
+    text = shorten(fields[name])
+    return f"{text} ({digest_of(fields[name])[:8]})" if text.endswith("...") else text
 
 
 def told(ranks: Sequence[int]) -> str:
