@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.multiprocessing import start_processes
@@ -47,10 +48,9 @@ def weights_after(*starts: tuple[int, int]) -> torch.Tensor:
     with tempfile.TemporaryDirectory() as root:
         for ranks, until in starts:
             start_processes(train, (ranks, root, until), nprocs=ranks, start_method="fork")
-        dcp.load(
-            found := {"model": {"weight": torch.zeros(4, 1)}}, checkpoint_id=f"{root}/checkpoints/12", no_dist=True
-        )
-        return found["model"]["weight"]
+        dcp_to_torch_save(f"{root}/checkpoints/12", f"{root}/whole.pt")
+        weight: torch.Tensor = torch.load(f"{root}/whole.pt")["model"]["weight"]
+    return weight
 
 
 if __name__ == "__main__":

@@ -9,13 +9,12 @@ import torch.distributed.checkpoint as dcp
 from dcp_sources import GLOBAL_BATCH, LOADERS, OWN, rest, run_of
 from forked import ranks
 
+import resumable
 from resumable import World
 from resumable.errors import StateMismatchError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import resumable
 
 SAVED = (1, 3, 5, 7)  # numbers of batches; an epoch has 5, those of streams of their own 5 per rank, or more
 SAMPLE = {(1, 2), (2, 1), (2, 2), (2, 3), (4, 3)}
@@ -96,6 +95,19 @@ def test_ranks_go_on_from_what_others_saved(saved: tuple[int, Path], size: int) 
                     assert got == [one[step:] for one in before], where
                 else:
                     assert together(got) == together(before)[step:], where
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # torch's, of groups that are not there
+@pytest.mark.parametrize("saved", [2], indirect=True)
+def test_inspect_reads_the_states_in_the_leaf(saved: tuple[int, Path]) -> None:
+    _, folder = saved
+    (shared,) = resumable.inspect(folder / "list" / "3").states
+    assert (shared.step, shared.world_size, shared.rank, shared.problem) == (3, 2, None, "")
+    assert shared.where == "loader.states.states.0"
+    for name in OWN:
+        states = resumable.inspect(folder / name / "3").states
+        assert [(one.rank, one.global_step, one.world_size) for one in states] == [(0, 3, 2), (1, 3, 2)], name
 
 
 def together(per_rank: list[list[Any]]) -> list[Any]:
