@@ -45,7 +45,7 @@ if __name__ == "__main__":
     alone = list(resumable.wrap(list(range(48)), batch_size=GLOBAL_BATCH, shuffle=True, seed=0).steps(8))
     with tempfile.TemporaryDirectory() as folder:
         for ranks, last in ((2, 3), (3, 5), (1, 8)):
-            start_processes(train, (ranks, folder, last), nprocs=ranks, start_method="fork")
+            start_processes(train, (ranks, folder, last), nprocs=ranks, start_method="fork")  # type: ignore[no-untyped-call]  # torch's
             print(f"{ranks} ranks went on to step {last}")
         assert [global_batch(folder, step) for step in range(1, 9)] == alone
     print("The same global batches as on a single rank.")

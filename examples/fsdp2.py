@@ -22,7 +22,7 @@ def train(rank: int, size: int, root: str, until: int) -> None:
     """Go on from the newest checkpoint to a step, and save there."""
     dist.init_process_group("gloo", init_method=f"file://{root}/ranks-{size}", rank=rank, world_size=size)
     torch.manual_seed(0)
-    model = fully_shard(torch.nn.Linear(1, 4))
+    model: Any = fully_shard(torch.nn.Linear(1, 4))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     data = TensorDataset(torch.arange(40.0)[:, None] / 40)
     loader = resumable.wrap(DataLoader(data, batch_size=8 // size, shuffle=True), seed=0)
@@ -47,7 +47,7 @@ def weights_after(*starts: tuple[int, int]) -> torch.Tensor:
     """Return the weights after some starts, each of so many ranks, to such a step."""
     with tempfile.TemporaryDirectory() as root:
         for ranks, until in starts:
-            start_processes(train, (ranks, root, until), nprocs=ranks, start_method="fork")
+            start_processes(train, (ranks, root, until), nprocs=ranks, start_method="fork")  # type: ignore[no-untyped-call]  # torch's
         dcp_to_torch_save(f"{root}/checkpoints/12", f"{root}/whole.pt")
         weight: torch.Tensor = torch.load(f"{root}/whole.pt")["model"]["weight"]
     return weight

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._durable import sync_directory
 from resumable.checkpoint.files import find_filesystem
-from resumable.errors import CheckpointError, ConfigurationError, CorruptCheckpointWarning, ResumableError
+from resumable.errors import CheckpointError, ConfigurationError, CorruptCheckpointWarning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -175,9 +175,10 @@ def _by_rank_0(do: Callable[[], Any], process_group: Any) -> Any:
     if first:
         try:
             found[0] = _reported(do)
-        except ResumableError as error:  # of which the others are told, too
+        except Exception as error:  # noqa: BLE001  # the others wait; it is raised below
             found[1] = error
-    distributed.broadcast_object_list(found, group=process_group, group_src=0)
+    source = 0 if process_group is None else distributed.get_global_rank(process_group, 0)
+    distributed.broadcast_object_list(found, source, process_group)
     if found[1] is not None:
         raise found[1]
     return found[0]

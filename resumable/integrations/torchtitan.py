@@ -44,7 +44,7 @@ def _base() -> Any:
 _Base: Any = _base()
 
 
-class TitanLoader(_Base):
+class TitanLoader(_Base):  # type: ignore[misc]  # its base is found when this is imported
     """A Loader in the shape of torchtitan's dataloaders; made by `LoaderConfig`.
 
     Args:
@@ -61,7 +61,7 @@ class TitanLoader(_Base):
     """
 
     @dataclass(kw_only=True, slots=True)
-    class Config(_Base.Config):  # type: ignore[misc,name-defined]  # its base is found when this is imported
+    class Config(_Base.Config):  # type: ignore[misc]  # likewise
         """What torchtitan makes the dataloader of.
 
         Args:

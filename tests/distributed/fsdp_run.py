@@ -100,7 +100,7 @@ class DiesWithin:
     def __exit__(self, *error: object) -> None:
         os.fsync = self._fsync
 
-    def _sync(self, file: int) -> None:
+    def _sync(self, file: Any) -> None:
         self._left -= 1
         if self._left == 0:
             os.kill(os.getpid(), signal.SIGKILL)

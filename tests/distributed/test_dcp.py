@@ -30,7 +30,7 @@ def save(rank: int, size: int, folder: Path) -> None:
     """Save each loader at each place; every second save is asynchronous, and the loop goes on meanwhile."""
     for name, make in LOADERS.items():
         loader = make(World(rank, size))
-        saving = None
+        saving: Any = None
         for number, step in enumerate(SAVED):
             go_to(loader, step)
             if saving is not None:

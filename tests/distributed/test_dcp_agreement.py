@@ -116,7 +116,7 @@ def test_each_fact_that_differs_is_named_on_all_ranks_before_anything_is_written
 def fail(rank: int, size: int, folder: Path) -> list[str]:
     """Save what one rank cannot; return the errors."""
     source = Own(rank)
-    options = {"batch_size": 4, "tail": "drop", "seed": 0, "shard": False, "world": World(rank, size)}
+    options: dict[str, Any] = {"batch_size": 4, "tail": "drop", "seed": 0, "shard": False, "world": World(rank, size)}
     breaking = at(resumable.wrap(source, **options), 2)
     source.breaks = rank == 1
     found = []
