@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable._dcp.caller import find_call
-from resumable._dcp.fields import differing, fields_of, named, told
+from resumable._dcp.fields import SEEN, differing, fields_of, named, seen_of, told
 from resumable._dcp.leaf import LEAF, PLACEHOLDER, is_leaf, pack, unpack
 from resumable._parts import digest_of
 from resumable.errors import StateMismatchError
@@ -31,13 +31,15 @@ _LONGEST = 2000  # characters of an error, told to other ranks
 class _Report(NamedTuple):
     """What a rank says first, in about 100 bytes.
 
-    `own` is a digest of what may differ from rank to rank; empty where a state has no such part.
+    `seen` are digests of `SEEN`; None where the rank has not looked. `own` is a digest of what may differ from rank to
+    rank; empty where a state has no such part.
     """
 
     rank: int = 0
     size: int = 1
     fields: str = ""
     own: str = ""
+    seen: tuple[str | None, ...] = (None,) * len(SEEN)
     failed: str = ""
 
 
@@ -77,9 +79,9 @@ def gathered(call: Call, find_world: Callable[[], World], take: Callable[[], dic
     def report() -> _Report:
         taken.update(take())
         world = find_world()
-        return _Report(world.rank, world.size, named(fields_of(taken)), _own(taken))
+        return _Report(world.rank, world.size, named(fields_of(taken)), _own(taken), seen_of(taken))
 
-    reports = _reports(call, report, lambda: fields_of(taken), "Nothing was written.")
+    reports = _reports(call, report, taken, "Nothing was written.")
     if _is_alone(call) or (len({one.own for one in reports}) == 1 and taken.get("rank") is None):
         return pack([taken])
     return pack(_by_rank(reports, _all(call, taken)))
@@ -87,7 +89,7 @@ def gathered(call: Call, find_world: Callable[[], World], take: Callable[[], dic
 
 def _own(state: Mapping[str, Any]) -> str:
     own = [state[name] for name in ("rank", "source_state") if state.get(name) is not None]
-    return digest_of([*own, state["cursor"], state["canary"]]) if own else ""
+    return digest_of([*own, state["cursor"]]) if own else ""
 
 
 def _by_rank(reports: Sequence[_Report], states: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -148,7 +150,7 @@ def accepted(
     if call is None:
         report()
     else:
-        _reports(call, report, lambda: fields_of(own), "Nothing was loaded.")
+        _reports(call, report, own, "Nothing was loaded.")
     return go[0]
 
 
@@ -168,9 +170,7 @@ def _of_rank(states: Sequence[Mapping[str, Any]], world: World) -> Mapping[str, 
 # ------------------------------------------------------------------ telling each other
 
 
-def _reports(
-    call: Call, report: Callable[[], _Report], fields: Callable[[], dict[str, Any]], outcome: str
-) -> list[_Report]:
+def _reports(call: Call, report: Callable[[], _Report], state: Mapping[str, Any], outcome: str) -> list[_Report]:
     """Return what all ranks report, if none failed and they agree.
 
     Raises:
@@ -189,7 +189,10 @@ def _reports(
             f"{told(which)} failed, so no rank went on. {outcome}\nOf rank {which[0]}: {reports[which[0]].failed}"
         )
     if len({one.fields for one in reports}) > 1:
-        raise differing(_all(call, fields()), outcome)
+        raise differing(_all(call, fields_of(state)), outcome)
+    for number, name in enumerate(SEEN):
+        if len({one.seen[number] for one in reports} - {None}) > 1:
+            raise differing(_all(call, {name: state[name]}), outcome)
     return reports
 
 

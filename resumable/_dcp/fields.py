@@ -12,11 +12,11 @@ from resumable.errors import StateMismatchError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["differing", "fields_of", "named"]
+__all__ = ["SEEN", "differing", "fields_of", "named", "seen_of", "told"]
 
-_NEVER = ("source_state", "digest")  # each rank's; the digest is that of the other fields and of its part of this one
-_OF_A_STREAM = ("cursor", "samples_seen", "fingerprint", "canary", "backend")  # may differ where each rank has its own
-_LAST = ("fingerprint", "canary")  # they differ, too, where a field differs that says more
+_OF_A_RANK = ("source_state", "digest")  # the digest is that of the other fields and of a part of this one
+_OF_A_STREAM = ("cursor", "samples_seen", "backend")  # may differ where each rank has its own
+SEEN = ("fingerprint", "canary")  # what was seen of the data, which a rank need not have looked at; None then
 _NAMED = 8  # ranks in a message
 _HINTS = {
     "cursor": "Let all ranks save after the same step.",
@@ -30,17 +30,24 @@ _HINTS = {
 
 
 def fields_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what has to be the same on all ranks, under dotted names, the most telling ones first.
+    """Return what has to be the same on all ranks, under dotted names, in their order.
 
     Where each rank has a stream of its own, that are the settings: such streams may be of other data and at other
     places.
     """
     own = state.get("rank") is not None
     values = {**state, "rank": "each rank has a stream or state of its own" if own else None}
-    found = dict(_flat({name: part for name, part in values.items() if name not in _NEVER}))
+    found = dict(_flat({name: part for name, part in values.items() if name not in (*_OF_A_RANK, *SEEN)}))
     if own:
         found = {name: part for name, part in found.items() if name == "backend.kind" or not _is_of(name, _OF_A_STREAM)}
-    return dict(sorted(found.items(), key=lambda item: (_is_of(item[0], _LAST), item[0])))
+    return dict(sorted(found.items()))
+
+
+def seen_of(state: Mapping[str, Any]) -> tuple[str | None, ...]:
+    """Digest each of `SEEN`; None where nothing was seen, or where each rank has data of its own."""
+    if state.get("rank") is not None:
+        return (None,) * len(SEEN)
+    return tuple(None if state.get(name) is None else digest_of(state[name]) for name in SEEN)
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

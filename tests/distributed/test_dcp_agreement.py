@@ -242,6 +242,22 @@ def test_the_process_group_of_the_call_is_that_of_the_exchange(tmp_path: Path) -
         assert f"rank {1 - rank // 2} took no part in the save" in message
 
 
+def peek_alone(rank: int, size: int, folder: Path) -> bool:
+    """Rank 0 looks at the next batch, of a stream that all ranks share."""
+    options: dict[str, Any] = {"batch_size": 4, "tail": "drop", "seed": 0, "world": World(rank, size)}
+    loader = resumable.wrap(lambda: iter(range(48)), identity="numbers", **options)
+    for step in range(3):
+        at(loader, step)
+        if rank == 0:
+            loader.peek()
+        dcp.save({"loader": loader}, checkpoint_id=folder / str(step))
+    return True
+
+
+def test_ranks_may_know_less_of_the_data_than_others(tmp_path: Path) -> None:
+    assert ranks(2, peek_alone, tmp_path) == [True, True]
+
+
 def test_a_leaf_is_loaded_by_hand_on_one_rank(tmp_path: Path) -> None:
     """One process without a group: plain code may read the leaf, and a damaged one is refused."""
     loader = at(a_list(0, 1), 2)
