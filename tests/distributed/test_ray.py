@@ -30,7 +30,7 @@ def run(script: str, folder: Path) -> str:
         env={**os.environ, **own},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=580,
         check=False,
     )
     assert child.returncode == 0, child.stdout + child.stderr
