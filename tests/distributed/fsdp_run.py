@@ -95,7 +95,7 @@ class DiesWithin:
         self._fsync = os.fsync
 
     def __enter__(self) -> None:
-        os.fsync = self._sync
+        os.fsync = self._sync  # type: ignore[assignment]  # named otherwise
 
     def __exit__(self, *error: object) -> None:
         os.fsync = self._fsync
