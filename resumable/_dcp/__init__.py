@@ -8,7 +8,7 @@ all ranks are, and DCP itself is recognised by the code that calls.
 
 from __future__ import annotations
 
-from resumable._dcp.exchange import accepted, as_asked
+from resumable._dcp.asked import accepted, as_asked
 from resumable._dcp.leaf import LEAF, is_leaf, pack, unpack
 
 __all__ = ["LEAF", "accepted", "as_asked", "is_leaf", "pack", "unpack"]

@@ -9,20 +9,18 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resumable._dcp.caller import find_call
 from resumable._dcp.fields import SEEN, differing, fields_of, named, seen_of, told
-from resumable._dcp.leaf import LEAF, PLACEHOLDER, is_leaf, pack, unpack
+from resumable._dcp.leaf import pack, unpack
 from resumable._parts import digest_of
 from resumable.errors import StateMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import FrameType
 
     from resumable._dcp.caller import Call
     from resumable._order.world import World
 
-__all__ = ["accepted", "as_asked"]
+__all__ = ["accepted_by_all", "gathered"]
 
 
 _LONGEST = 2000  # characters of an error, told to other ranks
@@ -41,25 +39,6 @@ class _Report(NamedTuple):
     own: str = ""
     seen: tuple[str | None, ...] = (None,) * len(SEEN)
     failed: str = ""
-
-
-def as_asked(
-    frame: FrameType | None, find_world: Callable[[], World], take: Callable[[], dict[str, Any]]
-) -> dict[str, Any]:
-    """Return a state, or what DCP makes a leaf of, where it is DCP that asks.
-
-    Args:
-        frame: what called `state_dict()`.
-        find_world: finds out which part of the data this rank reads.
-        take: takes the state of this rank.
-
-    Raises:
-        StateMismatchError: as `gathered`.
-    """
-    call = find_call(frame)
-    if call is None:
-        return take()
-    return {LEAF: PLACEHOLDER if call.loads else gathered(call, find_world, take)}
 
 
 def gathered(call: Call, find_world: Callable[[], World], take: Callable[[], dict[str, Any]]) -> bytes:
@@ -116,17 +95,17 @@ def _by_rank(reports: Sequence[_Report], states: Sequence[dict[str, Any]]) -> li
     return [states[found[rank]] for rank in range(reports[0].size)]
 
 
-def accepted(
-    frame: FrameType | None,
-    values: Mapping[str, Any],
+def accepted_by_all(
+    call: Call | None,
+    leaf: bytes,
     find_world: Callable[[], World],
     accept: Callable[[Mapping[str, Any]], Callable[[], None]],
 ) -> Callable[[], None]:
-    """Return what goes to the place that a state or a leaf says; of a leaf that DCP loads, once all ranks accept it.
+    """Return what goes to the place of this rank in a leaf, once all ranks accept theirs.
 
     Args:
-        frame: what called `load_state_dict()`; other code than DCP may give a leaf to one rank alone.
-        values: the state or the leaf.
+        call: of DCP's; None where other code gives the leaf, which may do so on one rank alone.
+        leaf: what was saved.
         find_world: finds out which part of the data this rank reads.
         accept: checks a state, and returns what goes there.
 
@@ -135,18 +114,15 @@ def accepted(
         StateMismatchError: a leaf has the streams of another number of ranks, or the ranks were given different
             checkpoints, or a rank refused its state; then on all ranks, and none of them has moved.
     """
-    if not is_leaf(values):
-        return accept(values)
     own: dict[str, Any] = {}
     go: list[Callable[[], None]] = []
 
     def report() -> _Report:
         world = find_world()
-        own.update(_of_rank(unpack(values[LEAF]), world))
+        own.update(_of_rank(unpack(leaf), world))
         go.append(accept(own))
         return _Report(world.rank, world.size, named(fields_of(own)))
 
-    call = find_call(frame)
     if call is None:
         report()
     else:
