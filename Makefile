@@ -7,8 +7,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 TORCH ?= torch==2.13.0
 PIP := -m pip --disable-pip-version-check install
-# The tests of a file, or of a class, run in one process.
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadscope
+# The tests of a file, or of a class, run in one process; tests/conftest.py orders them, the longest first.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+# Nothing is compiled at each of a thousand starts of Python, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
 PYTEST := PYTHONUNBUFFERED=1 $(BIN)/python -m pytest $(PARALLEL)
 # Each phase says when it begins, in seconds since make did; the text is one argument to make, and in quotes to the shell.
 BEGAN := $(shell date +%s)

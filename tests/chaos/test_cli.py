@@ -36,6 +36,7 @@ def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_correct_script_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chaos", "run", "--points", "2", "--faults", "kill,torn-write", "--", *SMALL]) == 0
     printed = capsys.readouterr()
@@ -50,6 +51,7 @@ def test_a_correct_script_passes(capsys: pytest.CaptureFixture[str]) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_broken_promise_exits_with_1_and_can_be_replayed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +159,7 @@ def test_the_clock_kills_from_outside() -> None:
     assert re.search(r"kill after \d\.\d s", found.timeline())
 
 
+@pytest.mark.slow
 def test_a_clock_that_comes_too_late_is_no_success() -> None:
     with pytest.raises(ConfigurationError, match=r"no failure happened: the first was due after .* s"):
         resumable.chaos.run(SMALL, mtbf=1e6)
