@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections import Counter
 from contextlib import suppress
@@ -19,6 +20,9 @@ settings.load_profile("repeatable")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# Several processes share the cores, and threads that wait for each other there take eight times the processor's time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is imported, here and in what tests start
 
 _SLOW = 30  # times what another test takes, about
 _UNSEEDED = (1 << 64) - 59  # a seed as a process has it in which nobody set one

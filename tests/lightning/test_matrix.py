@@ -164,7 +164,7 @@ SAMPLE = sample()
 
 
 def marks(row: Row, kind: str) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.slow] * (kind != "indexed") + [pytest.mark.long] * ((row.name, kind) not in SAMPLE)
+    return [pytest.mark.long] * ((row.name, kind) not in SAMPLE)
 
 
 CASES = [
