@@ -110,9 +110,11 @@ ASROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
 	  { echo "FFCV needs OpenCV and libturbojpeg to be compiled. Install $(SYSTEM) or what your system calls them."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(call say,pip install $(TORCH))
-	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python $(PIP) $(TORCH)
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python $(PIP) --no-compile $(TORCH)
 	$(call say,pip install this package and its extra dev)
-	@$(BIN)/python $(PIP) --editable '.[dev]'
+	@$(BIN)/python $(PIP) --no-compile --editable '.[dev]'
+	$(call say,compiling what was installed; on all cores unlike pip)
+	@$(BIN)/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true  # some packages ship files of no Python
 	$(call say,making .venv/transformers: transformers on top of .venv; 200 MB)
 	@$(BIN)/python -m venv --without-pip .venv/transformers
 	@$(BIN)/python -c '$(ON_TOP)'
