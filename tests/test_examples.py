@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from forked import run_script
+from scripts_forked import run_script
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 

@@ -19,7 +19,7 @@ from resumable import errors
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from forked import WARNINGS, run_script
+from scripts_forked import WARNINGS, run_script
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
