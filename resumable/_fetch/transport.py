@@ -16,6 +16,7 @@ thread looks for the parent, and ends what is still there some seconds later.
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import threading
 import time
@@ -66,18 +67,32 @@ class Answer:
 
 def begin() -> None:
     """Send small tensors by value from now on; called in each worker process before it reads."""
-    threading.Thread(target=_leave_when_orphaned, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_leave_when_orphaned, daemon=True).start()
     ForkingPickler.register(torch.UntypedStorage, _reduced)
     if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:  # else a user's
         default_collate_fn_map[torch.Tensor] = _stacked
 
 
-def _leave_when_orphaned(parent: int) -> None:
-    """End this process if the one that reads from it is gone, however it waits."""
-    while os.getppid() == parent:
+def _leave_when_orphaned() -> None:
+    """End this process if the one that reads from it is gone, however it waits.
+
+    That may have been killed before this one looks for the first time, and has another process in its place by then.
+    """
+    parent, reader = os.getppid(), multiprocessing.parent_process()
+    while os.getppid() == parent and (reader is None or reader.pid is None or _exists(reader.pid)):
         time.sleep(_LOOK)
     time.sleep(_GRACE)
     os._exit(1)
+
+
+def _exists(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _reduced(storage: torch.UntypedStorage) -> tuple[Callable[..., Any], tuple[Any, ...]]:
