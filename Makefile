@@ -7,8 +7,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 TORCH ?= torch==2.13.0
 PIP := -m pip --disable-pip-version-check install
-# The tests of a file, or of a class, run in one process.
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadscope
+# The tests of a file, or of a class, run in one process; tests/conftest.py orders them, the longest first.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+# Nothing is compiled at each of a thousand starts of Python, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
 PYTEST := PYTHONUNBUFFERED=1 $(BIN)/python -m pytest $(PARALLEL)
 # Each phase says when it begins, in seconds since make did; the text is one argument to make, and in quotes to the shell.
 BEGAN := $(shell date +%s)
@@ -118,17 +120,26 @@ ASROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
 	  { echo "FFCV needs OpenCV and libturbojpeg to be compiled. Install $(SYSTEM) or what your system calls them."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(call say,pip install $(TORCH))
-	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python $(PIP) $(TORCH)
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python $(PIP) --no-compile $(TORCH)
 	$(call say,pip install this package and its extra dev)
-	@$(BIN)/python $(PIP) --editable '.[dev]'
-	$(call say,making .venv/transformers: transformers on top of .venv; 200 MB)
-	@$(BIN)/python -m venv --without-pip .venv/transformers
-	@$(BIN)/python -c '$(ON_TOP)'
-	@$(BIN)/python -m pip --python .venv/transformers/bin/python --disable-pip-version-check install --no-compile 'resumable-data[transformers]'
+	@$(BIN)/python $(PIP) --no-compile --editable '.[dev]'
+	$(call say,compiling what was installed; on all cores unlike pip)
+	@$(BIN)/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true  # some packages ship files of no Python
+	$(call on_top,transformers,'resumable-data[transformers]')
+	$(call on_top,ray,'$(RAY)')
+	$(call on_top,titan,'$(TITAN)')
 	@touch $@
 
-# Lightning imports transformers where it finds it, and each start of it takes a second more. So only the tests of transformers'
-# checkpoints have it: in an environment that sees the packages of .venv, and has those that are missing there.
-ON_TOP := import pathlib, sysconfig as s; \
-  here, there = s.get_path("purelib"), s.get_path("purelib", vars={"base": ".venv/transformers"}); \
+# Lightning imports transformers where it finds it, and each start of it takes a second more; torchtitan wants older packages.
+# So what only a few tests need is in environments that see the packages of .venv, and have those that are missing there.
+RAY ?= ray[train]==2.60.0
+TITAN ?= torchtitan==0.3.0
+ON_TOP = import pathlib, sysconfig as s; \
+  here, there = s.get_path("purelib"), s.get_path("purelib", vars={"base": ".venv/$(1)"}); \
   pathlib.Path(there, "on_top.pth").write_text(f"import site; site.addsitedir({here!r})")
+define on_top
+	$(call say,making .venv/$(1): $(1) on top of .venv; 100 to 300 MB)
+	@$(BIN)/python -m venv --without-pip .venv/$(1)
+	@$(BIN)/python -c '$(ON_TOP)'
+	@$(BIN)/python -m pip --python .venv/$(1)/bin/python --disable-pip-version-check install --no-compile $(2)
+endef

@@ -37,6 +37,7 @@ def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("COLUMNS", "300")
 
 
+@pytest.mark.slow
 def test_a_correct_script_passes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     assert main(["chaos", "run", "--points", "2", "--faults", "kill,torn-write", "--", *SMALL]) == 0
@@ -52,6 +53,7 @@ def test_a_correct_script_passes(capsys: pytest.CaptureFixture[str], monkeypatch
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_broken_promise_exits_with_1_and_can_be_replayed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +204,7 @@ def test_the_clock_kills_from_outside(tmp_path: Path) -> None:
     assert re.search(r"kill after \d\.\d s", found.timeline())
 
 
+@pytest.mark.slow
 def test_a_clock_that_comes_too_late_is_no_success() -> None:
     with pytest.raises(ConfigurationError, match=r"no failure happened: the first was due after .* s"):
         resumable.chaos.run(SMALL, mtbf=1e6)

@@ -39,7 +39,7 @@ LAYERS = [
     {"_checks", "_seeds"},
     {"protocols", "_options", "_wrap_types", "_opening"},
     {"_state"},
-    {"_data"},
+    {"_data", "_dcp"},
     {"_fetch"},
     {"_flight", "_doubts"},
     {"_peeking"},

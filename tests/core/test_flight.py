@@ -243,6 +243,7 @@ def test_the_record_of_another_rank_is_left_alone(tmp_path: Path, caplog: pytest
     assert "it is the record of rank 1" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_write_that_is_cut_leaves_what_stood_before(tmp_path: Path) -> None:
     content = bytearray(crash(tmp_path))
     at = write_slot(content, FIRST, 10, 3, 1841, 9205, 6000, word("reading"))

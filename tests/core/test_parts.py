@@ -100,6 +100,7 @@ def of_process(one: float, seed: str) -> Any:
     return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_same_parts_and_each_kind_differs_with_its_value() -> None:
     one, same, other = of_process(2.0, "1"), of_process(2.0, "2"), of_process(3.0, "1")
     assert one == same
