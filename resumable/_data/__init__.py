@@ -2,5 +2,6 @@
 
 from resumable._data.columns import Columns
 from resumable._data.noted import Noted
+from resumable._data.shards import shards_of, without_seed
 
-__all__ = ["Columns", "Noted"]
+__all__ = ["Columns", "Noted", "shards_of", "without_seed"]

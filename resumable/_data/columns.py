@@ -49,6 +49,20 @@ class Columns:
         parts = _parts(self._source)
         return [self._length] if parts is None else [length for length, _ in parts]
 
+    @property
+    def version(self) -> str | None:
+        """What a Hugging Face dataset says of the steps that made it, its `_fingerprint`; it may be another by chance."""
+        source = getattr(self._source, "dataset", self._source)  # of a Subset
+        if not type(source).__module__.startswith("datasets."):
+            return None
+        said = getattr(source, "_fingerprint", None)
+        return said if isinstance(said, str) else None
+
+    @property
+    def total(self) -> int | None:
+        """Number of files or rows, where the number of samples does not tell, as of a stream."""
+        return self._length if hasattr(type(self._source), "resumable_shards") else None
+
     def __call__(self, indices: Sequence[int]) -> dict[str, list[Any]]:
         """Return the columns by name, with values in the order of the indices; the one that tells most comes first."""
         try:

@@ -45,6 +45,8 @@ class Noted:
         self._name = next(iter(self._wrapped), None)
         self._values = None if self._name is None else _fixed(columns[self._name], self._wrapped[self._name])
         self._text = "" if self._name is None else _text(self._wrapped[self._name])
+        known = {name: getattr(stored, name, None) for name in ("version", "total")}
+        self._known = {name: value for name, value in known.items() if value is not None}
         self._opened: str | None = None  # what is another one than when the source was wrapped
 
     def opened(self) -> None:
@@ -62,7 +64,8 @@ class Noted:
         """Return what a state says of the data: plain values, or None."""
         if self._name is None:
             return None
-        return {"of": self._name, "samples": [self._text, self._opened] if self._opened else [self._text]}
+        samples = [self._text, self._opened] if self._opened else [self._text]
+        return {"of": self._name, "samples": samples, **self._known}
 
     def check(self, stored: Any, *, strict: bool) -> None:
         """Compare the data with what a state says.
@@ -74,17 +77,30 @@ class Noted:
         Raises:
             StateMismatchError: they are others.
         """
+        for message in filter(None, (self._compare(stored), self._count(stored))):
+            if strict:
+                raise StateMismatchError(message)
+            warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=3)
+        before, now = self._both(stored, "version")
+        if before != now:
+            warnings.warn(_other_version(before, now), StateMismatchWarning, stacklevel=3)
+
+    def _both(self, stored: Any, name: str) -> tuple[Any, Any]:
+        """Return what a state says and what is so now, where both are known; else nothing twice."""
+        before, now = stored.get(name) if isinstance(stored, dict) else None, self._known.get(name)
+        return (before, now) if type(before) is type(now) else (None, None)
+
+    def _count(self, stored: Any) -> str | None:
+        before, now = self._both(stored, "total")
+        return None if before == now else _other_total(before, now)
+
+    def _compare(self, stored: Any) -> str | None:
         moments = _parsed(stored, len(self._indices))
         if not moments or _fits(self._wrapped.get(stored["of"]), moments):
-            return
+            return None
         values = self._look().get(stored["of"], ())
         now = _sketched(values)
-        if _fits(now, moments):
-            return
-        message = self._describe(stored["of"], values, now, moments[0])
-        if strict:
-            raise StateMismatchError(message)
-        warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=3)
+        return None if _fits(now, moments) else self._describe(stored["of"], values, now, moments[0])
 
     def _look(self) -> Mapping[str, Sequence[Any]]:
         return {} if self._stored is None else self._stored(self._indices)
@@ -108,6 +124,25 @@ class Noted:
             "same order (sort what lists files), or start a new run. If they change for a reason of their own, give "
             "wrap(..., canary=False). Or load_state_dict(state, strict=False) to go on at this position all the same."
         )
+
+
+def _other_total(before: int, now: int) -> str:
+    return (
+        "the stream is made of another number of files or rows than the checkpoint's.\n"
+        f"  in the checkpoint: {before}\n  in this run:       {now}\n"
+        "Another stream would follow. Give the data that the run was started with, or start a new run. Or "
+        "load_state_dict(state, strict=False) to go on at this position all the same."
+    )
+
+
+def _other_version(before: str, now: str) -> str:
+    return (
+        "the dataset's _fingerprint differs from the checkpoint's, so other steps may have made it: another map, filter, "
+        "select or file.\n"
+        f"  in the checkpoint: {shorten(before)}\n  in this run:       {shorten(now)}\n"
+        "The samples that were compared are the same, and datasets gives another one by chance where it cannot hash a "
+        "function, so it is gone on with. To have other data refused, give wrap(..., identity=...) a name of them."
+    )
 
 
 def _chosen(lengths: Sequence[int]) -> list[int]:

@@ -10,6 +10,7 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from resumable._data import without_seed
 from resumable.errors import PromiseWarning
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def replayed(source: Any, name: str, options: Options) -> Options:
         name: of the source, for the message.
         options: as they were given; if they say `resume`, that holds.
     """
+    _say_without_seed(source, name)
     if options.resume is not None or not loses_buffer(source):
         return options
     warnings.warn(
@@ -39,6 +41,16 @@ def replayed(source: Any, name: str, options: Options) -> Options:
         stacklevel=5,
     )
     return replace(options, resume="replay")
+
+
+def _say_without_seed(source: Any, name: str) -> None:
+    if without_seed(source):
+        warnings.warn(
+            f"{name} is shuffled without a seed, so every start of the program gives another order. A state of this "
+            "run will be refused by the next one.\nGive shuffle(seed=...) any number.",
+            PromiseWarning,
+            stacklevel=6,
+        )
 
 
 def loses_buffer(source: Any) -> bool:

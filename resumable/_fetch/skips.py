@@ -79,20 +79,25 @@ def _may_skip(iterable: Any) -> bool:
 
 def _skipped(iterable: Any, count: int) -> Iterator[Any] | None:
     """Return an iterator over what is left after `count` elements; None where `skip` gives no other iterable."""
+    if _streams(iterable) and iterable.epoch:  # its skip() keeps the shards in the order of the first epoch
+        return None
     found = iterable.skip(count * _shares(iterable))
     if found is None or found is iterable or not hasattr(found, "__iter__"):
         return None
-    if isinstance(getattr(iterable, "epoch", None), int) and callable(getattr(found, "set_epoch", None)):
-        found.set_epoch(iterable.epoch)  # of which Hugging Face's has a new one
     left: Iterator[Any] = iter(found)
     return left
 
 
 def _shares(iterable: Any) -> int:
     """Return over how many workers a Hugging Face stream divides what it is to skip, if it is read in one of them."""
-    data, streams = sys.modules.get("torch.utils.data"), sys.modules.get("datasets")
+    data = sys.modules.get("torch.utils.data")
     info = data.get_worker_info() if data is not None else None
-    known = getattr(streams, "IterableDataset", None)
-    if info is None or known is None or not isinstance(iterable, known):
+    if info is None or not _streams(iterable):
         return 1
     return 1 if getattr(iterable, "_distributed", None) is not None else int(info.num_workers)
+
+
+def _streams(iterable: Any) -> bool:
+    """Return whether an iterable is a stream of Hugging Face's library."""
+    known = getattr(sys.modules.get("datasets"), "IterableDataset", None)
+    return known is not None and isinstance(iterable, known)

@@ -12,6 +12,8 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from resumable._checks import length_of
+from resumable._data import shards_of
+from resumable._fetch.hugging_face import divided
 from resumable._fetch.lost_buffers import replayed
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.restoring import without_state
@@ -24,6 +26,7 @@ from resumable.protocols import Capabilities
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from resumable._data import Columns
     from resumable._fetch.own_state import OwnState
     from resumable._options import Options
 
@@ -43,6 +46,7 @@ def adapt(source: Any, options: Options) -> tuple[FunctionBackend | ObjectBacken
         )
     if isinstance(source, type):
         return FunctionBackend(source, name), options
+    options = divided(source, options)
     stateful = state_methods(source) is not None
     if stateful and hasattr(source, "__iter__"):
         options = replayed(source, name, options)
@@ -52,7 +56,7 @@ def adapt(source: Any, options: Options) -> tuple[FunctionBackend | ObjectBacken
         if not (stateful and options.resume == "replay"):
             return ObjectBackend(source, name), options
     if hasattr(source, "__iter__"):
-        return FunctionBackend(_Epochs(source), name, _length(source, name)), options
+        return FunctionBackend(_Epochs(source), name, _length(source, name), shards_of(source)), options
     return FunctionBackend(source, name), options
 
 
@@ -69,12 +73,15 @@ class FunctionBackend:
         function: called without arguments, or with `epoch=` where it has a parameter of that name.
         name: a name for the data.
         length: number of elements per epoch, where it is known.
+        stored: tells what it reads, where that is known.
     """
 
     kind = "iterable"
 
-    def __init__(self, function: Callable[..., Any], name: str, length: int | None = None) -> None:
-        self._function = function
+    def __init__(
+        self, function: Callable[..., Any], name: str, length: int | None = None, stored: Columns | None = None
+    ) -> None:
+        self._function, self._stored = function, stored
         self._takes_epoch = _takes_epoch(function, name)
         self.identity = {"source": name}
         self._length = length
@@ -83,7 +90,9 @@ class FunctionBackend:
     @property
     def capabilities(self) -> Capabilities:
         """The number of elements per epoch, the other order of restoring, and how to end its iterator."""
-        return Capabilities(length=self._length, restore_otherwise=self._restore_early, close=self._close)
+        return Capabilities(
+            length=self._length, restore_otherwise=self._restore_early, close=self._close, stored=self._stored
+        )
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Call the function."""
@@ -138,7 +147,7 @@ class ObjectBackend:
         self._methods = state_methods(source)
         self._own_iterator = hasattr(source, "__next__")
         self._iterator: _Watched | None = None
-        self._length = _length(source, name)
+        self._length, self._stored = _length(source, name), shards_of(source)
         self.identity = {"source": name}
 
     @property
@@ -151,6 +160,7 @@ class ObjectBackend:
             restore_otherwise=otherwise,
             goes_on=True,
             close=self._close,
+            stored=self._stored,
         )
 
     def open(self, epoch: int) -> Iterator[Any]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from resumable._checks import length_of, refuse_hidden_order
 from resumable._data import Columns
+from resumable._fetch.hugging_face import draws_nothing
 from resumable._fetch.own_state import own_state
 from resumable._fetch.reader import Reader
 from resumable._fetch.reading import Reading
@@ -61,7 +62,8 @@ class SequenceBackend:
         samples = source if options.transform is None else _Transformed(source, options.transform)
         collate = None if options.batch_size is None else options.collate or list
         assert options.randomness is not None
-        self._reader = Reader(samples, collate, options.randomness, reading=reading)
+        together = collate is not None and reading is None and draws_nothing(samples)
+        self._reader = Reader(samples, collate, options.randomness, together, reading=reading)
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request."""

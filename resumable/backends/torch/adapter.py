@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, IterDataPipe, MapDataPipe
 
 from resumable._checks import length_of
+from resumable._fetch.hugging_face import divided, draws_nothing
 from resumable._fetch.lost_buffers import replayed
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import Reader
@@ -46,6 +47,7 @@ def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] 
         options.refuse(
             "a DataLoader over an IterableDataset", sampler=_OWN_ORDER, tail="Give drop_last to the DataLoader."
         )
+        options = divided(loader.dataset, options)
         if state_methods(loader.dataset) is not None:
             options = replayed(loader.dataset, type(loader.dataset).__qualname__, options)
         options = options.decided()
@@ -165,8 +167,11 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
     """Make the reader that runs where the samples are read: in the workers, or in this process."""
     collates = loader.batch_sampler is not None
     dataset = find_dataset(loader.dataset)
-    together = collates and options.randomness != "sample" and _reads_together(dataset)
-    if together and options.randomness is None:
+    reading = None if options.flight_recorder is None else Reading()
+    still = collates and draws_nothing(dataset)
+    one_by_one = options.randomness == "sample" and not (still and reading is None)
+    together = collates and not one_by_one and _reads_together(dataset)
+    if together and options.randomness is None and not still:
         warnings.warn(
             f"the dataset {type(loader.dataset).__qualname__} reads whole batches by __getitems__, so its randomness "
             "belongs to the batch: augmentations are exact after a resume, but change with the batch size and the "
@@ -178,7 +183,6 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
     randomness = options.decided(randomness="batch" if together else "sample").randomness
     assert randomness is not None
     collate = collating(loader.collate_fn)
-    reading = None if options.flight_recorder is None else Reading()
     reader = Reader(dataset, collate if collates else _First(collate), randomness, together, reading=reading)
     return reader, replace(options, randomness=randomness)
 

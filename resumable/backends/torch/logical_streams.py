@@ -23,6 +23,7 @@ from resumable._fetch.failures import sending
 from resumable._randomness.keyed import derive
 from resumable._randomness.keys import isolated, reseed
 from resumable.backends.torch.epochs import keep_own_epochs
+from resumable.backends.torch.sharded_states import mend_restoring
 from resumable.backends.torch.worker_states import WorkerState
 from resumable.backends.torch.worker_stream import WorkerEpoch, WorkerStream, stamped
 from resumable.errors import UnsupportedError
@@ -63,6 +64,7 @@ class LogicalStreams(WorkerStream):
         """Begin an epoch: the planned one, later the ones after it, with fresh copies of the dataset."""
         info, plan = get_worker_info(), self._plan
         epoch, turn, states = plan.epoch + self._passes, plan.turn, plan.states
+        mend_restoring()
         if self._passes:
             turn, states = 0, [WorkerState()] * len(states)
         elif info is not None:

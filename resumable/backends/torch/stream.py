@@ -14,6 +14,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from resumable._data import shards_of
 from resumable._fetch.own_state import needs_arguments, state_methods
 from resumable._naming import name_of
 from resumable.backends.torch.engine import Engine, WorkerSetup, healing_of, meter_of, wants_stacks
@@ -69,6 +70,7 @@ class TorchStreamBackend:
         self._batches: Batches | None = None
         self._rotated = False
         self._engine: Engine | None = None
+        self._stored = shards_of(loader.dataset)
         self._healing, self._meter = healing_of(loader, options, fixed=True), meter_of(loader)
         self.identity = {
             "source": name_of(loader.dataset, options.identity),
@@ -95,6 +97,7 @@ class TorchStreamBackend:
             close=self._close,
             heals=True,
             meter=self._meter,
+            stored=self._stored,
         )
 
     def open(self, epoch: int) -> Iterator[Any]:

@@ -27,6 +27,7 @@ from resumable._randomness.keys import SampleKeys, isolated, reseed
 from resumable._state import Canary
 from resumable._stats import Made
 from resumable.backends.torch.epochs import EpochTeller, keep_own_epochs
+from resumable.backends.torch.sharded_states import mend_restoring
 from resumable.backends.torch.worker_states import WorkerState
 from resumable.errors import StateMismatchError
 from resumable.failpoints import point
@@ -94,6 +95,7 @@ class WorkerStream(IterableDataset[Any]):
         state = self._plan.states[worker] if self._passes == 0 else self._border
         if info is not None and self._passes == 0:
             keep_own_epochs()
+            mend_restoring()
         self._passes, self._border, self.in_worker = self._passes + 1, WorkerState(), info is not None
         if state.ended:
             self._border = WorkerState(state=state.state)

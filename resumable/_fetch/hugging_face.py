@@ -1,0 +1,41 @@
+"""What datasets of Hugging Face's library are known to do: divide themselves between the ranks, and draw nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from resumable.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from resumable._options import Options
+
+__all__ = ["divided", "draws_nothing"]
+
+
+def divided(source: Any, options: Options) -> Options:
+    """Return the options with `shard=False` for a stream that `split_dataset_by_node` has divided.
+
+    Raises:
+        ConfigurationError: it would be divided again, and most of it would be read by no rank.
+    """
+    ranks = getattr(getattr(source, "_distributed", None), "world_size", 1)
+    if not type(source).__module__.startswith("datasets.") or ranks == 1:
+        return options
+    if options.shard:
+        raise ConfigurationError(
+            f"with shard=True, the {ranks} parts that split_dataset_by_node made of the stream would be divided between "
+            "the ranks once more.\nMost samples would be read by no rank. Leave shard out, or wrap the stream without "
+            "split_dataset_by_node."
+        )
+    return replace(options, shard=False)
+
+
+def draws_nothing(dataset: Any) -> bool:
+    """Return whether reading a dataset's samples draws no random numbers, so that it may read them all at once."""
+    kind = type(dataset)
+    if (kind.__module__, kind.__qualname__) == ("torch.utils.data.dataset", "Subset"):
+        return draws_nothing(dataset.dataset)
+    if (kind.__module__, kind.__qualname__) != ("datasets.arrow_dataset", "Dataset"):
+        return False
+    return getattr(dataset, "_format_type", "custom") != "custom"  # which is a function of the user's
