@@ -137,8 +137,8 @@ def _other_total(before: int, now: int) -> str:
 
 def _other_version(before: str, now: str) -> str:
     return (
-        "the dataset's _fingerprint differs from the checkpoint's, so other steps may have made it: another map, filter, "
-        "select or file.\n"
+        "the dataset's _fingerprint differs from the checkpoint's, so other steps may have made it: another map, "
+        "filter, select or file.\n"
         f"  in the checkpoint: {shorten(before)}\n  in this run:       {shorten(now)}\n"
         "The samples that were compared are the same, and datasets gives another one by chance where it cannot hash a "
         "function, so it is gone on with. To have other data refused, give wrap(..., identity=...) a name of them."

@@ -24,8 +24,8 @@ def divided(source: Any, options: Options) -> Options:
         return options
     if options.shard:
         raise ConfigurationError(
-            f"with shard=True, the {ranks} parts that split_dataset_by_node made of the stream would be divided between "
-            "the ranks once more.\nMost samples would be read by no rank. Leave shard out, or wrap the stream without "
+            f"with shard=True, the {ranks} parts that split_dataset_by_node made of the stream would be divided "
+            "between the ranks once more.\nMost samples would be read by no rank. Leave shard out, or wrap the stream without "
             "split_dataset_by_node."
         )
     return replace(options, shard=False)

@@ -287,5 +287,5 @@ def test_what_is_mended_in_workers_is_there() -> None:
     """The private names of `datasets` that `backends/torch/sharded_states.py` relies on."""
     stream = sources.stream()
     assert hasattr(stream, "_starting_state_dict")
-    assert callable(stream._iter_pytorch)  # noqa: SLF001  # the point
-    assert callable(stream._prepare_ex_iterable_for_iteration)  # noqa: SLF001  # likewise
+    assert callable(stream._iter_pytorch)  # the point
+    assert callable(stream._prepare_ex_iterable_for_iteration)  # likewise
