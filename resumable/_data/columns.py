@@ -51,7 +51,7 @@ class Columns:
 
     @property
     def version(self) -> str | None:
-        """What a Hugging Face dataset says of the steps that made it (`_fingerprint`); another one by chance, at times."""
+        """What a Hugging Face dataset says of the steps that made it (`_fingerprint`), at times another by chance."""
         source = getattr(self._source, "dataset", self._source)  # of a Subset
         if not type(source).__module__.startswith("datasets."):
             return None

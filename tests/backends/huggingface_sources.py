@@ -6,7 +6,7 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
 from datasets import Dataset, IterableDataset, concatenate_datasets, interleave_datasets, load_dataset
 from datasets.distributed import split_dataset_by_node
 from torch.utils.data import DataLoader, Subset
@@ -131,7 +131,7 @@ def streamed(kind: str, names: list[str]) -> IterableDataset:
 
 
 def in_loader(data: Any, *, workers: int = 0, **options: Any) -> resumable.Loader[Any]:
-    own = {"persistent_workers": True, "multiprocessing_context": "fork"} if workers else {}
+    own: dict[str, Any] = {"persistent_workers": True, "multiprocessing_context": "fork"} if workers else {}
     wrapped = DataLoader(data, batch_size=2, num_workers=workers, collate_fn=list, **own)
     return resumable.wrap(wrapped, seed=0, **options)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import datasets
@@ -45,6 +46,10 @@ def check(make: Callable[[], resumable.Loader[Any]], every: int = 1) -> sources.
         if step % every == 0:
             assert sources.rest(make(), state) == run[step:], f"resumed after {step} batches"
     return run
+
+
+def made_of(make: Callable[[], Any], wrap: Callable[..., resumable.Loader[Any]], **options: Any) -> Any:
+    return wrap(make(), **options)
 
 
 def rarely(names: Any, often: set[str]) -> list[Any]:
@@ -116,7 +121,7 @@ def test_two_ranks_share_a_stream(name: str) -> None:
         world = resumable.World(rank, 2)
         return sources.direct(sources.STREAMS[name](), world=world, tail="drop")
 
-    runs = [check(lambda rank=rank: make(rank)) for rank in range(2)]  # type: ignore[misc]  # of a default
+    runs = [check(partial(make, rank)) for rank in range(2)]
     assert len(runs[0]) == len(runs[1])
     assert all(one != other for one, other in zip(*runs, strict=True))
 
@@ -131,7 +136,7 @@ def test_a_stream_that_is_split_already_is_not_divided_again(shards: int, how: s
             return sources.direct(part, tail="drop", **options)
         return sources.in_loader(part, **options, **({"streams": 2} if how == "logical streams" else {}))
 
-    runs = [check(lambda rank=rank: make(rank)) for rank in range(2)]  # type: ignore[misc]  # of a default
+    runs = [check(partial(make, rank)) for rank in range(2)]
     first = [sources.samples([one for one in run if one[0] == 0]) for run in runs]
     assert sorted(first[0] + first[1]) == list(range(8))
     _, states = sources.golden(make(0))
@@ -179,7 +184,7 @@ def test_other_rows_after_the_place_are_refused(how: str) -> None:
 @pytest.mark.parametrize("size", [1, 4])
 def test_a_shuffle_without_a_seed_is_refused_at_every_step(how: str, size: int) -> None:
     def make() -> resumable.Loader[Any]:
-        plain = sources.stream(20, shards=10)
+        plain: Any = sources.stream(20, shards=10)
         with pytest.warns(PromiseWarning, match="is shuffled without a seed"):
             return MAKE[how](plain.shuffle(buffer_size=size))
 
@@ -234,12 +239,11 @@ def test_a_transform_that_draws(name: str, together: list[int]) -> None:
 
 @pytest.mark.parametrize("name", rarely(sources.TABLES, {"torch"}))
 def test_a_table_in_two_workers_and_on_two_ranks(name: str) -> None:
+    table = sources.TABLES[name]
     for rank in range(2):
-        world = resumable.World(rank, 2)
-        check(
-            lambda world=world: sources.in_loader(sources.TABLES[name](), workers=2, tail="pad", world=world), every=2
-        )  # type: ignore[misc]  # of a default
-        check(lambda world=world: sources.direct(sources.TABLES[name](), tail="pad", world=world))  # type: ignore[misc]  # likewise
+        options: dict[str, Any] = {"tail": "pad", "world": resumable.World(rank, 2)}
+        check(partial(made_of, table, sources.in_loader, workers=2, **options), every=2)
+        check(partial(made_of, table, sources.direct, **options))
 
 
 @pytest.mark.parametrize("how", list(MAKE))
