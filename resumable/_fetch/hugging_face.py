@@ -25,8 +25,8 @@ def divided(source: Any, options: Options) -> Options:
     if options.shard:
         raise ConfigurationError(
             f"with shard=True, the {ranks} parts that split_dataset_by_node made of the stream would be divided "
-            "between the ranks once more.\nMost samples would be read by no rank. Leave shard out, or wrap the stream without "
-            "split_dataset_by_node."
+            "between the ranks once more.\nMost samples would be read by no rank. Leave shard out, or wrap the stream "
+            "without split_dataset_by_node."
         )
     return replace(options, shard=False)
 

@@ -33,7 +33,6 @@ IN_LOADER = {
     "take",
     "torch",
     "interleave, first",
-    "interleave, shuffle",
     "generator",
 }
 BY_ITSELF = {"shuffled", "map that draws", "interleave by chance, all", "split"}
@@ -214,10 +213,11 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("name", list(sources.TABLES))
 @pytest.mark.parametrize("how", [*MAKE, "sample by sample"])
 def test_a_table_is_read_by_the_batch_without_a_warning(name: str, how: str, together: list[int]) -> None:
-    options = {"randomness": "sample"} if how == "sample by sample" else {}
+    options: dict[str, Any] = {"randomness": "sample"} if how == "sample by sample" else {}
+    wrap: Callable[..., resumable.Loader[Any]] = MAKE.get(how, sources.in_loader)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        run = check(lambda: MAKE.get(how, sources.in_loader)(sources.TABLES[name](), **options))
+        run = check(partial(made_of, sources.TABLES[name], wrap, **options))
     assert sum(together) > 0
     whole = sources.TABLES[name]()
     wanted = [int(whole[index]["sample"]) for index in range(len(whole))]
