@@ -18,7 +18,7 @@ __all__ = ["Shards", "shards_of", "without_seed"]
 _STREAM = ("datasets.iterable_dataset", "IterableDataset")
 _BUFFER = ("datasets.iterable_dataset", "BufferShuffledExamplesIterable")
 _MOST = 1000  # objects to look at
-_WORD = 1 << 64  # what nobody gives as a seed
+_WORD = 1 << 64  # seeds that are given are smaller
 
 
 class Shards:
