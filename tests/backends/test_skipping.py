@@ -244,7 +244,7 @@ def test_two_workers_skip_their_parts_of_it() -> None:
 @pytest.mark.usefixtures("unread")
 def test_without_a_data_loader_too() -> None:
     plain = datasets.Dataset.from_dict({"sample": list(range(20))}).to_iterable_dataset(num_shards=2)
-    every_cut(lambda: resumable.wrap(plain.shuffle(seed=0, buffer_size=5), batch_size=3, resume="replay"))
+    every_cut(lambda: resumable.wrap(plain.shuffle(seed=0, buffer_size=5), batch_size=3, resume="replay"), epochs=1)
 
 
 # ---------------------------------------------------------------------- torch
