@@ -1,21 +1,23 @@
 # Everything sets itself up: `make demo` and `make test` work on a fresh clone as one command, and are quick the second time.
 #
-# Three environments, so that nobody waits for what they do not use: .venv-demo and .venv-docs, made by pip alone from the
-# extra of their name, and .venv with every framework, for which FFCV is compiled.
+# Four environments, so that nobody waits for what they do not use: .venv-demo, .venv-docs and .venv-peers, made by pip alone
+# from the extra of their name, and .venv with every framework, for which FFCV is compiled.
 
 PYTHON ?= python3
 BIN := .venv/bin
 TORCH ?= torch==2.13.0
 PIP := -m pip --disable-pip-version-check install
-# The tests of a file, or of a class, run in one process.
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadscope
+# The tests of a file, or of a class, run in one process; tests/conftest.py orders them, the longest first.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+# Nothing is compiled at each of a thousand starts of Python, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
 PYTEST := PYTHONUNBUFFERED=1 $(BIN)/python -m pytest $(PARALLEL)
 # Each phase says when it begins, in seconds since make did; the text is one argument to make, and in quotes to the shell.
 BEGAN := $(shell date +%s)
 say = @echo "[$$(($$(date +%s) - $(BEGAN))) s] $(1)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types docs test test-fast test-long coverage demo demo-all chaos bench format clean
+.PHONY: help setup lint types docs test test-fast test-long coverage demo demo-all chaos bench peers format clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -67,15 +69,18 @@ chaos: .venv/.ready  ## every kind of fault against every source, and planted pr
 	  $(if $(SOURCES),--sources $(SOURCES),--page docs/reference/chaos.md)
 	$(if $(SOURCES),,$(BIN)/python tests/chaos/planted_programs.py docs/reference/chaos.md)
 
-bench: .venv/.ready  ## measure the figures of docs/reference/benchmarks.md again
-	$(BIN)/python -m benchmarks
+bench: .venv/.ready peers  ## measure the figures of docs/reference/benchmarks.md again
+	$(BIN)/python -m benchmarks --without peers
+	.venv-peers/bin/python -m benchmarks --only peers
+
+peers: .venv-peers/.ready  ## make the environment of the libraries that are compared
 
 format: .venv/.ready  ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:  ## remove what the other targets made
-	rm -rf .venv .venv-demo .venv-docs site dist runs .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-demo .venv-docs .venv-peers site dist runs .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 setup: .venv/.ready  ## make the environment with every framework
 
@@ -97,6 +102,13 @@ setup: .venv/.ready  ## make the environment with every framework
 	@.venv-docs/bin/python $(PIP) --no-compile --editable '.[docs]'
 	@touch $@
 
+# MosaicML Streaming brings torchvision, whose build has to be that of torch: so pip chooses both.
+.venv-peers/.ready: pyproject.toml
+	$(call say,making .venv-peers: Grain and LitData and MosaicML Streaming and WebDataset and datasets; about 5 GB)
+	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/python $(PIP) --no-compile --editable '.[peers]'
+	@touch $@
+
 # FFCV is compiled when it is installed, against OpenCV and libturbojpeg; whoever may install Debian's packages gets them.
 SYSTEM := libopencv-dev libturbojpeg0-dev pkg-config
 ASROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
@@ -108,17 +120,26 @@ ASROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
 	  { echo "FFCV needs OpenCV and libturbojpeg to be compiled. Install $(SYSTEM) or what your system calls them."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(call say,pip install $(TORCH))
-	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python $(PIP) $(TORCH)
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python $(PIP) --no-compile $(TORCH)
 	$(call say,pip install this package and its extra dev)
-	@$(BIN)/python $(PIP) --editable '.[dev]'
-	$(call say,making .venv/transformers: transformers on top of .venv; 200 MB)
-	@$(BIN)/python -m venv --without-pip .venv/transformers
-	@$(BIN)/python -c '$(ON_TOP)'
-	@$(BIN)/python -m pip --python .venv/transformers/bin/python --disable-pip-version-check install --no-compile 'resumable-data[transformers]'
+	@$(BIN)/python $(PIP) --no-compile --editable '.[dev]'
+	$(call say,compiling what was installed; on all cores unlike pip)
+	@$(BIN)/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true  # some packages ship files of no Python
+	$(call on_top,transformers,'resumable-data[transformers]')
+	$(call on_top,ray,'$(RAY)')
+	$(call on_top,titan,'$(TITAN)')
 	@touch $@
 
-# Lightning imports transformers where it finds it, and each start of it takes a second more. So only the tests of transformers'
-# checkpoints have it: in an environment that sees the packages of .venv, and has those that are missing there.
-ON_TOP := import pathlib, sysconfig as s; \
-  here, there = s.get_path("purelib"), s.get_path("purelib", vars={"base": ".venv/transformers"}); \
+# Lightning imports transformers where it finds it, and each start of it takes a second more; torchtitan wants older packages.
+# So what only a few tests need is in environments that see the packages of .venv, and have those that are missing there.
+RAY ?= ray[train]==2.60.0
+TITAN ?= torchtitan==0.3.0
+ON_TOP = import pathlib, sysconfig as s; \
+  here, there = s.get_path("purelib"), s.get_path("purelib", vars={"base": ".venv/$(1)"}); \
   pathlib.Path(there, "on_top.pth").write_text(f"import site; site.addsitedir({here!r})")
+define on_top
+	$(call say,making .venv/$(1): $(1) on top of .venv; 100 to 300 MB)
+	@$(BIN)/python -m venv --without-pip .venv/$(1)
+	@$(BIN)/python -c '$(ON_TOP)'
+	@$(BIN)/python -m pip --python .venv/$(1)/bin/python --disable-pip-version-check install --no-compile $(2)
+endef

@@ -6,6 +6,7 @@ a function that returns one.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import sys
@@ -22,6 +23,7 @@ __all__ = [
     "entries_of",
     "find_dataset",
     "load",
+    "load_iterable",
     "refuse_hidden",
     "refuse_list",
     "refuse_prepared",
@@ -64,6 +66,9 @@ _TFDATA = Entry(
 )
 _OF_TFDATA = _TFDATA._replace(path="resumable.backends.tfdata:refuse_iterators")
 
+_RAY = Entry("resumable.backends.ray:adapt", "pip install 'ray[data]'")
+_OF_RAY = _RAY._replace(path="resumable.backends.ray:refuse")
+
 _adapters: dict[str, Entry] = {
     "torch.utils.data.dataloader.DataLoader": _TORCH,
     "nvidia.dali.plugin.base_iterator._DaliBaseIterator": _DALI,
@@ -82,6 +87,9 @@ _adapters: dict[str, Entry] = {
     "tensorflow_datasets.core.dataset_utils._IterableDataset": _OF_TFDATA,
     "ffcv.loader.loader.Loader": _FFCV,
     "resumable.backends.ffcv.source.Source": _FFCV,
+    "ray.data.iterator._IterableFromIterator": _RAY,
+    "ray.data.iterator.DataIterator": _OF_RAY,
+    "ray.data.dataset.Dataset": _OF_RAY,
     "builtins.list": _SEQUENCE,
     "builtins.tuple": _SEQUENCE,
     "builtins.range": _SEQUENCE,
@@ -133,14 +141,7 @@ def entries_of(source: Any) -> Iterator[Entry]:
     if (entry := _by_parameter(source)) is not None:
         yield entry
         return
-    others: dict[str, Entry] | None = None
-    for name in _names(source):
-        if name in _adapters:
-            yield _adapters[name]
-            continue
-        others = _installed() if others is None else others
-        if name in others:
-            yield others[name]
+    yield from _by_name(source)
     if isinstance(source, (str, bytes, bytearray, dict, set, frozenset)):
         return
     if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
@@ -212,6 +213,14 @@ def _names(thing: Any) -> list[str]:
     return [f"{base.__module__}.{base.__qualname__}" for base in type(thing).__mro__]
 
 
+def _by_name(source: Any) -> Iterator[Entry]:
+    for name in _names(source):
+        if name in _adapters:
+            yield _adapters[name]
+        elif not name.startswith("builtins.") and name in (others := _installed()):  # a list is of no package
+            yield others[name]
+
+
 def _by_parameter(source: Any) -> Entry | None:
     """Return the adapter of a function that has to be called with something that only the adapter has."""
     if not callable(source) or hasattr(source, "__iter__"):
@@ -225,7 +234,13 @@ def _by_parameter(source: Any) -> Entry | None:
 
 
 def _installed() -> dict[str, Entry]:
-    """Find the adapters of other packages: a file of every installed package is read for it."""
+    """Find the adapters of other packages, once for each path on which modules are found."""
+    return _found_on(tuple(sys.path))
+
+
+@functools.lru_cache(maxsize=1)
+def _found_on(_: tuple[str, ...]) -> dict[str, Entry]:
+    """Read a file of every installed package, which takes tens of milliseconds."""
     from importlib.metadata import entry_points  # noqa: PLC0415  # slow to import, and needed here only
 
     return {point.name: Entry(point.value, "") for point in entry_points(group="resumable.backends")}
@@ -237,6 +252,11 @@ def find_dataset(dataset: Any) -> Any:
         if name in _datasets:
             return load(_datasets[name])(dataset)
     return dataset
+
+
+def load_iterable() -> Callable[..., Any]:
+    """Import the adapter of plain iterables, for one that has more to say of them."""
+    return load(_ITERABLE)
 
 
 def load(entry: Entry) -> Callable[..., Any]:

@@ -13,9 +13,12 @@ ResumableError
 │   ├── WorkerError                      a worker process died or could not be started
 │   ├── OnePassError                     a source that can be read once was to be read again
 │   └── BackendError                     a backend broke its protocol
+├── PreemptionError (RuntimeError)       a rank has passed the step at which all ranks stop
 └── CheckpointError (RuntimeError)
     ├── CheckpointNotFoundError          no committed checkpoint of that step
-    └── CorruptCheckpointError           a checkpoint that does not match its checksum
+    ├── CheckpointTimeoutError (TimeoutError)  storage, or another rank, that did not answer in time
+    ├── CorruptCheckpointError           a checkpoint that does not match its checksum
+    └── WriterFencedError                a newer process has become the writer of the store
 
 UserWarning
 ├── PromiseWarning                       a promise that does not hold for the wrapped thing, by name
@@ -34,6 +37,7 @@ __all__ = [
     "ChaosWarning",
     "CheckpointError",
     "CheckpointNotFoundError",
+    "CheckpointTimeoutError",
     "ConfigurationError",
     "CorruptCheckpointError",
     "CorruptCheckpointWarning",
@@ -41,6 +45,7 @@ __all__ = [
     "LoopWarning",
     "MissingDependencyError",
     "OnePassError",
+    "PreemptionError",
     "PromiseWarning",
     "ResumableError",
     "SampleError",
@@ -53,6 +58,7 @@ __all__ = [
     "UnevenBatchError",
     "UnsupportedError",
     "WorkerError",
+    "WriterFencedError",
 ]
 
 
@@ -112,6 +118,10 @@ class BackendError(DataError):
     """A backend broke its protocol: it gave more, fewer or other batches than were asked for."""
 
 
+class PreemptionError(ResumableError, RuntimeError):
+    """A rank has passed the step at which all ranks stop, so it must not save."""
+
+
 class CheckpointError(ResumableError, RuntimeError):
     """Base of the errors of `CheckpointStore`, and of those about checkpoints that are looked into."""
 
@@ -120,8 +130,16 @@ class CheckpointNotFoundError(CheckpointError):
     """There is no committed checkpoint of the step that was asked for."""
 
 
+class CheckpointTimeoutError(CheckpointError, TimeoutError):
+    """Storage, or another rank, did not answer within the time limit of a `CheckpointStore`."""
+
+
 class CorruptCheckpointError(CheckpointError):
     """A checkpoint's bytes differ from what was written: it is cut or damaged."""
+
+
+class WriterFencedError(CheckpointError):
+    """A newer process has become the writer of a `CheckpointStore`, so this one may not save or remove any longer."""
 
 
 class PromiseWarning(UserWarning):

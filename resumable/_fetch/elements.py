@@ -8,14 +8,22 @@ the ranks already (`shard=False`), each rank draws only for itself, and the stat
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from resumable._fetch.canaries import differs_ahead, gone_elsewhere, read_otherwise, skip_and_compare
-from resumable._fetch.dealing import share_of
+from resumable._fetch.canaries import (
+    differs_ahead,
+    gone_elsewhere,
+    read_otherwise,
+    skip_and_compare,
+    skipped_elsewhere,
+)
+from resumable._fetch.dealing import Dealer
 from resumable._fetch.draws import Draws, too_few
 from resumable._fetch.fingerprints import as_the_state_knows, fingerprint_of
+from resumable._fetch.place import Place
 from resumable._fetch.restoring import given_back, without_state
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share
@@ -31,6 +39,7 @@ from resumable.protocols import SnapshotBackend, capabilities_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from resumable._fetch.dealing import Round
     from resumable._options import Options
     from resumable._order.plan import Plan, Tail
     from resumable._randomness.keys import Randomness
@@ -38,31 +47,6 @@ if TYPE_CHECKING:
     from resumable.protocols import ReplayBackend
 
 __all__ = ["ElementFetcher"]
-
-
-@dataclass(slots=True)
-class _Place:
-    """The place after the batch that was delivered last, in a source with a state of its own.
-
-    Args:
-        base: the last snapshot that was taken, or the state that was given by a mark.
-        taken: position at which that was.
-        position: after the element that was delivered last.
-        ended: the source has no more in this epoch, as is known since.
-        reached: the source itself stands at this place now, so that a new snapshot would be one of it.
-        between: it is a place between two epochs, or before the first.
-        last: the canary of the element before it, with its position.
-        earlier: likewise, of the place before the batch that was delivered last.
-    """
-
-    base: SourceState | None = None
-    taken: int = 0
-    position: int = 0
-    ended: bool = False
-    reached: bool = False
-    between: bool = False
-    last: tuple[int, Canary] | None = None
-    earlier: tuple[int, Canary] | None = None
 
 
 class ElementFetcher:
@@ -86,9 +70,10 @@ class ElementFetcher:
         self._has_state = isinstance(backend, SnapshotBackend) and not self._replays  # asked once, as that takes time
         self._compares = options.canary and not self.can.without_canaries
         self._global_batch = 1
-        self._place = _Place(reached=True, between=True)
+        self._place = Place(reached=True, between=True)
         self._standing: SourceState | None = None  # the last state between epochs: the source stands there by itself
         self._live: Draws | None = None
+        self._dealer = Dealer(backend, self.can, compares=self._compares)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return kind, identity, randomness and tail; and the rank, where each has a stream of its own."""
@@ -101,13 +86,18 @@ class ElementFetcher:
 
     def fingerprint_for(self, state: State) -> dict[str, Any]:
         """Return the fingerprint, under the identity by which the state knows the stream."""
-        return as_the_state_knows(self.fingerprint(), self.can.also, state)
+        kind = state.fingerprint["backend.kind"]
+        own = self.fingerprint() | ({"backend.kind": kind} if kind in self.can.kinds else {})
+        return as_the_state_knows(own, self.can.also, state)
 
     def check(self, state: State, global_batch: int) -> None:
         """Refuse nothing: what the source gives at the place is compared when it is there."""
 
     def adopt(self, state: State, global_batch: int) -> Mark:  # noqa: ARG002  # the protocol has it
-        """Take over nothing: the source goes to the place when it is opened."""
+        """Take over the kind of the state, where the source can be of several; it goes to the place when opened."""
+        kind = state.fingerprint["backend.kind"]
+        if kind != self.backend.kind:
+            self.can.kinds[kind]()
         return state.mark
 
     def plan(self, global_batch: int) -> Plan | None:
@@ -224,7 +214,7 @@ class ElementFetcher:
         self._check(global_batch, world)
         self._global_batch = global_batch
         if state is not None and state.ended and cursor.position:
-            self._place = _Place(replace(state, skip=0, ended=False), between=True)
+            self._place = Place(replace(state, skip=0, ended=False), between=True)
             return
         draws = self._live = self._draws(cursor.epoch)
         try:
@@ -233,7 +223,7 @@ class ElementFetcher:
         finally:
             self._place.reached, self._live = False, None
             draws.close()
-        self._place = _Place(reached=True, between=True)
+        self._place = Place(reached=True, between=True)
 
     def _rounds(self, draws: Draws, cursor: Cursor, world: World) -> Iterator[tuple[Any, Cursor]]:
         place, size = self._place, self._global_batch
@@ -241,23 +231,22 @@ class ElementFetcher:
             if place.reached and self.can.eager and self._is_stale(place, asked=True):
                 self._take_snapshot(place)
             place.reached = False
-            drawn = draws.take(cursor.position, size)
-            if not drawn or (len(drawn) < size and self._tail == "drop"):
+            drawn = self._dealer.draw(draws, cursor, size, world)
+            if not drawn.total or (drawn.total < size and self._tail == "drop"):
                 return
             last = self._canary_of(drawn, cursor)
-            start, stop = share_of(drawn, world, self.can)
-            batch = draws.assemble(drawn[start:stop], cursor.position + start)
-            cursor = Cursor(cursor.epoch, cursor.position + len(drawn), cursor.step + 1)
-            place.position, place.ended = cursor.position, len(drawn) < size
+            batch = draws.assemble(drawn.own, cursor.position + drawn.start)
+            cursor = Cursor(cursor.epoch, cursor.position + drawn.total, cursor.step + 1)
+            place.position, place.ended = cursor.position, drawn.total < size
             place.last, place.earlier = last, place.last
             place.reached = True
             yield batch, cursor
 
-    def _canary_of(self, drawn: list[Any], cursor: Cursor) -> tuple[int, Canary] | None:
+    def _canary_of(self, drawn: Round, cursor: Cursor) -> tuple[int, Canary] | None:
         """Return the canary of the last element that was drawn, with the position after it, where it may be needed."""
         if not self._compares or (self._has_state and self._place.base is not None):
             return None
-        return cursor.position + len(drawn), Canary(drawn[-1])
+        return cursor.position + drawn.total, Canary(drawn.last[0])
 
     def _start(self, draws: Draws, mark: Mark) -> None:
         """Bring the source to a mark, and compare what it gives there with the mark's canary."""
@@ -268,8 +257,22 @@ class ElementFetcher:
                 self._compare_ahead(draws, mark, canary)
             return
         differs = self._go(draws, mark, last=canary)
-        if differs is not None and canary is not None:
-            self._tell(read_otherwise(self._name(), differs, canary, mark.cursor.position - 1), mark)
+        if differs is None or canary is None:
+            return
+        if draws.skipped and not self.can.goes_on:
+            own, before = not draws.borrows, mark.cursor.position - 1
+            differs = self._go(draws, mark, last=canary, read=True)
+            if differs is None:
+                self._tell_of_skip(skipped_elsewhere(self._name(), before), mark, refuse=own)
+                return
+        self._tell(read_otherwise(self._name(), differs, canary, mark.cursor.position - 1), mark)
+
+    def _tell_of_skip(self, message: str, mark: Mark, *, refuse: bool) -> None:
+        """Refuse a skip() that was made for this; one that was not is not asked for."""
+        if refuse:
+            self._tell(message, mark)
+        else:
+            logging.getLogger("resumable").warning("%s\nThe elements were read instead.", message)
 
     def _compare_ahead(self, draws: Draws, mark: Mark, canary: Canary) -> None:
         """Compare the element that comes next; if it is another one, bring the source to the mark in its other way."""
@@ -295,7 +298,9 @@ class ElementFetcher:
             raise StateMismatchError(message)
         warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=2)
 
-    def _go(self, draws: Draws, mark: Mark, *, last: Canary | None = None, otherwise: bool = False) -> str | None:
+    def _go(
+        self, draws: Draws, mark: Mark, *, last: Canary | None = None, otherwise: bool = False, read: bool = False
+    ) -> str | None:
         """Bring the source to a mark: by itself, by its own snapshot, or from the epoch's beginning.
 
         Args:
@@ -303,6 +308,7 @@ class ElementFetcher:
             mark: the place.
             last: canary of the element before the place.
             otherwise: give the source its snapshot back in its other way.
+            read: do not let it skip.
 
         Returns:
             The element before the place in words, if it is not that of the canary.
@@ -311,7 +317,7 @@ class ElementFetcher:
         self._standing = None
         skip = cursor.position if state is None else state.skip
         base = None if state is None else replace(state, skip=0, ended=False)
-        self._place = place = _Place(base, cursor.position - skip, cursor.position)
+        self._place = place = Place(base, cursor.position - skip, cursor.position)
         if state is None or state is standing:
             draws.begin(lambda: self.backend.open(cursor.epoch))
         elif isinstance(state, LeftEarly):
@@ -320,7 +326,9 @@ class ElementFetcher:
             draws.begin(lambda: self.backend.open(cursor.epoch))
         else:
             self._restore(draws, mark, state, otherwise=otherwise)
-        found, differs = skip_and_compare(draws, cursor.position - skip, skip, last)
+        found, differs = skip_and_compare(draws, cursor.position - skip, skip, last, read=read)
+        if found < skip and draws.skipped and not self.can.goes_on and last is not None:
+            return "the end of the epoch"
         if found < skip:
             raise too_few(cursor.position, cursor.position - skip + found)
         return differs
@@ -347,14 +355,14 @@ class ElementFetcher:
         else:
             draws.begin(lambda: given_back(lambda: again(epoch, snapshot), snapshot))
 
-    def _has_ended(self, draws: Draws, place: _Place) -> bool:
+    def _has_ended(self, draws: Draws, place: Place) -> bool:
         tells = self.can.ended
         if tells is None:
             return not draws.has(place.position)
         with draws.guard():
             return tells()
 
-    def _is_stale(self, place: _Place, *, asked: bool) -> bool:
+    def _is_stale(self, place: Place, *, asked: bool) -> bool:
         """Return whether a new snapshot is due; none can be taken where the source is ahead of the place."""
         if self._live is not None and self._live.ahead:
             return False
@@ -363,7 +371,7 @@ class ElementFetcher:
             return place.position > place.taken
         return place.position - place.taken >= every * self._global_batch
 
-    def _take_snapshot(self, place: _Place) -> None:
+    def _take_snapshot(self, place: Place) -> None:
         backend: Any = self.backend  # a SnapshotBackend, as its caller knows
         with (self._live or self._draws(0)).guard():
             snapshot = copy.deepcopy(backend.snapshot())

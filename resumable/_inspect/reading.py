@@ -123,11 +123,20 @@ def _read_file(place: Place) -> Content:
     if head.startswith(MAGIC):
         raise _is_flight(place)
     if head.lstrip()[:1] in {b"{", b"["}:
-        try:
-            return Content("JSON", json.loads(file.read()), size)
-        except (ValueError, RecursionError) as error:
-            raise CorruptCheckpointError(f"it begins as JSON, and is cut or damaged: {error}") from error
+        return _read_json(file.read(), size)
     raise CheckpointError("it is no checkpoint that is known")
+
+
+def _read_json(text: bytes, size: int) -> Content:
+    """Read one document; or one in each line, as logs have them."""
+    try:
+        return Content("JSON", json.loads(text), size)
+    except (ValueError, RecursionError) as error:
+        lines = list(filter(bytes.strip, text.splitlines()))
+        if len(lines) > 1:
+            with contextlib.suppress(ValueError, RecursionError):
+                return Content("JSON, line by line", list(map(json.loads, lines)), size)
+        raise CorruptCheckpointError(f"it begins as JSON, and is cut or damaged: {error}") from error
 
 
 def _is_lightning(tree: Any) -> bool:
@@ -176,10 +185,13 @@ def _step_of(place: Place) -> int:
 
 
 def _problem(marker: Marker, sizes: dict[str, Any]) -> str:
-    held = sizes.get(marker.file)
-    if held is None:
-        return f"its data file {marker.file} is missing"
-    return "" if held == marker.size else f"its data file holds {held} bytes, and {marker.size} were written"
+    for name, size in marker.sizes.items():
+        held = sizes.get(name)
+        if held is None:
+            return f"its data file {name} is missing"
+        if held != size:
+            return f"its data file {name} holds {held} bytes, and {size} were written"
+    return ""
 
 
 def _read_store(place: Place, sizes: dict[str, Any]) -> Content:
@@ -210,7 +222,7 @@ def _look_at(place: Place, step: int) -> Step:
         marker = Marker.parse(place.child(MARKER).read(), step)
     except CheckpointError as error:
         return Step(step, None, str(error).partition("\n")[0])
-    return Step(step, marker.size, _problem(marker, sizes))
+    return Step(step, sum(marker.sizes.values()), _problem(marker, sizes))
 
 
 # ------------------------------------------------------------------ folders of files

@@ -55,7 +55,7 @@ class World:
         SLURM's `srun`, else a single process. Imports nothing.
         """
         found = find()
-        return cls(found.rank, found.size)
+        return _ALONE if found is _NOTHING else cls(found.rank, found.size)
 
 
 class Found(NamedTuple):
@@ -70,6 +70,9 @@ class Found(NamedTuple):
     variables: str | None = None
 
 
+_NOTHING, _ALONE = Found(), World()
+
+
 def find() -> Found:
     """Find the rank of this process and the number of ranks, as `World.detect` says."""
     distributed = sys.modules.get("torch.distributed")
@@ -79,7 +82,7 @@ def find() -> Found:
         if rank in os.environ and size in os.environ:
             variables = f"{rank}, {size}"
             return Found(_integer(rank), _integer(size), f"the environment: {variables}", variables)
-    return Found()
+    return _NOTHING
 
 
 def _integer(name: str) -> int:

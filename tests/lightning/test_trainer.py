@@ -51,6 +51,7 @@ def always(*_: Any) -> bool:
 # ---------------------------------------------------------------------- checkpoints as users save them
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("saver", "trained"),
@@ -92,6 +93,7 @@ def test_a_time_interval(tmp_path: Path) -> None:
         check_rest(whole, rest, trained=trained, begins="train" if trained % 5 else "epoch end")
 
 
+@pytest.mark.slow
 def test_a_chain_of_resumed_runs(tmp_path: Path) -> None:
     whole = fit(Model(), snapshot(), validation(), val_check_interval=2)
     events: list[Any] = []
@@ -131,6 +133,7 @@ def test_a_checkpoint_can_be_resumed_from_twice_and_by_the_same_trainer(tmp_path
 # ---------------------------------------------------------------------- the length of the run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_epochs_than_the_run_that_was_finished(kind: str, tmp_path: Path) -> None:
     whole = fit(Model(), MAKERS[kind]())
@@ -607,6 +610,30 @@ def test_sigterm(at: int, in_validation: bool, trained: int, begins: str, tmp_pa
     saver = ModelCheckpoint(tmp_path, save_last=True)
     rest = fit(Model(), indexed(), validation(), callbacks=[saver], checkpoint="last", **options)
     check_rest(whole, rest, trained=trained, begins=begins)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_preemption(number: int, tmp_path: Path) -> None:
+    before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGUSR1)]
+    whole = fit(Model(), indexed(), validation())
+    saver = ModelCheckpoint(tmp_path, save_last=True)
+    with pytest.raises(SystemExit, match="75"):
+        fit(
+            Signalled(number, at=3),
+            indexed(),
+            validation(),
+            resume=ResumableCallback(preemption=True),
+            callbacks=[saver],
+        )
+    assert [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGUSR1)] == before
+    saver = ModelCheckpoint(tmp_path, save_last=True)
+    rest = fit(Model(), indexed(), validation(), callbacks=[saver], checkpoint="last")
+    check_rest(whole, rest, trained=3, begins="train")
+
+
+def test_preemption_and_a_save_on_sigterm_are_one_too_many() -> None:
+    with pytest.raises(ConfigurationError, match="preemption=True alone"):
+        ResumableCallback(preemption=True, save_on_sigterm=True)
 
 
 @pytest.mark.parametrize(("at", "in_validation", "trained"), [(3, False, 3), (2, True, 2)])
