@@ -191,3 +191,25 @@ def test_alone_the_trainer_gives_other_augmentations_after_a_resume(bench: Bench
     inputs = [(a[0], b[0]) for step in found for a, b in zip(found[step], expected[step], strict=True)]
     assert sum(a != b for a, b in inputs) > len(inputs) // 2
     assert lines(folder)[-1][1]["weights"] != lines(whole)[-1][1]["weights"]
+
+
+def test_alone_the_trainer_trains_on_after_its_last_step(bench: Bench) -> None:
+    folder, options = bench.new(), {"alone": True, **arguments(max_steps=5)}
+    for _ in range(2):
+        assert bench.run(folder, **options) == [0], said(folder)
+    assert [len(steps(attempt)) for attempt in attempts(folder)] == [5, 1]
+
+
+def test_alone_the_trainer_leaves_out_an_evaluation_that_a_kill_came_before(bench: Bench) -> None:
+    folder, options = bench.new(), {"alone": True, **arguments(eval_strategy="epoch")}
+    assert bench.run(folder, die_after_save=11, **options) == [KILLED]
+    assert bench.run(folder, **options) == [0], said(folder)
+    evaluated = [line["epoch"] for line in lines(folder)[-1][1]["logs"] if "eval_loss" in line]
+    assert evaluated == [2.0]
+
+
+def test_alone_the_trainer_takes_a_torn_checkpoint(bench: Bench) -> None:
+    folder, options = bench.new(), {"alone": True}
+    assert bench.run(folder, die_in=[3, "save_to_json"], **options) == [KILLED]
+    assert bench.run(folder, **options) == [1]
+    assert lines(folder)[-1][1] == "JSONDecodeError"

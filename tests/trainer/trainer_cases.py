@@ -100,7 +100,7 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str,
 def test_what_is_given_is_checked(tmp_path: Path) -> None:
     trainer = trainer_in(tmp_path)
     with pytest.raises(UnsupportedError, match="in place of a Trainer"):
-        prepare(loader(), trainer)  # type: ignore[arg-type]
+        prepare(loader(), trainer)
     with pytest.raises(UnsupportedError, match="which is no Loader"):
         prepare(trainer, DataLoader(Numbers()))  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="evaluation=True"):
@@ -138,7 +138,7 @@ def test_a_loader_that_stands_elsewhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_epochs_of_other_lengths_are_refused(tmp_path: Path) -> None:
-    data = list(Numbers(7))
+    data = [Numbers()[index] for index in range(7)]
     own = resumable.wrap(data, batch_size=2, tail="carry", seed=0, collate=torch.utils.data.default_collate)
     with pytest.raises(UnsupportedError, match="epoch 0 has 4 batches and epoch 1 has 3"):
         prepare(trainer_in(tmp_path), own).train()

@@ -80,9 +80,17 @@ class Saved:
         size, losses = int(values["world_size"]), [float(loss) for loss in list(values["losses"])]
         if len(states) not in {1, size} or len(losses) != size or not all(isinstance(state, dict) for state in states):
             raise ValueError("it has not one part per rank")
-        others = {name: int(values[name]) for name in ("accumulation", "logged", "max_steps")}
-        said = {name: bool(values[name]) for name in ("ended", "epoch_stopped", "stopped")}
-        return cls(states, size, losses=losses, **others, **said)
+        return cls(
+            states=states,
+            world_size=size,
+            accumulation=int(values["accumulation"]),
+            losses=losses,
+            logged=int(values["logged"]),
+            ended=bool(values["ended"]),
+            epoch_stopped=bool(values["epoch_stopped"]),
+            stopped=bool(values["stopped"]),
+            max_steps=int(values["max_steps"]),
+        )
 
     def state_of(self, rank: int, size: int) -> Mapping[str, Any]:
         """Return the state from which a rank goes on.
