@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
@@ -23,7 +23,8 @@ def loss_of(gpt: ModuleDict, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """Return the loss of a GPT of one block, where a token sees those before it in its own document."""
     x, document = gpt["tokens"](batch["input"]) + gpt["places"](batch["position"]), batch["document"]
     seen = (document[:, :, None] == document[:, None, :]).tril()
-    x = x + scaled_dot_product_attention(*gpt["attention"](x).chunk(3, dim=-1), attn_mask=seen)
+    query, key, value = gpt["attention"](x).chunk(3, dim=-1)
+    x = x + scaled_dot_product_attention(query, key, value, attn_mask=seen)
     return cross_entropy(gpt["out"](x).flatten(0, 1), batch["target"].flatten())  # leaves out targets of -100
 
 
@@ -32,7 +33,7 @@ def train(saved: dict[str, Any], crash: int | None = None) -> ModuleDict:
     torch.manual_seed(0)
     parts = Embedding(64, 32), Embedding(48, 32), Linear(32, 96), Linear(32, 64)
     gpt = ModuleDict(dict(zip(("tokens", "places", "attention", "out"), parts, strict=True)))
-    packed = resumable.Packed(TOKENS, 48, documents=LENGTHS, how="fit")
+    packed: Any = resumable.Packed(TOKENS, 48, documents=LENGTHS, how="fit")
     loader = resumable.wrap(DataLoader(packed, batch_size=8, shuffle=True), seed=0)
     if saved:
         gpt.load_state_dict(saved["gpt"])
@@ -50,10 +51,9 @@ def train(saved: dict[str, Any], crash: int | None = None) -> ModuleDict:
 
 if __name__ == "__main__":
     whole, checkpoint = train({}), dict[str, Any]()
-    try:
+    with suppress(RuntimeError):
         train(checkpoint, crash=37)
-    except RuntimeError as error:
-        print(error)
     resumed = train(checkpoint).state_dict()
-    equal = all(torch.equal(value, resumed[name]) for name, value in whole.state_dict().items())
-    print("resumed: the weights are equal, bit for bit" if equal else sys.exit("the weights differ"))
+    if not all(torch.equal(value, resumed[name]) for name, value in whole.state_dict().items()):
+        raise SystemExit("the weights differ")
+    print("stopped at step 37 and resumed: the weights are equal, bit for bit")

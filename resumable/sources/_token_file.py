@@ -230,7 +230,7 @@ def _same_dtype(what: Any, found: np.dtype[Any], given: np.dtype[Any] | None) ->
 
 
 def _refuse_other_formats(tokens: Mapped) -> None:
-    """Refuse a file that is not of `uint16` by its looks, where nobody said so."""
+    """Refuse a file that is not of `uint16` by its looks, where no dtype was given."""
     first = tokens.read(0, _SEEN)
     if len(first) > 1 and first[0] + (first[1] << 16) == _LLM_C:
         raise ConfigurationError(

@@ -10,6 +10,8 @@ from resumable.samplers.base import check_length
 from resumable.sources._token_file import open_tokens
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import DTypeLike
 
     from resumable._randomness.keyed import IntArray
@@ -46,6 +48,9 @@ class Tokens:
 
     def __len__(self) -> int:
         return self._samples
+
+    def __iter__(self) -> Iterator[tuple[IntArray, IntArray]]:
+        return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, index: int) -> tuple[IntArray, IntArray]:
         number = operator.index(index)
