@@ -13,6 +13,9 @@ ResumableError
 │   ├── WorkerError                      a worker process died or could not be started
 │   ├── OnePassError                     a source that can be read once was to be read again
 │   └── BackendError                     a backend broke its protocol
+├── RankError (RuntimeError)
+│   ├── RankMismatchError                ranks that train together differ in data, order, configuration or place
+│   └── RankFailedError                  another rank raised; the message has its number and its error
 └── CheckpointError (RuntimeError)
     ├── CheckpointNotFoundError          no committed checkpoint of that step
     └── CorruptCheckpointError           a checkpoint that does not match its checksum
@@ -42,6 +45,9 @@ __all__ = [
     "MissingDependencyError",
     "OnePassError",
     "PromiseWarning",
+    "RankError",
+    "RankFailedError",
+    "RankMismatchError",
     "ResumableError",
     "SampleError",
     "ShuffleWarning",
@@ -110,6 +116,18 @@ class OnePassError(DataError):
 
 class BackendError(DataError):
     """A backend broke its protocol: it gave more, fewer or other batches than were asked for."""
+
+
+class RankError(ResumableError, RuntimeError):
+    """Base of the errors about other ranks of this run."""
+
+
+class RankMismatchError(RankError):
+    """Ranks that train together differ in their data, order, configuration or place."""
+
+
+class RankFailedError(RankError):
+    """Another rank raised an error; the message has its number, its place and its error."""
 
 
 class CheckpointError(ResumableError, RuntimeError):

@@ -341,6 +341,12 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
         """
         self._refuse_evaluation("load_state_dict()")
         point("loader.load", self, state_dict)
+        with self._options.ranks.found_again():
+            self._load(state_dict, strict=strict)
+        self._resumed, self._gone_through, self._loaded_step = True, 0, self.global_step
+        point("loader.loaded", self)
+
+    def _load(self, state_dict: Mapping[str, Any], *, strict: bool) -> None:
         state = parse(state_dict, self._fetcher.can)
         fetcher, options = self._fetcher, self._options
         if brought := brought_along(state, options):
@@ -359,8 +365,6 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
             self._read_from(fetcher, options)
         mark = fetcher.adopt(state, global_batch)
         self.progress.load(state, mark._replace(strict=strict), global_batch)
-        self._resumed, self._gone_through, self._loaded_step = True, 0, self.global_step
-        point("loader.loaded", self)
 
     def _refuse_evaluation(self, call: str, instead: str = "Loop over it by `for batch in loader`.") -> None:
         """Refuse what needs a place, on a loader that has none.

@@ -12,25 +12,23 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from resumable._fetch.agreed_ends import find_end
 from resumable._fetch.canaries import differs_ahead, gone_elsewhere, read_otherwise, skip_and_compare
-from resumable._fetch.dealing import share_of
+from resumable._fetch.dealing import check_divided, share_of
 from resumable._fetch.draws import Draws, too_few
 from resumable._fetch.fingerprints import as_the_state_knows, fingerprint_of
 from resumable._fetch.restoring import given_back, without_state
 from resumable._order.cursor import Cursor
-from resumable._order.plan import Schedule, check_share
+from resumable._order.plan import Schedule
 from resumable._order.world import World
 from resumable._state import AtPlace, Canary, LeftEarly, Mark
-from resumable.errors import (
-    ConfigurationError,
-    StateMismatchError,
-    StateMismatchWarning,
-)
+from resumable.errors import StateMismatchError, StateMismatchWarning
 from resumable.protocols import SnapshotBackend, capabilities_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from resumable._fetch.agreed_ends import AgreedEnd
     from resumable._options import Options
     from resumable._order.plan import Plan, Tail
     from resumable._randomness.keys import Randomness
@@ -89,6 +87,7 @@ class ElementFetcher:
         self._place = _Place(reached=True, between=True)
         self._standing: SourceState | None = None  # the last state between epochs: the source stands there by itself
         self._live: Draws | None = None
+        self._left: SourceState | None = None  # of an epoch that another rank has ended
 
     def fingerprint(self) -> dict[str, Any]:
         """Return kind, identity, randomness and tail; and the rank, where each has a stream of its own."""
@@ -221,29 +220,35 @@ class ElementFetcher:
     def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
         """Yield the rest of the mark's epoch: batches, each with the cursor after it."""
         world, cursor, state = self.world(), mark.cursor, mark.source
-        self._check(global_batch, world)
+        check_divided(global_batch, world, self._tail, self._options, self.can)
         self._global_batch = global_batch
         if state is not None and state.ended and cursor.position:
             self._place = _Place(replace(state, skip=0, ended=False), between=True)
             return
-        draws = self._live = self._draws(cursor.epoch)
+        draws, self._left = self._draws(cursor.epoch), None
+        self._live = draws
         try:
             self._start(draws, mark)
             yield from self._rounds(draws, cursor, world)
         finally:
             self._place.reached, self._live = False, None
             draws.close()
-        self._place = _Place(reached=True, between=True)
+        self._place = _Place(self._left, reached=True, between=True)
 
     def _rounds(self, draws: Draws, cursor: Cursor, world: World) -> Iterator[tuple[Any, Cursor]]:
         place, size = self._place, self._global_batch
+        end = find_end(self._options, self.can, cursor)
+        self._look_ahead(end, draws, cursor)
         while not place.ended:
+            if end is not None and end.is_reached(cursor, len(draws.ahead)):
+                self._left = self._left_early(cursor)
+                break
             if place.reached and self.can.eager and self._is_stale(place, asked=True):
                 self._take_snapshot(place)
             place.reached = False
             drawn = draws.take(cursor.position, size)
             if not drawn or (len(drawn) < size and self._tail == "drop"):
-                return
+                break
             last = self._canary_of(drawn, cursor)
             start, stop = share_of(drawn, world, self.can)
             batch = draws.assemble(drawn[start:stop], cursor.position + start)
@@ -251,7 +256,27 @@ class ElementFetcher:
             place.position, place.ended = cursor.position, len(drawn) < size
             place.last, place.earlier = last, place.last
             place.reached = True
+            self._look_ahead(end, draws, cursor)
             yield batch, cursor
+        if end is not None:
+            end.is_over()
+
+    def _look_ahead(self, end: AgreedEnd | None, draws: Draws, cursor: Cursor) -> None:
+        """Look whether another batch comes after a place, where other ranks have to know it."""
+        if end is None:
+            return
+        if self._place.reached:
+            self.source_state()
+        least = self._global_batch if self._tail == "drop" else 1
+        more = not self._place.ended and draws.has(cursor.position, least)
+        end.looked_ahead(cursor, len(draws.ahead), more=more)
+
+    def _left_early(self, cursor: Cursor) -> SourceState | None:
+        """Return the source's state after an epoch that ends here since another rank has no more."""
+        state = self.source_state()
+        if state is None or state.ended or self.can.forgets:
+            return None
+        return LeftEarly(state, cursor.epoch, cursor.position)
 
     def _canary_of(self, drawn: list[Any], cursor: Cursor) -> tuple[int, Canary] | None:
         """Return the canary of the last element that was drawn, with the position after it, where it may be needed."""
@@ -372,18 +397,3 @@ class ElementFetcher:
     def _draws(self, epoch: int) -> Draws:
         stream = (self._options.find_world().rank,) if self._options.shard is False else ()
         return Draws(self._options, epoch, stream, seeds=self._seeds)
-
-    def _check(self, global_batch: int, world: World) -> None:
-        if world.size > 1 and self._options.shard is None and self.can.needs_shard:
-            raise ConfigurationError(
-                f"with {world.size} ranks, the source does not say whether it gives each rank the whole stream or its "
-                "own part.\nBatches would be lost or repeated by a wrong guess. Give wrap(..., shard=True) if every "
-                "rank's source gives the same and the ranks are to divide it, or shard=False if the source or its "
-                "sampler looks at the rank itself."
-            )
-        check_share(global_batch, world, uneven=self._options.uneven)
-        if self._tail == "partial" and world.size > 1:
-            raise ConfigurationError(
-                f'with tail="partial", {world.size} ranks could end with different numbers of batches: '
-                'this source has no length.\nThe ranks would wait for each other. Use tail="drop".'
-            )
