@@ -8,7 +8,9 @@ asks for anything but its own post: what nobody waits for cannot hang.
 from __future__ import annotations
 
 from logging import getLogger
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from resumable._state import Canary
 
 if TYPE_CHECKING:
     from resumable._options import Options
@@ -52,6 +54,7 @@ class AgreedEnd:
     def __init__(self, watch: Watch, ranks: int, cursor: Cursor, *, own: bool, waits: bool) -> None:
         self._watch, self._ranks, self._own, self._waits = watch, ranks, own, waits
         self._epoch = cursor.epoch
+        self._steps = 0
         self._known: int | None = None  # elements of the shared stream
         self._opens = own and waits and cursor.step > 0  # in the run before, another rank may have ended here
 
@@ -76,6 +79,20 @@ class AgreedEnd:
         if self._opens:
             self._opens = False
             self._watch.wait_for_others(f"{self._epoch}/opened", self._ranks, _AT_BEGIN)
+
+    def compare_element(self, cursor: Cursor, element: Any) -> None:
+        """Compare the last element of a step with that of the other ranks, at steps 1, 2, 4, ... of the stream.
+
+        Raises:
+            RankMismatchError: the stream is shared, and gives another element on another rank.
+        """
+        self._steps += 1
+        if self._own or self._steps & (self._steps - 1):
+            return
+        digest = Canary(element).digest
+        if digest is not None:
+            facts = {"element": f"element {cursor.position - 1} with the digest {digest}"}
+            self._watch.compare(f"{self._epoch}/element {cursor.position}", facts)
 
     def is_reached(self, cursor: Cursor, ahead: int) -> bool:
         """Return whether another rank's own stream had no batch after this place.

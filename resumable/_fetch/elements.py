@@ -233,7 +233,8 @@ class ElementFetcher:
         finally:
             self._place.reached, self._live = False, None
             draws.close()
-        self._place = _Place(self._left, reached=True, between=True)
+        early = self._left is not None  # then the source stands after elements that were drawn ahead
+        self._place = _Place(self._left, reached=not early, between=not early)
 
     def _rounds(self, draws: Draws, cursor: Cursor, world: World) -> Iterator[tuple[Any, Cursor]]:
         place, size = self._place, self._global_batch
@@ -256,6 +257,8 @@ class ElementFetcher:
             place.position, place.ended = cursor.position, len(drawn) < size
             place.last, place.earlier = last, place.last
             place.reached = True
+            if end is not None and self._compares:
+                end.compare_element(cursor, drawn[-1])
             self._look_ahead(end, draws, cursor)
             yield batch, cursor
         if end is not None:

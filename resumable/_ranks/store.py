@@ -46,6 +46,11 @@ class Posts:
     def __init__(self, store: Any, prefix: str) -> None:
         self._store, self._prefix, self._gone = store, prefix, False
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the store has failed."""
+        return self._gone
+
     def agree(
         self, key: str, value: dict[str, Any], keep: Callable[[dict[str, Any]], bool] | None = None
     ) -> dict[str, Any]:

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
     from resumable._order.world import World
 
-__all__ = ["Watch", "post_failure", "raise_trouble"]
+__all__ = ["EVERYONE", "Watch", "post_failure", "word_of_others"]
+
+EVERYONE = "resumable/all/"  # before the key of what all ranks look for
 
 _FRAMES = 4  # of the call of wrap, which tell loaders without a name apart
 _EVERY = 1.0  # seconds between two looks, once steps are many
@@ -52,6 +54,7 @@ class Watch:
         _made[known] += 1
         self._moves = 0  # how often the place was set, which the ranks do as often as each other
         self._posts: Posts | None = None
+        self._word: Posts | None = None
         self.rank, self._every = 0, _EVERY
         self._steps, self._next, self._later = 0, 1, 0.0
         self._ignored: Any = None
@@ -81,18 +84,18 @@ class Watch:
         """
         store = find_store() if world.size > 1 else None
         if store is None:
-            self._posts = None
+            self.turn_off()
             return
         scope = "" if peers is None else hashlib.blake2b(repr(peers).encode(), digest_size=6).hexdigest()
-        self._posts, self.rank = Posts(store, f"resumable/{scope}/"), rank
+        self._posts, self._word, self.rank = Posts(store, f"resumable/{scope}/"), Posts(store, EVERYONE), rank
         self._every = max(_EVERY, world.size / _RANKS_PER_SECOND)
         self._steps, self._next = 0, 1
         if self._moves and self._ignored is None:
-            self._ignored = self._posts.get(_TROUBLE)  # of a place that was left since
+            self._ignored = self._word.get(_TROUBLE)  # of a place that was left since
 
     def turn_off(self) -> None:
         """Compare nothing from now on."""
-        self._posts = None
+        self._posts = self._word = None
 
     def compare(self, key: str, facts: Mapping[str, Any]) -> None:
         """Compare facts with those that were posted first.
@@ -114,8 +117,8 @@ class Watch:
         Raises:
             RankMismatchError: always.
         """
-        if self._posts is not None:
-            self._posts.agree(_TROUBLE, {"rank": self.rank, "told": told})
+        if self._word is not None:
+            self._word.agree(_TROUBLE, {"rank": self.rank, "told": told})
         raise RankMismatchError(told)
 
     def step(self) -> None:
@@ -124,11 +127,11 @@ class Watch:
         Raises:
             RankError: there is some.
         """
-        if self._posts is None:
+        if self._word is None:
             return
         if self._failed:
             self._failed = False
-            self._posts.remove(_TROUBLE)
+            self._word.remove(_TROUBLE)
         self._steps += 1
         if self._steps >= self._next or time.monotonic() >= self._later:
             self.look()
@@ -139,15 +142,17 @@ class Watch:
         Raises:
             RankError: there is some.
         """
-        if self._posts is None:
+        if self._word is None:
             return
         self._next, self._later = 2 * self._steps, time.monotonic() + self._every
-        raise_trouble(self._posts, self.rank, self._ignored)
+        word = word_of_others(self._word, self.rank, self._ignored)
+        if word is not None:
+            raise word
 
     def failed(self, error: BaseException, place: str) -> None:
         """Leave word of an error on this rank, until it goes on after all."""
-        if self._posts is not None and not isinstance(error, RankError):
-            self._failed = post_failure(self._posts, self.rank, error, place)
+        if self._word is not None and not isinstance(error, RankError):
+            self._failed = post_failure(self._word, self.rank, error, place)
 
     def ended(self, epoch: int, facts: Mapping[str, int]) -> dict[str, Any]:
         """Post where the stream ends, and return what is posted: what was first, unless that is a later step."""
@@ -185,25 +190,21 @@ def post_failure(posts: Posts, rank: int, error: BaseException, place: str) -> b
     return bool(posts.agree(_TROUBLE, {"rank": rank, "told": told, "failed": True})["rank"] == rank)
 
 
-def raise_trouble(posts: Posts, rank: int, ignored: Any = None) -> None:
-    """Raise what another rank has left word of.
+def word_of_others(posts: Posts, rank: int, ignored: Any = None) -> RankError | None:
+    """Return, as an error, what another rank has left word of.
 
     Args:
-        posts: of the ranks.
+        posts: of everyone.
         rank: of this process.
         ignored: word that is known, and no longer of interest.
-
-    Raises:
-        RankError: there is some.
     """
     found = posts.get(_TROUBLE)
     if found is None or found == ignored or found["rank"] == rank:
-        return
+        return None
     if not found.get("failed"):
-        raise RankMismatchError(found["told"])
+        return RankMismatchError(found["told"])
     time.sleep(_PATIENCE)
-    if posts.get(_TROUBLE) == found:
-        raise RankFailedError(found["told"])
+    return RankFailedError(found["told"]) if posts.is_gone or posts.get(_TROUBLE) == found else None
 
 
 def _site() -> str:
