@@ -1,4 +1,4 @@
-"""Two ranks of torchrun train with DDP; one of them is killed, and all go on at its batch: python examples/torchrun_ddp.py."""
+"""Two ranks of torchrun train with DDP, one is killed, and all go on at its batch: python examples/torchrun_ddp.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def train() -> None:
     """Train an epoch, from the checkpoint that rank 0 finds, and die once."""
     dataset = TensorDataset(torch.arange(48.0)[:, None])
     loader = resumable.wrap(DataLoader(dataset, batch_size=4, shuffle=True), seed=0)
-    torch.manual_seed(0)
     model = torch.nn.Linear(1, 1)
     store = resumable.CheckpointStore("checkpoints", keep=2)
     found = [store.latest_step() if dist.get_rank() == 0 else None]
@@ -52,8 +51,10 @@ if len(sys.argv) > 1:
 else:
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        subprocess.run([*TORCHRUN, __file__, "train"], cwd=folder, env=environment, check=True, capture_output=True)
-        lines = [line.split() for file in Path(folder).glob("rank*.txt") for line in file.read_text().splitlines()]
+        words = [*TORCHRUN, __file__, "train"]
+        subprocess.run(words, cwd=folder, env=environment, check=True, capture_output=True)  # noqa: S603  # this script
+        files = Path(folder).glob("rank*.txt")
+        lines = [line.split() for file in files for line in file.read_text().splitlines()]
     print("The samples of each step:", *sorted({int(step) for step, *_ in lines}))
     assert len({tuple(line) for line in lines}) == 12  # a step that was done again is the same
     assert sorted({int(sample) for _, *samples in lines for sample in samples}) == list(range(48))
