@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from forked import HUNG, ranks, step_together
 from torch import distributed
+from torch.distributed.distributed_c10d import TCPStore
 from torch.utils.data import DataLoader, Dataset
 
 import resumable
@@ -170,7 +171,7 @@ def test_groups_that_read_different_data_are_left_alone() -> None:
 
 
 def posts_run(rank: int, _size: int, port: int, run: int) -> Any:
-    posts = Posts(distributed.TCPStore("127.0.0.1", port, is_master=False), "resumable/")
+    posts = Posts(TCPStore("127.0.0.1", port, is_master=False), "resumable/")
     before = posts.get("trouble"), word_of_others(posts, 7)
     first = posts.agree("train/0/set", {"rank": rank, "run": run})
     time.sleep(0.5)  # all have posted
@@ -180,7 +181,7 @@ def posts_run(rank: int, _size: int, port: int, run: int) -> Any:
 
 def test_what_a_run_before_left_in_the_same_store_counts_for_nothing() -> None:
     """As torchrun's agent keeps it, where its ranks are started again."""
-    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for run in range(3):
         results = ranks(2, posts_run, store.port, run, group=False)
         assert [(result[1], result[2]) for result in results] == [(run, run)] * 2
