@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from forked import HUNG, ranks, step_together
 from torch import distributed
-from torch.distributed.distributed_c10d import TCPStore
+from torch._C._distributed_c10d import TCPStore
 from torch.utils.data import DataLoader, Dataset
 
 import resumable
