@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from resumable._selfcheck import CheckReport, check
     from resumable.backends.torch.sampler import ResumableSampler
     from resumable.checkpoint import CheckpointStore
+    from resumable.distributed.preemption import preemption
     from resumable.sources import mix
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "check",
     "errors",
     "mix",
+    "preemption",
     "register",
     "rng",
     "samplers",
@@ -80,6 +82,7 @@ _LAZY = {
     "check": "resumable._selfcheck",  # the same
     "CheckpointStore": "resumable.checkpoint",  # its file systems are imported with it
     "mix": "resumable.sources",  # for those who mix
+    "preemption": "resumable.distributed.preemption",  # for jobs that are ended from outside
     "ResumableSampler": "resumable.backends.torch.sampler",  # a torch Sampler, so torch comes with it
 }
 

@@ -16,9 +16,12 @@ ResumableError
 ├── RankError (RuntimeError)
 │   ├── RankMismatchError                ranks that train together differ in data, order, configuration or place
 │   └── RankFailedError                  another rank raised; the message has its number and its error
+├── PreemptionError (RuntimeError)       a rank has passed the step at which all ranks stop
 └── CheckpointError (RuntimeError)
     ├── CheckpointNotFoundError          no committed checkpoint of that step
-    └── CorruptCheckpointError           a checkpoint that does not match its checksum
+    ├── CheckpointTimeoutError (TimeoutError)  storage, or another rank, that did not answer in time
+    ├── CorruptCheckpointError           a checkpoint that does not match its checksum
+    └── WriterFencedError                a newer process has become the writer of the store
 
 UserWarning
 ├── PromiseWarning                       a promise that does not hold for the wrapped thing, by name
@@ -37,6 +40,7 @@ __all__ = [
     "ChaosWarning",
     "CheckpointError",
     "CheckpointNotFoundError",
+    "CheckpointTimeoutError",
     "ConfigurationError",
     "CorruptCheckpointError",
     "CorruptCheckpointWarning",
@@ -44,6 +48,7 @@ __all__ = [
     "LoopWarning",
     "MissingDependencyError",
     "OnePassError",
+    "PreemptionError",
     "PromiseWarning",
     "RankError",
     "RankFailedError",
@@ -59,6 +64,7 @@ __all__ = [
     "UnevenBatchError",
     "UnsupportedError",
     "WorkerError",
+    "WriterFencedError",
 ]
 
 
@@ -130,6 +136,10 @@ class RankFailedError(RankError):
     """Another rank raised an error; the message has its number, its place and its error."""
 
 
+class PreemptionError(ResumableError, RuntimeError):
+    """A rank has passed the step at which all ranks stop, so it must not save."""
+
+
 class CheckpointError(ResumableError, RuntimeError):
     """Base of the errors of `CheckpointStore`, and of those about checkpoints that are looked into."""
 
@@ -138,8 +148,16 @@ class CheckpointNotFoundError(CheckpointError):
     """There is no committed checkpoint of the step that was asked for."""
 
 
+class CheckpointTimeoutError(CheckpointError, TimeoutError):
+    """Storage, or another rank, did not answer within the time limit of a `CheckpointStore`."""
+
+
 class CorruptCheckpointError(CheckpointError):
     """A checkpoint's bytes differ from what was written: it is cut or damaged."""
+
+
+class WriterFencedError(CheckpointError):
+    """A newer process has become the writer of a `CheckpointStore`, so this one may not save or remove any longer."""
 
 
 class PromiseWarning(UserWarning):

@@ -176,10 +176,13 @@ def _step_of(place: Place) -> int:
 
 
 def _problem(marker: Marker, sizes: dict[str, Any]) -> str:
-    held = sizes.get(marker.file)
-    if held is None:
-        return f"its data file {marker.file} is missing"
-    return "" if held == marker.size else f"its data file holds {held} bytes, and {marker.size} were written"
+    for name, size in marker.sizes.items():
+        held = sizes.get(name)
+        if held is None:
+            return f"its data file {name} is missing"
+        if held != size:
+            return f"its data file {name} holds {held} bytes, and {size} were written"
+    return ""
 
 
 def _read_store(place: Place, sizes: dict[str, Any]) -> Content:
@@ -210,7 +213,7 @@ def _look_at(place: Place, step: int) -> Step:
         marker = Marker.parse(place.child(MARKER).read(), step)
     except CheckpointError as error:
         return Step(step, None, str(error).partition("\n")[0])
-    return Step(step, marker.size, _problem(marker, sizes))
+    return Step(step, sum(marker.sizes.values()), _problem(marker, sizes))
 
 
 # ------------------------------------------------------------------ folders of files

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-import warnings
 from typing import TYPE_CHECKING
 
 from resumable.checkpoint.marker import MARKER, OURS
+from resumable.checkpoint.reports import warn_caller
+from resumable.errors import WriterFencedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resumable.checkpoint.steps import Steps
+    from resumable.checkpoint.writer import Writer
 
 __all__ = ["Cleaner", "being_written"]
 
@@ -36,19 +38,25 @@ def being_written(directory: str) -> Iterator[str]:
 class Cleaner:
     """Removes what a store no longer needs: old steps, and the leftovers of crashed saves."""
 
-    def __init__(self, steps: Steps) -> None:
-        self.steps = steps
+    def __init__(self, steps: Steps, writer: Writer) -> None:
+        self.steps, self._writer = steps, writer
         self._settled: set[int] = set()  # committed steps without leftovers, which need not be listed at each save
 
-    def tidy(self, saved: int, replaced: str | None, keep: int | None) -> None:
-        """Remove what the commit of `saved` made superfluous; a failure here is no failed save, for it is durable."""
+    def tidy(self, saved: int, replaced: set[str], keep: int | None, keep_every: int | None = None) -> None:
+        """Remove what the commit of `saved` made superfluous; a failure here is no failed save, for it is durable.
+
+        Raises:
+            WriterFencedError: another process is the writer, and what this one would remove is that one's.
+        """
         try:
-            if replaced is not None:
-                self.steps.files.remove(f"{self.steps.directory(saved)}/{replaced}")
-            self._prune(saved, keep)
+            for name in sorted(replaced):
+                self.steps.files.remove(f"{self.steps.directory(saved)}/{name}")
+            self._prune(saved, keep, keep_every)
+        except WriterFencedError:
+            raise
         except Exception as error:  # noqa: BLE001 - a filesystem may raise anything, and training must go on
             message = f"step {saved} is saved in {self.steps.root}, but older files could not be removed: {error!r}. "
-            warnings.warn(message + "They take up space until the next save tries again.", RuntimeWarning, 3)
+            warn_caller(message + "They take up space until the next save tries again.", RuntimeWarning)
 
     def remove(self, step: int) -> None:
         """Remove a step: first the marker, durably, then the files that it may have named."""
@@ -67,18 +75,24 @@ class Cleaner:
         for name in filter(OURS.fullmatch, names):
             self.steps.files.remove(f"{directory}/{name}")
 
-    def _prune(self, saved: int, keep: int | None) -> None:
+    def _prune(self, saved: int, keep: int | None, keep_every: int | None) -> None:
         """Remove the oldest steps first: a reader on its way down must not find an older one than it missed."""
         committed = [step for step in self.steps.listed() if step == saved or self._is_committed(step, saved)]
-        for step in committed[:-keep] if keep else ():
+        passing = [step for step in committed if keep_every is None or step % keep_every]
+        old = [step for step in (passing[:-keep] if keep else ()) if step != saved]
+        if old:
+            self._writer.claim(f"step {saved} is saved to {self.steps.root}, but no older step was removed")
+        for step in old:
             with _registry:
-                if step != saved and not self._is_busy(step):
+                if not self._is_busy(step):
                     self.remove(step)
 
     def _is_committed(self, step: int, saved: int) -> bool:
-        """Return whether a step not being written is committed, and remove leftovers below the one just saved."""
+        """Return whether a step may be removed when it is old, and remove leftovers below the one just saved."""
         with _registry:
-            return not self._is_busy(step) and (step in self._settled or self._sweep(step, saved))
+            if self._is_busy(step) or self.steps.is_linked(step):
+                return False
+            return step in self._settled or self._sweep(step, saved)
 
     def _is_busy(self, step: int) -> bool:
         return any(directory == self.steps.directory(step) for directory, _ in tuple(_writing))
@@ -89,7 +103,7 @@ class Cleaner:
         if step < saved and MARKER not in names:
             self.remove(step)
         elif step < saved:
-            if live := self.steps.data_file(step):
-                self._remove_files(directory, names - {live})
+            if live := self.steps.data_files(step):
+                self._remove_files(directory, names - live)
             self._settled.add(step)
         return MARKER in names

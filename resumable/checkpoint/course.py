@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
-from resumable.checkpoint.reports import reporting
+from resumable.checkpoint.reports import reporting, warn_caller
 from resumable.errors import ConfigurationError, StepOrderWarning
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class Course:
         if backwards:
             self._at = step  # the later ones were deleted
         if newest is not None:
-            warnings.warn(_not_the_latest(self._steps.root, step, newest), StepOrderWarning, stacklevel=3)
+            warn_caller(_not_the_latest(self._steps.root, step, newest), StepOrderWarning)
 
 
 def _backwards(root: str, step: int, at: int | None, newest: int) -> str:

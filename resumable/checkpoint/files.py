@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from resumable._durable import sync_directory
+from resumable.checkpoint.limits import left, limited, note, resolve
 from resumable.checkpoint.reports import reporting
 from resumable.errors import ConfigurationError, MissingDependencyError
 from resumable.failpoints import notice, point
@@ -23,14 +24,24 @@ __all__ = ["CHUNK", "Files", "connect", "find_filesystem"]
 CHUNK = 8 << 20  # bytes handed to the filesystem at once, so that a remote file never buffers a whole tensor
 
 
-def connect(root: str, options: Mapping[str, Any]) -> tuple[Files, str]:
-    """Find the filesystem of a root and the root's path on it; the root may not be a file."""
+def connect(root: str, options: Mapping[str, Any], timeout: float | None, *, shared: bool) -> tuple[Files, str, float]:
+    """Find the filesystem of a root, the root's path on it, and the seconds that each operation of a store has.
+
+    Raises:
+        ConfigurationError: the root is a file, or an option is not what it must be.
+        CheckpointError: the storage failed.
+    """
     from fsspec.implementations.local import LocalFileSystem  # noqa: PLC0415 - only a store needs it
 
+    from resumable.checkpoint.limited import limited_files  # noqa: PLC0415 - it builds on this module
+
     filesystem, path = find_filesystem(root, options, f"root={root!r}")
+    files: Files = _LocalFiles(filesystem) if isinstance(filesystem, LocalFileSystem) else Files(filesystem)
     notice("store.opened", root, filesystem, path)
-    _refuse_file(filesystem, root, path)
-    return (_LocalFiles if isinstance(filesystem, LocalFileSystem) else Files)(filesystem), path.rstrip("/")
+    seconds = resolve(timeout, alone=files.is_local and not shared)
+    with limited(f"looking up {root}", seconds):
+        _refuse_file(limited_files(files), root, path)
+    return limited_files(files), path.rstrip("/"), seconds
 
 
 def find_filesystem(url: str, options: Mapping[str, Any], what: str) -> tuple[Any, str]:
@@ -60,10 +71,10 @@ def find_filesystem(url: str, options: Mapping[str, Any], what: str) -> tuple[An
     return filesystem, path
 
 
-def _refuse_file(filesystem: Any, root: str, path: str) -> None:
+def _refuse_file(files: Files, root: str, path: str) -> None:
     with reporting(f"root={root!r} could not be looked up"), contextlib.suppress(FileNotFoundError):
         try:
-            is_file = filesystem.info(path)["type"] == "file"  # its own `isfile` takes every error for a no
+            is_file = files.is_file(path)
         except NotADirectoryError:
             is_file = True
         if is_file:
@@ -76,8 +87,14 @@ def _refuse_file(filesystem: Any, root: str, path: str) -> None:
 class Files:
     """Files of any fsspec filesystem, which makes durable what it has acknowledged."""
 
+    is_local = False
+
     def __init__(self, filesystem: Any) -> None:
         self.filesystem = filesystem
+
+    def is_file(self, path: str) -> bool:
+        """Return whether a path is a file; the filesystem's own `isfile` takes every error for a no."""
+        return bool(self.filesystem.info(path)["type"] == "file")
 
     def names(self, path: str) -> set[str]:
         """Give the names in a directory; none if it does not exist. Other errors are raised: they are no emptiness."""
@@ -87,9 +104,22 @@ class Files:
         except FileNotFoundError:
             return set()
 
+    def sizes(self, path: str) -> dict[str, int]:
+        """Give the names in a directory and the sizes of the files, in bytes; none if it does not exist."""
+        self.filesystem.invalidate_cache(path)
+        with contextlib.suppress(FileNotFoundError):
+            found = self.filesystem.ls(path, detail=True)
+            return {one["name"].rstrip("/").rpartition("/")[2]: int(one["size"] or 0) for one in found}
+        return {}
+
     def size(self, path: str) -> int:
         """Give the size of a file in bytes."""
         return int(self.filesystem.info(path)["size"])
+
+    def is_link(self, path: str) -> bool:
+        """Return whether a path is a symbolic link, so that what it has is somebody else's."""
+        del path  # object stores have none
+        return False
 
     def make_dir(self, path: str) -> None:
         """Make a directory and those above it, where they do not exist."""
@@ -97,14 +127,30 @@ class Files:
 
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
-        """Open a new file for writing; it is durable when the block is left."""
-        with self.filesystem.open(path, "wb") as file:
+        """Open a new file for writing; it is durable when the block is left, and thrown away when the block fails."""
+        file = self.filesystem.open(path, "wb")
+        try:
             yield file
+            file.close()
+        except BaseException:
+            _throw_away(file)
+            raise
 
     def stage(self, path: str, temporary: str, data: bytes) -> Callable[[], None]:
         """Give a function that puts `data` at `path` in one step, so that readers see the old bytes or the new."""
         del temporary  # an object store's put has no visible middle
-        return functools.partial(self.filesystem.pipe_file, path, data)
+        return functools.partial(self.put, path, data)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a small file in one step; when the time is up the request is cancelled, where the filesystem can."""
+        filesystem, seconds = self.filesystem, left()
+        if math.isinf(seconds) or not getattr(filesystem, "async_impl", False) or filesystem.asynchronous:
+            filesystem.pipe_file(path, data)
+            return
+        from fsspec.asyn import sync  # noqa: PLC0415 - only a store needs it
+
+        # What was left behind could else come back after minutes, when another save has long been committed.
+        sync(filesystem.loop, filesystem._pipe_file, path, data, timeout=max(seconds, 1e-3))  # noqa: SLF001 - its documented coroutine
 
     def read(self, path: str) -> bytes:
         """Give the bytes of a small file."""
@@ -114,7 +160,9 @@ class Files:
         """Open a file for reading, downloaded once, so that the bytes compared are the bytes unpickled."""
         with self.filesystem.open(path, "rb") as source, contextlib.ExitStack() as on_error:
             copy = on_error.enter_context(tempfile.TemporaryFile())
-            shutil.copyfileobj(source, copy, CHUNK)
+            while piece := source.read(CHUNK):
+                copy.write(piece)
+                note(len(piece))
             on_error.pop_all()
             return copy
 
@@ -132,14 +180,36 @@ class Files:
         """Make the names in a directory durable; object stores do so with each request."""
 
 
+def _throw_away(file: Any) -> None:
+    """Drop a file that is open for writing; closing an upload in parts would complete it, also when it is collected."""
+    from fsspec.spec import AbstractBufferedFile  # noqa: PLC0415 - only a store needs it
+
+    with contextlib.suppress(Exception):
+        if isinstance(file, AbstractBufferedFile):
+            file.closed = True
+            file.discard()
+        else:
+            file.close()
+
+
 class _LocalFiles(Files):
     """The same on local files, with an fsync wherever a later operation relies on an earlier one."""
+
+    is_local = True
 
     def names(self, path: str) -> set[str]:
         try:
             return set(os.listdir(path))  # noqa: PTH208 - names are needed, not paths
         except FileNotFoundError:
             return set()
+
+    def sizes(self, path: str) -> dict[str, int]:
+        with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
+            return {entry.name: entry.stat().st_size for entry in entries}
+        return {}
+
+    def is_link(self, path: str) -> bool:
+        return Path(path).is_symlink()
 
     def make_dir(self, path: str) -> None:
         directory = Path(path)
@@ -168,6 +238,14 @@ class _LocalFiles(Files):
         Path(temporary).replace(path)
         point("store.renamed", path)
         self.settle(str(Path(path).parent))
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write over a file of the same length, so that there is no moment at which it is empty."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
 
     def fetch(self, path: str) -> BinaryIO:
         return Path(path).open("rb")

@@ -1,4 +1,4 @@
-"""The commit marker of a step, and the comparison of a data file with it."""
+"""The commit marker of a step, and the comparison of data files with it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,48 @@ import json
 import operator
 import os
 import re
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from resumable._distribution import UPGRADE
 from resumable.errors import CheckpointError, CorruptCheckpointError
 
-__all__ = ["ALGORITHM", "FORMAT", "MARKER", "OURS", "Marker", "corrupt"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-FORMAT = 1  # of the marker; a reader refuses a higher one by name
+__all__ = ["ALGORITHM", "FORMAT", "MARKER", "OURS", "Marker", "Part", "corrupt"]
+
+FORMAT = 2  # of the marker; a reader refuses a higher one by name
+ALONE = 1  # the format of a marker without parts, which every version reads
 MARKER = "COMMIT.json"
 ALGORITHM = "sha256"  # processors have instructions for it, and `sha256sum` checks a data file by hand
 OURS = re.compile(r"[0-9a-f]{16}\.(pt|tmp)")  # the only names that are ever deleted, besides the marker
 
 
 @dataclasses.dataclass(frozen=True)
+class Part:
+    """The data file of one rank: its name, its size in bytes and its digest in hexadecimal digits."""
+
+    rank: int
+    file: str
+    size: int
+    digest: str
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> Part:
+        """Read what `dataclasses.asdict` gave; a TypeError or ValueError if it is something else."""
+        part = cls(**fields)
+        if OURS.fullmatch(part.file) and operator.index(part.rank) >= 0 and operator.index(part.size) >= 0:
+            return part
+        raise ValueError(part)
+
+    def compare(self, step: int, file: BinaryIO) -> None:
+        """Compare a data file with this entry of a step's marker, and rewind it."""
+        _compare(step, f"the part of rank {self.rank}, {self.file},", self.size, self.digest, file)
+
+
+@dataclasses.dataclass(frozen=True)
 class Marker:
-    """What `COMMIT.json` says: the data file of a step, its size in bytes and its digest in hexadecimal digits."""
+    """What `COMMIT.json` says: the data file of a step, its size in bytes its digest, and the parts of the ranks."""
 
     format: int
     step: int
@@ -32,10 +58,19 @@ class Marker:
     size: int
     algorithm: str
     digest: str
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The names of all files that the step has, besides the marker, and their sizes in bytes."""
+        return {self.file: self.size, **{part.file: part.size for part in self.parts}}
 
     def dump(self) -> bytes:
         """Give the bytes of `COMMIT.json`."""
-        return json.dumps(dataclasses.asdict(self)).encode()
+        fields = dataclasses.asdict(self)
+        if not self.parts:
+            del fields["parts"]
+        return json.dumps(fields).encode()
 
     @classmethod
     def parse(cls, raw: bytes, step: int) -> Marker:
@@ -56,9 +91,11 @@ class Marker:
                 f"  its format:                    {found}\n  the newest this version reads: {FORMAT}\n"
                 f"Update with `{UPGRADE}`, or `delete({step})` to do without it."
             )
-        with contextlib.suppress(TypeError):
-            marker = cls(**fields)
-            if (found, marker.step, marker.algorithm) == (FORMAT, step, ALGORITHM) and OURS.fullmatch(marker.file):
+        with contextlib.suppress(TypeError, ValueError):
+            parts = tuple(map(Part.parse, fields.pop("parts", ())))
+            marker = cls(**fields, parts=parts)
+            expected = FORMAT if parts else ALONE, step, ALGORITHM
+            if (found, marker.step, marker.algorithm) == expected and OURS.fullmatch(marker.file):
                 return marker
         raise corrupt(step, f"its marker makes no sense: {raw[:300]!r}")
 
@@ -68,14 +105,29 @@ class Marker:
         Raises:
             CorruptCheckpointError: the size or the digest differs.
         """
-        if (size := file.seek(0, os.SEEK_END)) != self.size:
-            raise corrupt(self.step, f"its data file {self.file} holds {size} bytes, and {self.size} were written")
-        file.seek(0)
-        found = hashlib.file_digest(file, ALGORITHM).hexdigest()  # type: ignore[arg-type]  # its protocol is narrower
-        if found != self.digest:
-            values = f"  when written: {self.digest}\n  now:          {found}\n"
-            raise corrupt(self.step, f"its data file {self.file} has another {ALGORITHM} checksum", values)
-        file.seek(0)
+        _compare(self.step, f"its data file {self.file}", self.size, self.digest, file)
+
+    def compare_sizes(self, held: Mapping[str, int]) -> None:
+        """Compare the sizes of the files in the step's directory with this marker.
+
+        Raises:
+            CorruptCheckpointError: a file is missing, or its size differs.
+        """
+        for name, size in self.sizes.items():
+            if held.get(name) != size:
+                has = "is missing" if name not in held else f"holds {held[name]} bytes"
+                raise corrupt(self.step, f"its data file {name} {has}, and {size} bytes were written")
+
+
+def _compare(step: int, what: str, size: int, digest: str, file: BinaryIO) -> None:
+    if (held := file.seek(0, os.SEEK_END)) != size:
+        raise corrupt(step, f"{what} holds {held} bytes, and {size} were written")
+    file.seek(0)
+    found = hashlib.file_digest(file, ALGORITHM).hexdigest()  # type: ignore[arg-type]  # its protocol is narrower
+    if found != digest:
+        values = f"  when written: {digest}\n  now:          {found}\n"
+        raise corrupt(step, f"{what} has another {ALGORITHM} checksum", values)
+    file.seek(0)
 
 
 def corrupt(step: int, reason: str, values: str = "") -> CorruptCheckpointError:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resumable.errors import CheckpointError, ResumableError
+from resumable.checkpoint.limits import TimeUpError
+from resumable.errors import CheckpointError, CheckpointTimeoutError, ResumableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["in_one_line", "reporting"]
+__all__ = ["in_one_line", "reporting", "warn_caller"]
 
+_HERE = str(Path(__file__).parent)
 LONGEST = 300  # characters of another library's error in one of ours
 REFUSED = "WeightsUnpickler error: "  # stands before the reason in what torch raises
 
@@ -23,6 +28,9 @@ def reporting(what: str, hint: str = "Mend the storage and try again.") -> Itera
         yield
     except ResumableError:
         raise
+    except TimeUpError as error:
+        more = "Storage that is slow, and not dead, needs a higher `timeout=` (seconds)."
+        raise CheckpointTimeoutError(f"{what}.\n  {error}\n{hint} {more}") from error
     except Exception as error:  # cloud clients raise errors of their own, which are no OSErrors
         raise CheckpointError(f"{what}.\n  {in_one_line(error)}\n{hint}") from error
 
@@ -31,3 +39,11 @@ def in_one_line(error: Exception) -> str:
     """Give an error's type and what it says in one line; of torch's long advice, only what it refused."""
     text = str(error)
     return " ".join(f"{type(error).__name__}: {text.partition(REFUSED)[2].split('. ')[0] or text}".split())[:LONGEST]
+
+
+def warn_caller(message: str, category: type[Warning]) -> None:
+    """Warn, at the line that called this package."""
+    frame, level = sys._getframe(1), 2  # noqa: SLF001  # documented, for CPython and PyPy
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_HERE, contextlib.__file__)):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, level)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import warnings
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from resumable.checkpoint.files import connect
-from resumable.checkpoint.marker import MARKER, Marker, corrupt
-from resumable.checkpoint.reports import reporting
+from resumable.checkpoint.marker import MARKER, Marker, Part, corrupt
+from resumable.checkpoint.reports import reporting, warn_caller
 from resumable.errors import CheckpointError, CheckpointNotFoundError, CorruptCheckpointError, CorruptCheckpointWarning
 
 if TYPE_CHECKING:
@@ -25,17 +24,20 @@ SHOWN = 10  # steps listed in an error message
 class Steps:
     """The steps under a root: a directory each, with a marker if it is committed."""
 
-    def __init__(self, root: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, root: str, options: Mapping[str, Any], timeout: float | None = None, *, shared: bool = False
+    ) -> None:
         self.root = root
-        self.files, self._path = connect(root, options)
+        self.files, self.path, self.seconds = connect(root, options, timeout, shared=shared)
+        self.identity = repr((self.path, options))  # of the root, in this process
 
     def directory(self, step: int) -> str:
         """Give the path of a step's directory."""
-        return f"{self._path}/step-{step:012d}"
+        return f"{self.path}/step-{step:012d}"
 
     def listed(self) -> list[int]:
         """Give the steps that have a directory, committed or not, in ascending order."""
-        return sorted(int(match[1]) for match in map(DIRECTORY.fullmatch, self.files.names(self._path)) if match)
+        return sorted(int(match[1]) for match in map(DIRECTORY.fullmatch, self.files.names(self.path)) if match)
 
     def committed(self) -> list[int]:
         """Give the steps that have a marker, in ascending order."""
@@ -65,11 +67,33 @@ class Steps:
         return Marker.parse(raw, step)
 
     def data_file(self, step: int) -> str | None:
-        """Give the name of the data file that the step's marker names, or None if no readable marker does."""
+        """Give the name of the data file that all ranks load, or None if no readable marker names it."""
         try:
             return self.marker(step).file
         except CheckpointError:
             return None
+
+    def data_files(self, step: int) -> set[str]:
+        """Give the names of the data files that the step's marker names; none if no readable marker does."""
+        try:
+            return set(self.marker(step).sizes)
+        except CheckpointError:
+            return set()
+
+    def is_linked(self, step: int) -> bool:
+        """Return whether the step's directory is a symbolic link: nothing is ever written or removed through it."""
+        return self.files.is_link(self.directory(step))
+
+    def refuse_linked(self, step: int, done: str) -> None:
+        """Raise a CheckpointError for a step whose directory is a symbolic link."""
+        with reporting(f"step {step} was not {done}, as its directory could not be looked up"):
+            linked = self.is_linked(step)
+        if linked:
+            raise CheckpointError(
+                f"step {step} was not {done}: {self.directory(step)} is a symbolic link.\n"
+                "What it points to is not this store's alone, so nothing is written or removed there. Remove the link "
+                "by hand to do without the step here."
+            )
 
     def not_found(self, step: int, verb: str) -> CheckpointNotFoundError:
         """Give the error for a step that is not committed, with the steps that are."""
@@ -89,15 +113,39 @@ class Steps:
                 marker.compare(file)
                 return use(step, file)
 
-    def _open(self, step: int) -> tuple[Marker, BinaryIO]:
-        """Open a step's data file; if it is gone, the step may just have been saved again or deleted."""
+    def read_part(self, step: int, rank: int, use: Callable[[int, BinaryIO], Result]) -> Result:
+        """Give what `use` makes of a step and the part of a rank, whose bytes were compared with the marker."""
+        with reporting(f"step {step} in {self.root} could not be read, which does not mean that it is corrupt"):
+            marker, file = self._open(step, rank)
+            with file:
+                self._part(marker, rank).compare(step, file)
+                return use(step, file)
+
+    def _open(self, step: int, rank: int | None = None) -> tuple[Marker, BinaryIO]:
+        """Open a data file of a step; if it is gone, the step may just have been saved again or deleted."""
         marker = self.marker(step)
+        one = marker if rank is None else self._part(marker, rank)
         try:
-            return marker, self.files.fetch(f"{self.directory(step)}/{marker.file}")
+            if marker.parts:
+                marker.compare_sizes(self.files.sizes(self.directory(step)))
+            return marker, self.files.fetch(f"{self.directory(step)}/{one.file}")
         except FileNotFoundError:
             if self.marker(step) == marker:
-                raise corrupt(step, f"its data file {marker.file}, {marker.size} bytes, is missing") from None
-        return self._open(step)
+                raise corrupt(step, f"its data file {one.file}, {one.size} bytes, is missing") from None
+        except CorruptCheckpointError:
+            if self.marker(step) == marker:
+                raise
+        return self._open(step, rank)
+
+    def _part(self, marker: Marker, rank: int) -> Part:
+        for part in marker.parts:
+            if part.rank == rank:
+                return part
+        ranks = f"ranks 0 to {len(marker.parts) - 1}" if marker.parts else "no rank: it was saved without `part=`"
+        raise CheckpointNotFoundError(
+            f"step {marker.step} in {self.root} has no part of rank {rank}.\n  parts it has: {ranks}\n"
+            "Give `rank=` one of those. With more ranks than at the save, say what a new rank begins with."
+        )
 
     def newest(self, use: Callable[[int, BinaryIO], Result]) -> Result | None:
         """Give what `use` makes of the newest whole checkpoint, or None if there is none; warn of the corrupt ones."""
@@ -123,7 +171,7 @@ class Steps:
 def _warn_skipped(skipped: list[CorruptCheckpointError], used: int) -> None:
     for error in skipped:
         message = f"{error}\nIt was skipped, and step {used} is used: the work since then is done again."
-        warnings.warn(message, CorruptCheckpointWarning, stacklevel=4)
+        warn_caller(message, CorruptCheckpointWarning)
 
 
 def _all_corrupt(root: str, skipped: list[CorruptCheckpointError]) -> str:

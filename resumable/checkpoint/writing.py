@@ -1,38 +1,93 @@
-"""Writing one checkpoint: the data file first, the marker last, and nothing in between that a reader could see."""
+"""Writing one checkpoint: the data files first, the marker last, and nothing in between that a reader could see."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from resumable.checkpoint.content import import_torch
 from resumable.checkpoint.files import CHUNK
-from resumable.checkpoint.marker import ALGORITHM, FORMAT, MARKER, Marker
+from resumable.checkpoint.marker import ALGORITHM, ALONE, FORMAT, MARKER, Marker, Part
 from resumable.checkpoint.reports import reporting
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from resumable.checkpoint.files import Files
     from resumable.checkpoint.steps import Steps
 
-__all__ = ["commit"]
+__all__ = ["Serialized", "not_saved", "serialize", "write_and_commit", "write_part"]
+
+_TORN = "Mend what it names and save again. A store has one writing process."
 
 
-def commit(steps: Steps, step: int, token: str, content: Any) -> str | None:
-    """Write data and marker, and give the name of the data file that the step's earlier marker named, if any."""
-    files, directory = steps.files, steps.directory(step)
-    failed = f"step {step} was not saved to {steps.root}, and the checkpoints before it are untouched"
-    with reporting(failed, "Mend what it names and save again. A store has one writing process."):
+class Serialized:
+    """Content as torch has written it, in memory, so that later changes of the tensors are not in it."""
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+
+
+def serialize(content: Any) -> Serialized:
+    """Copy content to memory, in torch's format."""
+    torch, buffer = import_torch(), io.BytesIO()
+    torch.save(content, buffer)
+    return Serialized(buffer.getbuffer())
+
+
+def not_saved(steps: Steps, step: int) -> str:
+    """Give the first line of an error that left everything as it was."""
+    return f"step {step} was not saved to {steps.root}, and the checkpoints before it are untouched"
+
+
+def write_part(steps: Steps, step: int, rank: int, name: str, content: Any) -> Part:
+    """Write what one rank has to save. Nothing names it yet, so it is a leftover until rank 0 commits the step."""
+    path = f"{steps.directory(step)}/{name}.pt"
+    with reporting(not_saved(steps, step), _TORN):
         try:
-            replaced = steps.data_file(step)
-            files.make_dir(directory)
-            marker = _write(files, directory, step, f"{token}.pt", content)
-            publish = files.stage(f"{directory}/{MARKER}", f"{directory}/{token}.tmp", marker.dump())
+            steps.files.make_dir(steps.directory(step))
+            size, digest = _write(steps.files, path, content)
+            steps.files.settle(steps.directory(step))
         except BaseException:
-            for suffix in ("pt", "tmp"):  # as far as the failing storage lets us; a later save removes the rest
-                with contextlib.suppress(Exception):
-                    files.remove(f"{directory}/{token}.{suffix}")
+            _give_up(steps.files, [path])
+            raise
+    return Part(rank, f"{name}.pt", size, digest)
+
+
+def write_and_commit(
+    steps: Steps,
+    step: int,
+    name: str,
+    content: Any,
+    *,
+    before: Callable[[], Sequence[Part]],
+) -> set[str]:
+    """Write data and marker.
+
+    Args:
+        steps: those of the store.
+        step: to be committed.
+        name: of the data file, without its ending; never used before.
+        content: what is saved, or `Serialized`.
+        before: called when the data is written, before the marker is; gives the parts of the ranks, if any.
+
+    Returns:
+        The names of the data files that the step's earlier marker named.
+    """
+    files, directory = steps.files, steps.directory(step)
+    with reporting(not_saved(steps, step), _TORN):
+        try:
+            replaced = steps.data_files(step)
+            files.make_dir(directory)
+            size, digest = _write(files, f"{directory}/{name}.pt", content)
+            parts = tuple(before())
+            marker = Marker(FORMAT if parts else ALONE, step, f"{name}.pt", size, ALGORITHM, digest, parts)
+            publish = files.stage(f"{directory}/{MARKER}", f"{directory}/{name}.tmp", marker.dump())
+        except BaseException:
+            _give_up(files, [f"{directory}/{name}.{suffix}" for suffix in ("pt", "tmp")])
             raise
     # From here on the marker may be in place even if an error says otherwise, so the data file has to stay.
     with reporting(f"step {step} may or may not be saved to {steps.root}", "`steps()` says whether it is."):
@@ -40,15 +95,21 @@ def commit(steps: Steps, step: int, token: str, content: Any) -> str | None:
     return replaced
 
 
-def _write(files: Files, directory: str, step: int, name: str, content: Any) -> Marker:
-    """Write a data file, and see that the filesystem holds as many bytes as went in."""
-    path = f"{directory}/{name}"
+def _give_up(files: Files, paths: Sequence[str]) -> None:
+    """Remove files as far as the failing storage lets us; a later save removes the rest."""
+    for path in paths:
+        with contextlib.suppress(Exception):
+            files.remove(path)
+
+
+def _write(files: Files, path: str, content: Any) -> tuple[int, str]:
+    """Write a data file, see that the filesystem holds as many bytes as went in, and give their number and digest."""
     with files.create(path) as file:
         sink = _Sink(file)
         sink.save(content)
     if (held := files.size(path)) != sink.count:
         raise OSError(f"{path} holds {held} bytes after {sink.count} were written")
-    return Marker(FORMAT, step, name, sink.count, ALGORITHM, sink.hash.hexdigest())
+    return sink.count, sink.hash.hexdigest()
 
 
 _HALF = 2  # the first write is the file's head, so that a part of the file is there at the second
@@ -65,6 +126,11 @@ class _Sink:
 
     def save(self, content: Any) -> None:
         """Write `content` in torch's format, and raise the storage's error, which torch covers by its own."""
+        if isinstance(content, Serialized):
+            half = len(content.data) // 2
+            self.write(content.data[:half])
+            self.write(content.data[half:])
+            return
         torch = import_torch()
         try:
             torch.save(content, self)

@@ -12,6 +12,7 @@ import torch
 
 from resumable.checkpoint import CheckpointStore
 from resumable.checkpoint.marker import MARKER
+from resumable.checkpoint.writer import TOKEN
 from resumable.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def marker_file(store: CheckpointStore, step: int) -> Path:
 
 
 def files(root: str | Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(Path(root).rglob("*")) if path.is_file()}
+    """Give all files but the token of the writer, which says who writes and not what."""
+    paths = (path for path in sorted(Path(root).rglob("*")) if path.is_file() and path.name != TOKEN)
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 
 @contextlib.contextmanager
@@ -102,10 +105,11 @@ def found(root: str | Path) -> tuple[int, int] | None:
 
 
 def assert_tidy(root: Path, store: CheckpointStore) -> None:
-    names = [path.parent.name + ("/" + MARKER if path.name == MARKER else "/data") for path in root.rglob("*.*")]
+    paths = [path for path in root.rglob("*.*") if path != root / TOKEN]
+    names = [path.parent.name + ("/" + MARKER if path.name == MARKER else "/data") for path in paths]
     directories = [f"step-{step:012d}" for step in store.steps()]
     assert sorted(names) == sorted(f"{name}/{kind}" for name in directories for kind in (MARKER, "data"))
-    assert sorted(path.name for path in root.iterdir()) == directories
+    assert sorted(path.name for path in root.iterdir()) == [TOKEN, *directories]
 
 
 def error_of(action: Callable[[], Any]) -> CheckpointError | None:

@@ -103,6 +103,7 @@ class Bucket(AbstractFileSystem):  # type: ignore[misc]
 
 
 URL = "bucket://b/run"
+TOKENS = 1  # of the writer
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ def test_an_object_store_needs_no_directories(bucket: dict[str, bytes]) -> None:
     store.save(4, content(4))
     assert store.steps() == [3, 4]
     assert found(URL) == (4, 0)
-    assert len(bucket) == 4
+    assert len(bucket) == 4 + TOKENS
 
 
 def test_a_cached_listing_hides_nothing(bucket: dict[str, bytes]) -> None:
@@ -151,7 +152,7 @@ def test_a_fault_at_every_request_of_a_save(bucket: dict[str, bytes], fault: str
         store = CheckpointStore(URL, keep=2)
         store.save(9, content(9))
         assert found(URL) == (9, 0)
-        assert len(bucket) == 2 * len(store.steps()) == 4
+        assert len(bucket) - TOKENS == 2 * len(store.steps()) == 4
         if not fault_fired(fail_at, fault, step, before):
             break
     assert told == {"saved", "was not saved", "may or may not be saved"}

@@ -154,9 +154,9 @@ def test_a_corrupt_step_can_be_saved_again_and_pruned(store: CheckpointStore) ->
 
 def test_a_newer_format_is_refused_by_name_and_not_skipped(store: CheckpointStore) -> None:
     path = marker_file(store, 3)
-    path.write_text(json.dumps({"format": 2, "parts": ["of", "tomorrow"]}))
+    path.write_text(json.dumps({"format": 3, "parts": ["of", "tomorrow"]}))
     for call in (store.latest, store.latest_step, lambda: store.load(3)):
-        with pytest.raises(CheckpointError, match=r"(?s)step 3 .*newer.*format: +2\n.*reads: 1\n.*--upgrade") as caught:
+        with pytest.raises(CheckpointError, match=r"(?s)step 3 .*newer.*format: +3\n.*reads: 2\n.*--upgrade") as caught:
             call()
         assert not isinstance(caught.value, CorruptCheckpointError)
     store.save(4, {"step": 4})

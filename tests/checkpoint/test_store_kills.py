@@ -5,6 +5,7 @@ The kills are real: this file is also a script, whose children kill themselves.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import shutil
@@ -53,18 +54,23 @@ def killed_in_child(point: int, action: Callable[[], None]) -> bool:
     return status == signal.SIGKILL
 
 
+def save_again(root: Path, step: int) -> None:
+    CheckpointStore(root, keep=1).save(step, content(step, 1))
+
+
 def save_under_fire(scenario: str) -> int:
     """Kill a save at point 1, 2, 3, ... until one ends by itself; check the store after each; count the points."""
     prepare, step, allowed = SCENARIOS[scenario]
     outcomes = []
     with tempfile.TemporaryDirectory() as directory:
-        model, root = Path(directory) / "model", Path(directory) / "run"
+        model = Path(directory) / "model"
         prepare(model)
         for point in itertools.count(1):
-            shutil.rmtree(root, ignore_errors=True)
+            shutil.rmtree(Path(directory) / f"run{point - 1}", ignore_errors=True)
+            root = Path(directory) / f"run{point}"  # this process is the writer of each of them in its turn
             if model.exists():
                 shutil.copytree(model, root)
-            harmed = killed_in_child(point, lambda: CheckpointStore(root, keep=1).save(step, content(step, 1)))
+            harmed = killed_in_child(point, functools.partial(save_again, root, step))
             outcomes.append(allowed.index(found(root)))
             store = CheckpointStore(root, keep=2)
             store.save(9, content(9))

@@ -125,7 +125,7 @@ def test_a_later_step_that_is_corrupt_is_none(tmp_path: Path, damage: str) -> No
 
 def test_a_later_step_of_a_newer_version_is_one(tmp_path: Path) -> None:
     store = make_store(tmp_path)
-    marker_file(store, 3).write_text('{"format": 2}')
+    marker_file(store, 3).write_text('{"format": 3}')
     with pytest.warns(StepOrderWarning, match=TOLD.format(2, 3)):
         CheckpointStore(tmp_path).save(2, {"step": 2})
 

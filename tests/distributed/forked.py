@@ -1,7 +1,4 @@
-"""Ranks by fork: torch is imported once, so a case of some ranks takes tenths of a second.
-
-ranks(3, run, extra)    what `run(rank, size, extra)` returned on each rank, or its error as text, or "died -9"
-"""
+"""Ranks by fork, on this machine: torch is imported once, so a case takes a tenth of the time of torchrun's start."""
 
 from __future__ import annotations
 
@@ -13,9 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
-from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,103 +20,67 @@ from torch import distributed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["HUNG", "ranks", "step_together"]
-
-HUNG = "HUNG"
-_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+__all__ = ["ranks"]
 
 
-def step_together(value: float = 1.0) -> float:
-    """Do what a training step does at its end: a collective of all ranks; return the sum."""
-    total = torch.tensor([float(value)])
-    distributed.all_reduce(total)
-    return float(total)
+def ranks(size: int, run: Callable[..., Any], *given: Any, patience: float = 120.0) -> list[Any]:
+    """Return what `run(rank, size, *given)` returned on each rank; of one that failed, its error; else how it ended.
 
-
-def ranks(  # noqa: PLR0913  # a harness; each has a default
-    size: int,
-    run: Callable[..., Any],
-    *given: Any,
-    variables: bool = False,
-    group: bool = True,
-    store: Any = None,
-    seconds: float = 60,
-    collective: float = 20,
-) -> list[Any]:
-    """Run a function on several ranks.
-
-    Args:
-        size: how many.
-        run: called with rank, size and what is given.
-        given: its other arguments.
-        variables: set those of torchrun.
-        group: make a process group before.
-        store: makes the store of the process group for a rank; by default one that rank 0 hosts.
-        seconds: after which ranks are killed.
-        collective: seconds after which a collective fails.
+    A rank has the variables of torchrun and a process group of gloo, whose calls wait for 30 seconds.
     """
-    folder = Path(tempfile.mkdtemp(prefix="ranks-"))
-    with socket.socket() as probe:
+    with tempfile.TemporaryDirectory() as name, socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    sys.stdout.flush()
-    sys.stderr.flush()
-    left = {}
-    for rank in range(size):
-        pid = os.fork()
-        if pid == 0:
-            _be_rank(
-                folder, (rank, size), port, (variables, group, store, collective), partial(run, rank, size, *given)
-            )
-        left[rank] = pid
-    return _collect(folder, left, seconds)
+        folder, port = Path(name), probe.getsockname()[1]
+        sys.stdout.flush()
+        living = {}
+        for rank in range(size):
+            if (child := os.fork()) == 0:
+                _be_a_rank((rank, size, port), folder, run, given)
+            living[child] = rank
+        ended = _wait(living, patience)
+        return [_result(folder / str(rank), ended.get(rank, "hung")) for rank in range(size)]
 
 
-def _be_rank(folder: Path, who: tuple[int, int], port: int, how: tuple[Any, ...], run: Callable[[], Any]) -> None:
-    (rank, size), code = who, 1
-    variables, group, store, collective = how
+def _be_a_rank(who: tuple[int, int, int], folder: Path, run: Callable[..., Any], given: tuple[Any, ...]) -> None:
+    rank, size, port = who
     try:
         torch.set_num_threads(1)
-        for name in _VARIABLES:
-            os.environ.pop(name, None)
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        os.environ |= address
-        if variables:
-            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
-        if group:
-            limit = timedelta(seconds=collective)
-            own = {} if store is None else {"store": store(rank, size)}
-            distributed.init_process_group("gloo", rank=rank, world_size=size, timeout=limit, **own)
+        variables = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_PORT": port}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", **{key: str(value) for key, value in variables.items()}}
+        store = f"file://{folder}/store"
+        distributed.init_process_group(
+            "gloo", init_method=store, rank=rank, world_size=size, timeout=timedelta(seconds=30)
+        )
         try:
-            result = run()
-        except BaseException as error:  # noqa: BLE001  # it is what the test looks at
-            result = f"{type(error).__name__}: {error}"
-        (folder / f"{rank}.tmp").write_bytes(pickle.dumps(result))
-        (folder / f"{rank}.tmp").rename(folder / f"{rank}")
-        code = 0
-    except BaseException:  # noqa: BLE001  # there is nobody to raise it to
+            result = run(rank, size, *given)
+        except Exception as error:  # noqa: BLE001  # it is what the rank returns
+            result = error
+        part = folder / f"{rank}.part"
+        part.write_bytes(pickle.dumps(result))
+        part.rename(folder / str(rank))
+    except BaseException:  # noqa: BLE001  # nothing of a rank may go on in the test
         traceback.print_exc()
     finally:
         sys.stdout.flush()
-        os._exit(code)
+        os._exit(0)
 
 
-def _collect(folder: Path, left: dict[int, int], seconds: float) -> list[Any]:
-    results: list[Any] = [HUNG] * len(left)
-    end = time.monotonic() + seconds
-    while left and time.monotonic() < end:
-        for rank, pid in list(left.items()):
-            done, status = os.waitpid(pid, os.WNOHANG)
+def _wait(living: dict[int, int], patience: float) -> dict[int, str]:
+    """Wait until all children ended, and kill those that did not; return how each rank did."""
+    ended: dict[int, str] = {}
+    end = time.monotonic() + patience
+    while living and time.monotonic() < end:
+        for child, rank in list(living.items()):
+            done, status = os.waitpid(child, os.WNOHANG)
             if done:
-                del left[rank]
-                path = folder / f"{rank}"
-                if path.exists():
-                    results[rank] = pickle.loads(path.read_bytes())  # noqa: S301  # by this test
-                else:
-                    results[rank] = f"died {os.waitstatus_to_exitcode(status)}"
+                ended[rank] = f"ended with {os.waitstatus_to_exitcode(status)}"
+                del living[child]
         time.sleep(0.01)
-    for pid in left.values():
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    return results
+    for child in living:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return ended
+
+
+def _result(path: Path, ended: str) -> Any:
+    return pickle.loads(path.read_bytes()) if path.exists() else ended  # noqa: S301  # a rank of this test wrote it

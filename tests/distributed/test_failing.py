@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from forked import ranks, step_together
+from launched import ranks, step_together
 from torch import distributed
 
 import resumable

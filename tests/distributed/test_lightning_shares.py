@@ -8,7 +8,7 @@ from typing import Any
 import lightning
 import pytest
 import torch
-from forked import ranks
+from launched import ranks
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch.utils.data import DataLoader, TensorDataset
 

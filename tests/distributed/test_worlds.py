@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from forked import ranks, step_together
+from launched import ranks, step_together
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 

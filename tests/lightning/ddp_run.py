@@ -58,6 +58,8 @@ class Run:
         validate: have a validation loader.
         die_at: each rank sends itself a signal before it trains on its batch of this number.
         die_of: that signal.
+        die_rank: the only rank that does so.
+        preemption: the callback's option.
         fail: rank that raises an error, at which point, and after how many batches.
         options: of the Trainer.
         port: for the ranks to find each other.
@@ -76,6 +78,8 @@ class Run:
     validate: bool = False
     die_at: int | None = None
     die_of: int = signal.SIGKILL
+    die_rank: int | None = None
+    preemption: bool = False
     fail: tuple[int, str, int] | None = None
     options: dict[str, Any] = field(default_factory=dict)
     port: int = 0
@@ -253,7 +257,7 @@ def make_trainer(run: Run, rank: int, log: Log) -> Any:
         save_on_exception=run.save_on_exception,
         enable_version_counter=False,
     )
-    callbacks: list[Any] = [ResumableCallback(wrap=run.loader in PLAIN), save]
+    callbacks: list[Any] = [ResumableCallback(wrap=run.loader in PLAIN, preemption=run.preemption), save]
     if run.fail is not None and run.fail[0] == rank:
         callbacks.append(Fail(log, *run.fail[1:]))
     strategy: Any = DDPStrategy(process_group_backend="gloo", timeout=TIMEOUT) if run.world > 1 else "auto"
@@ -285,6 +289,8 @@ def train(run: Run, rank: int) -> None:
     warnings.showwarning = lambda message, category, *_, **__: log.write("warning", category.__name__, str(message))
     try:
         trainer, model = make_trainer(run, rank, log), Model(log, run)
+        if run.die_rank not in (None, rank):
+            model.die_at = None
         torch.manual_seed(100 + rank)
         random.seed(200 + rank)
         validation = DataLoader(Samples(6), batch_size=1) if run.validate else None

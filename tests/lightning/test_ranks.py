@@ -364,6 +364,20 @@ def test_a_run_of_several_ranks_that_is_terminated_goes_on_exactly(bench: Bench,
     check_rest(bench.whole(**options), rest, trained=9)
 
 
+@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.long)])
+def test_one_rank_that_is_preempted_stops_all_of_them_before_the_same_batch(
+    rank: int, bench: Bench, tmp_path: Path
+) -> None:
+    """The signal comes in the ninth batch; before the tenth, its rank asks the others to stop two batches later."""
+    options = {"loader": "chain"}
+    stop = {"die_at": 8, "die_of": signal.SIGTERM, "die_rank": rank, "preemption": True, "every": None}
+    preempted = bench.run(**options, **stop, checkpoints=str(tmp_path))
+    assert [one.of("error") for one in preempted] == [[["error", "SystemExit", "75"]]] * 2
+    assert [len(one.trained) for one in preempted] == [11, 11]
+    rest = bench.run(**options, resume=str(tmp_path / "last-sigterm.ckpt"))
+    check_rest(bench.whole(**options), rest, trained=11)
+
+
 # ---------------------------------------------------------------------- another number of ranks
 
 

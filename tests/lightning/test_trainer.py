@@ -609,6 +609,30 @@ def test_sigterm(at: int, in_validation: bool, trained: int, begins: str, tmp_pa
     check_rest(whole, rest, trained=trained, begins=begins)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_preemption(number: int, tmp_path: Path) -> None:
+    before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGUSR1)]
+    whole = fit(Model(), indexed(), validation())
+    saver = ModelCheckpoint(tmp_path, save_last=True)
+    with pytest.raises(SystemExit, match="75"):
+        fit(
+            Signalled(number, at=3),
+            indexed(),
+            validation(),
+            resume=ResumableCallback(preemption=True),
+            callbacks=[saver],
+        )
+    assert [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGUSR1)] == before
+    saver = ModelCheckpoint(tmp_path, save_last=True)
+    rest = fit(Model(), indexed(), validation(), callbacks=[saver], checkpoint="last")
+    check_rest(whole, rest, trained=3, begins="train")
+
+
+def test_preemption_and_a_save_on_sigterm_are_one_too_many() -> None:
+    with pytest.raises(ConfigurationError, match="preemption=True alone"):
+        ResumableCallback(preemption=True, save_on_sigterm=True)
+
+
 @pytest.mark.parametrize(("at", "in_validation", "trained"), [(3, False, 3), (2, True, 2)])
 def test_slurm_requeue(
     at: int, in_validation: bool, trained: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

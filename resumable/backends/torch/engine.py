@@ -11,6 +11,7 @@ from torch.utils.data import get_worker_info
 
 from resumable._fetch.deaths import Healing
 from resumable._fetch.healing import HealingWorkers
+from resumable._fetch.interrupts import heeded, outlive
 from resumable._fetch.stalls import answer
 from resumable._fetch.transport import begin
 from resumable._fetch.workers import Workers
@@ -110,12 +111,18 @@ class WorkerSetup:
     def __init__(self, function: Callable[[int], None] | None, rotation: int = 0, *, stacks: bool = False) -> None:
         self._function = function
         self._rotation, self._stacks = rotation, stacks
+        self._heeded: frozenset[int] = frozenset()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Take along what a process that is not forked cannot know."""
+        return vars(self) | {"_heeded": heeded()}
 
     def __call__(self, worker: int) -> None:
         """Run in a worker."""
         point("worker.start")
         if self._stacks:
             answer()
+        outlive(self._heeded | heeded())
         _keep_no_common_lock()
         begin()
         info = get_worker_info()

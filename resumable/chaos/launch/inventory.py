@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from resumable._inspect.distributed import METADATA
 from resumable.chaos.launch.contents import is_log, parts_of_file, unversioned
 from resumable.checkpoint.steps import DIRECTORY
+from resumable.checkpoint.writer import TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Left", "Stamps", "changed", "read_left", "stamps", "take_inventory", "write_left"]
 
 _FILE = "left.json"  # in the directory of a case
-_OURS = re.compile(r"rank-\d+\.flight|.*\.pyc")
+_OURS = re.compile(rf"rank-\d+\.flight|.*\.pyc|{re.escape(TOKEN)}")
 _WORD = re.compile(r"(\d+)")
 Stamps = dict[Path, tuple[int, int]]
 

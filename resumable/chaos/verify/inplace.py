@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from resumable.checkpoint.steps import DIRECTORY
+from resumable.checkpoint.writer import TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +44,8 @@ def find_in_place(baseline: Attempt, attempts: Sequence[Attempt]) -> dict[str, b
 
 def _is_checkpoint(name: str, *attempts: Attempt) -> bool:
     if DIRECTORY.fullmatch(PurePath(name).parent.name):  # of a CheckpointStore, which reads what is committed
+        return False
+    if PurePath(name).name == TOKEN:  # says who writes
         return False
     saved = any(name in log.saves for attempt in attempts for log in attempt.ranks.values())
     return saved or PurePath(name).suffix in _STATES

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from resumable.integrations.lightning.curves import Curves
     from resumable.integrations.lightning.evaluating import EvaluationStreams
+    from resumable.integrations.lightning.preempting import Preempting
     from resumable.integrations.lightning.session import Session
 
 __all__ = ["ResumableCallback"]
@@ -37,6 +38,9 @@ class ResumableCallback(LightningCallback):
             `resumable.wrap`, such as `{"seed": 1}`. The seed is that of `seed_everything` by default, or 0.
         save_on_sigterm: save a checkpoint when SIGTERM ends the run (preemption), as `last-sigterm.ckpt` in the folder
             of the first ModelCheckpoint, where `ckpt_path="last"` finds it.
+        preemption: stop all ranks before the same batch when one of them gets SIGTERM or SIGUSR1, save there under the
+            same name, and exit with status 75, after `scontrol requeue` in a SLURM job: `resumable.preemption` in place
+            of Lightning's handlers, which have no step that the ranks agree on.
         strict: refuse a checkpoint that does not fit this run, or has been saved without this callback. Without, both
             are warned about, and the run goes on as near to it as possible.
         log_stats: log what `stats()` of each train loader says, as `data/wait_fraction` and the like, by the Trainer's
@@ -46,6 +50,8 @@ class ResumableCallback(LightningCallback):
 
     _session: Session | None = None
     _requeue: RequeueSignal | None = None
+    _preempting: Preempting | None = None
+    preemption = False  # also in those that were pickled before it
     _evaluated: EvaluationStreams | None = None  # outside of fit
     _curves: Curves | None = None
     log_stats = False  # also in those that were pickled before it
@@ -55,17 +61,24 @@ class ResumableCallback(LightningCallback):
         *,
         wrap: bool | Mapping[str, Any] = False,
         save_on_sigterm: bool = False,
+        preemption: bool = False,
         strict: bool = True,
         log_stats: bool = False,
     ) -> None:
         self.wrap = wrap
+        if save_on_sigterm and preemption:
+            raise ConfigurationError(
+                "save_on_sigterm=True and preemption=True both save when SIGTERM comes.\n"
+                "Use preemption=True alone: it stops all ranks at one step, and then saves."
+            )
         self.save_on_sigterm = save_on_sigterm
+        self.preemption = preemption
         self.strict = strict
         self.log_stats = log_stats
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy the options, and nothing of a run."""
-        of_run = {"_session", "_requeue", "_evaluated", "_curves"}
+        of_run = {"_session", "_requeue", "_preempting", "_evaluated", "_curves"}
         return _make, (type(self),), {name: value for name, value in vars(self).items() if name not in of_run}
 
     @property
@@ -105,7 +118,12 @@ class ResumableCallback(LightningCallback):
         if self._curves is not None:
             self._curves.begin(self._live.streams)
         point("lightning.start", trainer)
-        self._requeue = RequeueSignal(trainer, self._live.save_alone)
+        if self.preemption:
+            from resumable.integrations.lightning.preempting import Preempting  # noqa: PLC0415  # where it is wanted
+
+            self._preempting = Preempting(trainer)
+        else:
+            self._requeue = RequeueSignal(trainer, self._live.save_alone)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
         """Follow a new epoch."""
@@ -115,6 +133,8 @@ class ResumableCallback(LightningCallback):
         """Hold back signals that save."""
         if self._requeue is not None:
             self._requeue.begin_batch()
+        if self._preempting is not None:
+            self._preempting.begin_batch()
         point("lightning.batch_start")
 
     def on_train_batch_end(self, *_: Any) -> None:
@@ -144,6 +164,7 @@ class ResumableCallback(LightningCallback):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
         """Show a chaos run the final weights."""
+        self._end_preempting()
         point("lightning.end", trainer)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002  # Lightning's signature
@@ -156,6 +177,7 @@ class ResumableCallback(LightningCallback):
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature
         """Save where SIGTERM ends the run, if that is asked for."""
         self._end_evaluation(trainer)
+        self._end_preempting()
         if self.save_on_sigterm and private.is_sigterm(exception) and self._session is not None:
             trainer.save_checkpoint(private.sigterm_path(trainer))
 
@@ -177,6 +199,11 @@ class ResumableCallback(LightningCallback):
             self._evaluated.give_back()
             self._evaluated = None
             private.give_sources_back(trainer)
+
+    def _end_preempting(self) -> None:
+        if self._preempting is not None:
+            self._preempting.end()
+            self._preempting = None
 
     def _release(self) -> None:
         if self._requeue is not None:
