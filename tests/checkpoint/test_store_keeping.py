@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,10 @@ def test_a_disk_that_hangs_ends_a_save_in_time(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(writer, "_processes", {})  # as a new process, which takes the token
     monkeypatch.setattr(files_module._LocalFiles, name, hang)
+    began = time.monotonic()
     with pytest.raises(CheckpointTimeoutError, match=r"(?s)step 4 was not saved.*0\.3 s, the time limit"):
         hung.save(4, content(4))
+    assert time.monotonic() - began < 15, "it was waited for"
     back.set()
     for thread in threading.enumerate():
         if thread.name == "resumable-checkpoint":
