@@ -10,15 +10,16 @@ from __future__ import annotations
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from resumable._state import Canary
+from resumable._state import Canary, LeftEarly
 
 if TYPE_CHECKING:
     from resumable._options import Options
     from resumable._order.cursor import Cursor
     from resumable._ranks import Watch
+    from resumable._state import SourceState
     from resumable.protocols import Capabilities
 
-__all__ = ["AgreedEnd", "find_end"]
+__all__ = ["AgreedEnd", "find_end", "left_early"]
 
 _log = getLogger("resumable")
 _AT_END = 2.0  # seconds in which ranks that end together come to it
@@ -38,6 +39,11 @@ def find_end(options: Options, can: Capabilities, cursor: Cursor) -> AgreedEnd |
         return None
     own = options.shard is False
     return AgreedEnd(watch, ranks, cursor, own=own, waits=not options.evaluation)
+
+
+def left_early(state: SourceState | None, cursor: Cursor) -> LeftEarly | None:
+    """Return a source's state after an epoch that ends at a place since another rank has no more."""
+    return None if state is None or state.ended else LeftEarly(state, cursor.epoch, cursor.position)
 
 
 class AgreedEnd:

@@ -12,7 +12,7 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from resumable._fetch.agreed_ends import find_end
+from resumable._fetch.agreed_ends import find_end, left_early
 from resumable._fetch.canaries import differs_ahead, gone_elsewhere, read_otherwise, skip_and_compare
 from resumable._fetch.dealing import check_divided, share_of
 from resumable._fetch.draws import Draws, too_few
@@ -242,7 +242,7 @@ class ElementFetcher:
         self._look_ahead(end, draws, cursor)
         while not place.ended:
             if end is not None and end.is_reached(cursor, len(draws.ahead)):
-                self._left = self._left_early(cursor)
+                self._left = None if self.can.forgets else left_early(self.source_state(), cursor)
                 break
             if place.reached and self.can.eager and self._is_stale(place, asked=True):
                 self._take_snapshot(place)
@@ -273,13 +273,6 @@ class ElementFetcher:
         least = self._global_batch if self._tail == "drop" else 1
         more = not self._place.ended and draws.has(cursor.position, least)
         end.looked_ahead(cursor, len(draws.ahead), more=more)
-
-    def _left_early(self, cursor: Cursor) -> SourceState | None:
-        """Return the source's state after an epoch that ends here since another rank has no more."""
-        state = self.source_state()
-        if state is None or state.ended or self.can.forgets:
-            return None
-        return LeftEarly(state, cursor.epoch, cursor.position)
 
     def _canary_of(self, drawn: list[Any], cursor: Cursor) -> tuple[int, Canary] | None:
         """Return the canary of the last element that was drawn, with the position after it, where it may be needed."""
