@@ -1,7 +1,7 @@
 # Everything sets itself up: `make demo` and `make test` work on a fresh clone as one command, and are quick the second time.
 #
-# Three environments, so that nobody waits for what they do not use: .venv-demo and .venv-docs, made by pip alone from the
-# extra of their name, and .venv with every framework, for which FFCV is compiled.
+# Four environments, so that nobody waits for what they do not use: .venv-demo, .venv-docs and .venv-peers, made by pip alone
+# from the extra of their name, and .venv with every framework, for which FFCV is compiled.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -15,7 +15,7 @@ BEGAN := $(shell date +%s)
 say = @echo "[$$(($$(date +%s) - $(BEGAN))) s] $(1)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types docs test test-fast test-long coverage demo demo-all chaos bench format clean
+.PHONY: help setup lint types docs test test-fast test-long coverage demo demo-all chaos bench peers format clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -67,15 +67,18 @@ chaos: .venv/.ready  ## every kind of fault against every source, and planted pr
 	  $(if $(SOURCES),--sources $(SOURCES),--page docs/reference/chaos.md)
 	$(if $(SOURCES),,$(BIN)/python tests/chaos/planted_programs.py docs/reference/chaos.md)
 
-bench: .venv/.ready  ## measure the figures of docs/reference/benchmarks.md again
-	$(BIN)/python -m benchmarks
+bench: .venv/.ready peers  ## measure the figures of docs/reference/benchmarks.md again
+	$(BIN)/python -m benchmarks --without peers
+	.venv-peers/bin/python -m benchmarks --only peers
+
+peers: .venv-peers/.ready  ## make the environment of the libraries that are compared
 
 format: .venv/.ready  ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:  ## remove what the other targets made
-	rm -rf .venv .venv-demo .venv-docs site dist runs .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-demo .venv-docs .venv-peers site dist runs .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 setup: .venv/.ready  ## make the environment with every framework
 
@@ -95,6 +98,13 @@ setup: .venv/.ready  ## make the environment with every framework
 	$(call say,making .venv-docs: mkdocs and its plugins; about 100 MB)
 	@test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
 	@.venv-docs/bin/python $(PIP) --no-compile --editable '.[docs]'
+	@touch $@
+
+# MosaicML Streaming brings torchvision, whose build has to be that of torch: so pip chooses both.
+.venv-peers/.ready: pyproject.toml
+	$(call say,making .venv-peers: Grain and LitData and MosaicML Streaming and WebDataset and datasets; about 5 GB)
+	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/python $(PIP) --no-compile --editable '.[peers]'
 	@touch $@
 
 # FFCV is compiled when it is installed, against OpenCV and libturbojpeg; whoever may install Debian's packages gets them.

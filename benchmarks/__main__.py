@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python -m benchmarks [--quick] [--only NAME] [--markdown FILE]`."""
+"""Run the benchmarks: `python -m benchmarks [--quick] [--only NAME] [--markdown FILE] [--pictures FOLDER]`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,14 @@ __all__ = ["main"]
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and write the tables to a file if asked to; return the exit status."""
     options = _parser().parse_args(arguments)
-    tables = _measure(options.only or list(SUITES), QUICK if options.quick else FULL)
+    names = [name for name in options.only or SUITES if name not in options.without]
+    tables = _measure(names, QUICK if options.quick else FULL)
     if options.markdown is not None:
         report.write(options.markdown, tables, list(SUITES))
+    if options.pictures is not None:
+        from benchmarks import pictures  # noqa: PLC0415  # matplotlib is for them alone
+
+        pictures.draw(options.pictures, tables["scale"])
     return 0
 
 
@@ -40,7 +45,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether everything runs, not how fast")
     parser.add_argument("--only", action="append", choices=list(SUITES), metavar="NAME", help=", ".join(SUITES))
+    parser.add_argument("--without", action="append", choices=list(SUITES), metavar="NAME", default=[])
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the suites' tables into this page")
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw the tables of the suite scale there")
     return parser
 
 

@@ -44,7 +44,7 @@ class Remote:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._said.close()
+        self._said.close()  # once more does no harm
 
     def make(self, task: str, **options: Any) -> None:
         """Make a task in the process, in place of the one before.
@@ -99,6 +99,10 @@ class Pool:
         if name not in self._remotes:
             self._remotes[name] = self._stack.enter_context(Remote())
         return self._remotes[name]
+
+    def drop(self, name: str) -> None:
+        """End the process of a name."""
+        self._remotes.pop(name).__exit__()
 
     def rest(self) -> None:
         """Let every process drop its task."""

@@ -26,7 +26,7 @@ _SUITE = re.compile(r"<!-- suite: (\S+) -->")
 _WIDTH = 140  # where the output is no terminal
 _LIBRARIES = (
     "numpy", "torch", "pytorch-lightning", "torchdata", "grain", "nvidia-dali-cuda120", "ffcv", "tensorflow-cpu",
-    "tensorflow-datasets",
+    "tensorflow-datasets", "datasets", "webdataset", "mosaicml-streaming", "litdata",
 )  # fmt: skip
 
 
@@ -91,15 +91,15 @@ def _rule(table: Table) -> tuple[str, ...]:
 
 
 def _surroundings() -> str:
-    libraries = ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES)
+    libraries = ", ".join(f"{name} {found}" for name in _LIBRARIES if (found := _version(name)))
     system = (
         f"{platform.system()} on {platform.machine()}, {cpu_count()} processors, Python {platform.python_version()}"
     )
     return f"Measured on {time.strftime('%Y-%m-%d')}: {system}, {libraries}."
 
 
-def _version(name: str) -> str:
+def _version(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:
-        return "(not installed)"
+        return None

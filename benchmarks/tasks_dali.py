@@ -16,7 +16,7 @@ from PIL import Image
 
 import resumable
 
-__all__ = ["Reading", "Resuming"]
+__all__ = ["Reading", "Resuming", "decoding", "iterator", "write_images", "write_list"]
 
 BATCH = 64
 _DIFFERENT = 256  # images on the disk; a longer list of files names them again and again
@@ -59,6 +59,11 @@ def reading(root: str, listed: str) -> Any:
     return jpegs[:16], labels
 
 
+def iterator(pipeline: Any) -> Any:
+    """Return an iterator over a pipeline."""
+    return DALIGenericIterator(pipeline, ["data", "label"], **_OPTIONS)
+
+
 class Reading:
     """Reads batches of one iterator, in turns, epoch after epoch.
 
@@ -74,7 +79,7 @@ class Reading:
         root = Path(self._folder.name)
         write_images(root)
         pipeline = (decoding if decode else reading)(str(root), write_list(root, files))
-        self._iterator = DALIGenericIterator(pipeline, ["data", "label"], **_OPTIONS)
+        self._iterator = iterator(pipeline)
         self._loader = None if how == "alone" else resumable.wrap(self._iterator)
         self._save = how == "saved"
         self._batches = iter(self._loader or self._iterator)
@@ -148,8 +153,8 @@ class Resuming:
     def wait_alone(self) -> float:
         """Return the same of an iterator that is not wrapped, at the beginning."""
         begin = time.perf_counter()
-        next(DALIGenericIterator(reading(self._root, self._listed), ["data", "label"], **_OPTIONS))
+        next(iterator(reading(self._root, self._listed)))
         return (time.perf_counter() - begin) * 1e3
 
     def _make(self) -> resumable.Loader:
-        return resumable.wrap(DALIGenericIterator(reading(self._root, self._listed), ["data", "label"], **_OPTIONS))
+        return resumable.wrap(iterator(reading(self._root, self._listed)))

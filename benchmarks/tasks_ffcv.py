@@ -18,7 +18,19 @@ from ffcv.writer import DatasetWriter
 import resumable
 from resumable.backends.ffcv import source
 
-__all__ = ["Epochs"]
+__all__ = ["Epochs", "loader"]
+
+
+def loader(mode: str, workers: int, images: int, size: int) -> Loader:
+    """Return a Loader with operations that draw numbers, over a file that is written once."""
+    pipelines = {
+        "image": [
+            RandomResizedCropRGBImageDecoder((size, size)), RandomHorizontalFlip(), Cutout(size // 4),
+            RandomTranslate(4), ToTensor(), ToTorchImage(),
+        ],
+        "label": [IntDecoder(), ToTensor(), Squeeze()],
+    }  # fmt: skip
+    return Loader(_write(mode, images, size), 50, workers, order=OrderOption.RANDOM, pipelines=pipelines)
 
 
 class Epochs:
@@ -33,15 +45,7 @@ class Epochs:
     """
 
     def __init__(self, *, mode: str, workers: int, images: int, size: int, cache: str = "") -> None:
-        path = _write(mode, images, size)
-        pipelines = {
-            "image": [
-                RandomResizedCropRGBImageDecoder((size, size)), RandomHorizontalFlip(), Cutout(size // 4),
-                RandomTranslate(4), ToTensor(), ToTorchImage(),
-            ],
-            "label": [IntDecoder(), ToTensor(), Squeeze()],
-        }  # fmt: skip
-        self._plain = Loader(path, 50, workers, order=OrderOption.RANDOM, pipelines=pipelines)
+        self._plain = loader(mode, workers, images, size)
         self._wrapped = resumable.wrap(source(self._plain, compile_cache=cache or False))
 
     def first(self, *, wrapped: bool) -> float:

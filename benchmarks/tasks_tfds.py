@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Epoch = Callable[[], Iterator[Any]]
 
-__all__ = ["FirstSample", "IndexBuild", "Reading", "Written"]
+__all__ = ["FirstSample", "IndexBuild", "Reading", "Written", "source"]
 
 _BATCH, _PIXELS, _SHARDS = 64, 224, 8
 
@@ -81,7 +81,7 @@ class FirstSample:
         return len(json.dumps(self._loader().state_dict()))
 
     def _loader(self) -> resumable.Loader:
-        return resumable.wrap(_source(self._folder, self._format), batch_size=_BATCH, shuffle=True, tail="drop")
+        return resumable.wrap(source(self._folder, self._format), batch_size=_BATCH, shuffle=True, tail="drop")
 
 
 class IndexBuild:
@@ -111,7 +111,8 @@ class IndexBuild:
         return (time.perf_counter() - begin) / self._records * 1e6
 
 
-def _source(folder: str, file_format: str, **options: Any) -> Any:
+def source(folder: str, file_format: str, **options: Any) -> Any:
+    """Return the written dataset as a source of ours."""
     from resumable.backends import tfds  # noqa: PLC0415  # not installed everywhere
 
     root = Path(folder, file_format, "images", "1.0.0")
@@ -119,8 +120,8 @@ def _source(folder: str, file_format: str, **options: Any) -> Any:
 
 
 def _ours(folder: str, file_format: str = "tfrecord", **options: Any) -> Epoch:
-    source = _source(folder, file_format, **options)
-    return resumable.wrap(source, batch_size=_BATCH, shuffle=True, tail="drop").__iter__
+    data = source(folder, file_format, **options)
+    return resumable.wrap(data, batch_size=_BATCH, shuffle=True, tail="drop").__iter__
 
 
 def _workers(folder: str) -> Epoch:
@@ -128,7 +129,7 @@ def _workers(folder: str) -> Epoch:
 
     workers = len(os.sched_getaffinity(0))
     options: dict[str, Any] = {"num_workers": workers, "persistent_workers": True, "drop_last": True}
-    return resumable.wrap(DataLoader(_source(folder, "tfrecord"), _BATCH, shuffle=True, **options)).__iter__
+    return resumable.wrap(DataLoader(source(folder, "tfrecord"), _BATCH, shuffle=True, **options)).__iter__
 
 
 def _tf_data(folder: str) -> Epoch:
@@ -146,12 +147,12 @@ def _tf_data(folder: str) -> Epoch:
 def _their_source(folder: str) -> Epoch:
     import tensorflow_datasets as tfds  # noqa: PLC0415  # only for this one
 
-    source = tfds.builder_from_directory(str(Path(folder, "array_record", "images", "1.0.0"))).as_data_source("train")
+    data = tfds.builder_from_directory(str(Path(folder, "array_record", "images", "1.0.0"))).as_data_source("train")
 
     def epoch() -> Iterator[Any]:
-        order = np.random.default_rng(0).permutation(len(source))
-        for start in range(0, len(source) - _BATCH + 1, _BATCH):
-            samples = [source[int(index)] for index in order[start : start + _BATCH]]
+        order = np.random.default_rng(0).permutation(len(data))
+        for start in range(0, len(data) - _BATCH + 1, _BATCH):
+            samples = [data[int(index)] for index in order[start : start + _BATCH]]
             yield np.stack([sample["image"] for sample in samples]), [sample["label"] for sample in samples]
 
     return epoch

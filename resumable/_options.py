@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
 from resumable._checks import Resume, check_batch_size, check_option
 from resumable._ranks import Ranks
 from resumable._seeds import GIVEN, STATE, Origin, find_seed, salted
 from resumable.errors import ConfigurationError, UnsupportedError
-from resumable.samplers.blocks import blocks_of_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -179,6 +177,8 @@ class Options:
             )
         if self.shuffle != "blocks":
             return self
+        from resumable.samplers.blocks import blocks_of_source  # noqa: PLC0415  # a part of the import that few need
+
         return replace(self, shuffle=None, sampler=blocks_of_source(source, length, self.stream_seed))
 
     def _carrying(self, source: Any) -> Options:
@@ -230,6 +230,8 @@ def refuse_unknown(options: Mapping[str, Any]) -> None:
     """
     known = list(_NAMES)
     for name, value in options.items():
+        from difflib import get_close_matches  # noqa: PLC0415  # only on the way to an error
+
         near = get_close_matches(_OF_OTHERS.get(name, name), known, n=1)
         meant = f"Did you mean {near[0]}?" if near else f"The options are {', '.join(known)}."
         raise UnsupportedError(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resumable._flight import Recorder
 from resumable.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from resumable._fetch import Fetcher
+    from resumable._flight import Recorder
     from resumable._options import Options
     from resumable._state import Mark, State
 
@@ -24,7 +24,11 @@ def progress_of(fetcher: Fetcher, options: Options) -> Progress:
         ConfigurationError: nothing can be written to the folder of the records.
     """
     folder = options.flight_recorder
-    return Progress(fetcher, options) if folder is None else _Recorded(fetcher, options, Recorder(folder, fetcher))
+    if folder is None:
+        return Progress(fetcher, options)
+    from resumable._flight import Recorder  # noqa: PLC0415  # a sixth of the import, which others do without
+
+    return _Recorded(fetcher, options, Recorder(folder, fetcher))
 
 
 class _Recorded(Progress):

@@ -6,6 +6,7 @@ a function that returns one.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import sys
@@ -133,14 +134,7 @@ def entries_of(source: Any) -> Iterator[Entry]:
     if (entry := _by_parameter(source)) is not None:
         yield entry
         return
-    others: dict[str, Entry] | None = None
-    for name in _names(source):
-        if name in _adapters:
-            yield _adapters[name]
-            continue
-        others = _installed() if others is None else others
-        if name in others:
-            yield others[name]
+    yield from _by_name(source)
     if isinstance(source, (str, bytes, bytearray, dict, set, frozenset)):
         return
     if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
@@ -212,6 +206,14 @@ def _names(thing: Any) -> list[str]:
     return [f"{base.__module__}.{base.__qualname__}" for base in type(thing).__mro__]
 
 
+def _by_name(source: Any) -> Iterator[Entry]:
+    for name in _names(source):
+        if name in _adapters:
+            yield _adapters[name]
+        elif not name.startswith("builtins.") and name in (others := _installed()):  # a list is of no package
+            yield others[name]
+
+
 def _by_parameter(source: Any) -> Entry | None:
     """Return the adapter of a function that has to be called with something that only the adapter has."""
     if not callable(source) or hasattr(source, "__iter__"):
@@ -225,7 +227,13 @@ def _by_parameter(source: Any) -> Entry | None:
 
 
 def _installed() -> dict[str, Entry]:
-    """Find the adapters of other packages: a file of every installed package is read for it."""
+    """Find the adapters of other packages, once for each path on which modules are found."""
+    return _found_on(tuple(sys.path))
+
+
+@functools.lru_cache(maxsize=1)
+def _found_on(_: tuple[str, ...]) -> dict[str, Entry]:
+    """Read a file of every installed package, which takes tens of milliseconds."""
     from importlib.metadata import entry_points  # noqa: PLC0415  # slow to import, and needed here only
 
     return {point.name: Entry(point.value, "") for point in entry_points(group="resumable.backends")}

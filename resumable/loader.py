@@ -19,7 +19,6 @@ from resumable._state import agree_on_batch, brought_along, check_intact, check_
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.failpoints import notice, point
 from resumable.iteration import BatchIterator, Epoch, EvaluationPass, StepIterator, T_co
-from resumable.samplers import Mixture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -283,6 +282,8 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
         Raises:
             UnsupportedError: the source is no mixture.
         """
+        from resumable.samplers import Mixture  # noqa: PLC0415  # a part of the import that few need
+
         sampler = getattr(self._fetcher, "sampler", None)
         if not isinstance(self._fetcher, IndexedFetcher) or not isinstance(sampler, Mixture):
             raise UnsupportedError(

@@ -21,7 +21,10 @@ from benchmarks.suites import SUITES
 ROOT = Path(__file__).parent.parent
 
 
-CORE = ("throughput", "transport", "startup", "state", "resume", "memory", "order", "peers")
+CORE = (
+    *("throughput", "transport", "startup", "state", "resume", "restart", "memory", "memory_workers", "scale"),
+    *("order", "peers"),
+)
 
 
 @pytest.fixture(scope="module", params=[CORE, pytest.param(tuple(SUITES), marks=pytest.mark.long)], ids=["core", "all"])
@@ -72,6 +75,27 @@ class TestAQuickRun:
         rows = section(page, "Memory of the order")
         assert [row[0] for row in rows] == [ENTRIES["sample"].label] * 3 + [ENTRIES["plain"].label]
 
+    def test_measures_the_restart_as_a_whole(self, page: str) -> None:
+        rows = section(page, "A restart as a whole")
+        assert [row[0] for row in rows][:1] == ["list"]
+        for row in rows:
+            parts = [float(cell) for cell in row[4:]]
+            assert abs(sum(parts) - float(row[2])) < 0.05 + 0.02 * len(parts), (
+                "the parts are the whole, but for medians"
+            )
+
+    def test_measures_the_memory_of_workers(self, page: str) -> None:
+        rows = section(page, "Memory with workers")
+        assert {row[2] for row in rows} <= {"0", "2", "16"}
+        ours = [float(row[6]) for row in rows if row[0] == ENTRIES["sample"].label]
+        assert max(ours) < 20, "it does not grow with the data"
+
+    def test_measures_costs_as_work_grows(self, page: str) -> None:
+        samples, ranks = (section(page, f"As the {name} grow{end}") for name, end in (("dataset", "s"), ("ranks", "")))
+        assert [samples[0][0], samples[-1][0]] == ["1e+04", "1e+12"]
+        assert max(float(row[3]) for row in [*samples, *ranks]) < 1000, "the state stays small"
+        assert max(float(row[4]) for row in samples) < 20, "so does the memory"
+
     def test_measures_the_orders_alone(self, page: str) -> None:
         rows = section(page, "Orders alone: items per second and memory")
         assert [row[0].partition(",")[0] for row in rows[1:4]] == ["Blocks", "Shuffle", "torch's RandomSampler"]
@@ -86,6 +110,16 @@ class TestAQuickRun:
     def test_fills_every_row(self, page: str) -> None:
         tables = [line for line in page.splitlines() if line.startswith("|")]
         assert all(row.count("|") > 2 for row in tables)
+
+
+def test_tables_of_costs_become_pictures(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks.pictures import draw  # noqa: PLC0415  # matplotlib is not installed everywhere
+
+    table = Table("As the ranks grow", ("ranks", "us", "MB"), [("1", "2.0", "3.0"), ("1000", "2.5", "")])
+    (path,) = draw(tmp_path, [table])
+    assert path.name == "scale-ranks.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_page_without_marks_gets_them(tmp_path: Path) -> None:

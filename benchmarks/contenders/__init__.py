@@ -41,6 +41,7 @@ class Entry(NamedTuple):
 _OURS = "benchmarks.contenders.ours:Ours"
 _TORCHDATA = "pip install torchdata"
 _GRAIN = "pip install grain"
+_PEERS_ENV = "make peers"
 
 ENTRIES = {
     "plain": Entry("torch DataLoader", "benchmarks.contenders.plain:Plain", {}),
@@ -51,9 +52,17 @@ ENTRIES = {
     "nodes": Entry("torchdata.nodes", "benchmarks.contenders.nodes:Nodes", {}, _TORCHDATA),
     "grain-loader": Entry("Grain DataLoader", "benchmarks.contenders.grain_loader:GrainLoader", {}, _GRAIN),
     "grain-dataset": Entry("Grain Dataset", "benchmarks.contenders.grain_dataset:GrainDataset", {}, _GRAIN),
+    "streaming": Entry("MosaicML Streaming", "benchmarks.contenders.streaming_loader:Streaming", {}, _PEERS_ENV),
+    "litdata": Entry("LitData", "benchmarks.contenders.lit:Lit", {}, _PEERS_ENV),
+    "webdataset": Entry("WebDataset", "benchmarks.contenders.web:Web", {}, _PEERS_ENV),
+    "hf": Entry("datasets, by index", "benchmarks.contenders.hugging:Hugging", {"stream": False}, _PEERS_ENV),
+    "hf-stream": Entry("datasets, a stream", "benchmarks.contenders.hugging:Hugging", {"stream": True}, _PEERS_ENV),
 }
 OURS = ("off", "batch", "sample")
-PEERS = ("plain", "stateful", "nodes", "grain-loader", "grain-dataset")
+PEERS = (
+    *("plain", "stateful", "nodes", "grain-loader", "grain-dataset"),
+    *("streaming", "litdata", "webdataset", "hf", "hf-stream"),
+)
 
 
 def make(name: str, case: Case) -> Contender:

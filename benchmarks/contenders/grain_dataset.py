@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import grain
 
-from benchmarks.case import Virtual
-from benchmarks.contenders.grain_loader import NO_THREADS
+from benchmarks.contenders.grain_loader import NO_THREADS, virtual
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +22,7 @@ class GrainDataset:
     def __init__(self, case: Case) -> None:
         self._case = case
         self._batches: Any = None
-        source: Any = Virtual(case.length, case.cost)
+        source: Any = virtual(case)
         shuffled = grain.MapDataset.source(source).shuffle(seed=0).batch(case.batch)
         self._dataset: Any = shuffled.to_iter_dataset(NO_THREADS)
         if case.workers:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import grain
+import numpy as np
 
 from benchmarks.case import Virtual
 
@@ -14,11 +15,27 @@ if TYPE_CHECKING:
 
     from benchmarks.case import Case
 
-__all__ = ["NO_THREADS", "GrainLoader"]
+__all__ = ["NO_THREADS", "GrainLoader", "virtual"]
 
 # Faster here than any number of threads, as the samples are Python code. Grain's default of 16 threads and 500 elements
 # read ahead is several times slower, and a turn would deliver what was read in the others' turns.
 NO_THREADS: Any = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+
+
+class _Arrays(Virtual):
+    """The same, but for its samples, which are new arrays: Grain stacks those, and hands them on by shared memory."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case.length, case.cost)
+        self._numbers = case.size // 4
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(self._numbers, super().__getitem__(index), np.float32)
+
+
+def virtual(case: Case) -> Any:
+    """Return the dataset that Grain reads."""
+    return _Arrays(case) if case.size else Virtual(case.length, case.cost)
 
 
 class GrainLoader:
@@ -27,7 +44,7 @@ class GrainLoader:
     def __init__(self, case: Case) -> None:
         self._case = case
         self._batches: Any = None
-        source: Any = Virtual(case.length, case.cost)
+        source: Any = virtual(case)
         sampler = grain.samplers.IndexSampler(
             case.length, shard_options=grain.sharding.NoSharding(), shuffle=True, num_epochs=1, seed=0
         )

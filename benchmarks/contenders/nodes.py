@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import RandomSampler, default_collate
 from torchdata.nodes import Batcher, Loader, Mapper, ParallelMapper, SamplerWrapper
 
-from benchmarks.case import Virtual
+from benchmarks.contenders.plain import dataset_of
 from benchmarks.contenders.reading import read_to
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Nodes:
     """The graph that torchdata's own documentation builds in place of a `DataLoader`."""
 
     def __init__(self, case: Case) -> None:
-        dataset: Any = Virtual(case.length, case.cost)
+        dataset: Any = dataset_of(case)
         generator = torch.Generator().manual_seed(0)  # without, another order would follow a resume
         sampler = RandomSampler(dataset, generator=generator)
         batches = Batcher(SamplerWrapper(sampler), case.batch, drop_last=False)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from benchmarks.case import Case
 
-__all__ = ["Plain", "plain_loader"]
+__all__ = ["Plain", "dataset_of", "plain_loader"]
 
 
 class Tensors(Virtual):
@@ -34,11 +34,15 @@ class Tensors(Virtual):
         return torch.full((self._numbers,), float(super().__getitem__(index)))
 
 
+def dataset_of(case: Case) -> Any:
+    """Return the dataset that torch's loaders read."""
+    length, cost, size = case.length, case.cost, case.size
+    return Tensors(length, cost, size) if size else Virtual(length, cost)
+
+
 def plain_loader(case: Case) -> DataLoader[Any]:
     """Make the loader that is compared, and wrapped."""
-    length, cost, size = case.length, case.cost, case.size
-    dataset: Any = Tensors(length, cost, size) if size else Virtual(length, cost)
-    return DataLoader(dataset, batch_size=case.batch, shuffle=True, num_workers=case.workers)
+    return DataLoader(dataset_of(case), batch_size=case.batch, shuffle=True, num_workers=case.workers)
 
 
 class Plain:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from benchmarks.case import Virtual
+from benchmarks.contenders.plain import dataset_of
 from benchmarks.contenders.reading import read_to
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class Stateful:
     """Takes the options of a `DataLoader`."""
 
     def __init__(self, case: Case) -> None:
-        dataset: Any = Virtual(case.length, case.cost)
+        dataset: Any = dataset_of(case)
         self._loader: Any = StatefulDataLoader(dataset, batch_size=case.batch, shuffle=True, num_workers=case.workers)
 
     def start(self, state: Any = None) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from benchmarks.case import Case
@@ -27,7 +28,15 @@ _WAIT_NOTE = (
     "From making the loader to its first batch at 90 % of the epoch, load_state_dict included; imports are done "
     "before. The factor is that of resumable (off). The DataLoader has no state, so its cold start stands in."
 )
+_SIZE_COLUMNS = ("loader", "batch", "batches/s", "resumable is faster by", "at least as fast")
+_SIZE_NOTE = (
+    "Two workers, batches of 64 tensors, no cost per item; batches per second, and of resumable (off) / those of the "
+    "other, median of paired turns (smallest-largest). Libraries with files of their own read 256 MB again and again, "
+    "from the page cache."
+)
 _NAMES = (*_OURS, *PEERS)
+_SIZES = (8, 1024, 16 * 1024, 160 * 1024, 640 * 1024)  # bytes of a sample: batches of 0.5 kB to 40 MB
+_LARGE = 160 * 1024  # from here on, turns have fewer batches
 
 
 def run(plan: Plan, pool: Pool) -> list[Table]:
@@ -40,9 +49,12 @@ def run(plan: Plan, pool: Pool) -> list[Table]:
         for cost in plan.costs:
             reading.rows += _read(plan, Case(plan.length, workers, cost), remotes)
         waiting.rows += _wait(plan, Case(plan.length, workers), remotes)
-    for table in (reading, waiting):
+    sizes = Table("Peers: batches by their size", _SIZE_COLUMNS, note=_SIZE_NOTE)
+    for size in _SIZES if plan.every else _SIZES[:1]:
+        sizes.rows += _sizes(plan, Case(plan.length, 2, size=size), remotes)
+    for table in (reading, waiting, sizes):
         table.rows += [_missing_row(name, table) for name in missing]
-    return [reading, waiting]
+    return [reading, waiting, sizes]
 
 
 def _drop_missing(remotes: dict[str, Remote]) -> list[str]:
@@ -70,6 +82,24 @@ def _read(plan: Plan, case: Case, remotes: dict[str, Remote]) -> list[tuple[str,
         compared = ("", "") if name in _OURS else (str(factor), factor.at_least(1.0))
         rows.append((ENTRIES[name].label, str(case.workers), str(case.cost), per_second(case, turns), *compared))
     return rows
+
+
+def _sizes(plan: Plan, case: Case, remotes: dict[str, Remote]) -> list[tuple[str, ...]]:
+    few = replace(plan, rounds=max(plan.rounds // 3, 1), batches=min(plan.batches, 200))
+    if case.size >= _LARGE:
+        few = replace(few, batches=20, lead=6)
+    taken = read_in_turns(few, case, remotes)
+    rows: list[tuple[str, ...]] = []
+    for name, turns in taken.items():
+        factor = ratio(turns["wall"], taken["off"]["wall"])
+        compared = ("", "") if name in _OURS else (str(factor), factor.at_least(1.0))
+        rows.append((ENTRIES[name].label, _in_bytes(case), f"{1e6 / median(turns['wall']):,.0f}", *compared))
+    return rows
+
+
+def _in_bytes(case: Case) -> str:
+    size = case.size * case.batch
+    return f"{size / 1024:g} kB" if size < 2**20 else f"{size / 2**20:g} MB"
 
 
 def _wait(plan: Plan, case: Case, remotes: dict[str, Remote]) -> list[tuple[str, ...]]:

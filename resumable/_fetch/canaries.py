@@ -9,7 +9,7 @@ from resumable._state.canary import Canary
 if TYPE_CHECKING:
     from resumable._fetch.keyed_draws import KeyedDraws
 
-__all__ = ["differs_ahead", "gone_elsewhere", "read_otherwise", "skip_and_compare"]
+__all__ = ["differs_ahead", "gone_elsewhere", "read_otherwise", "skip_and_compare", "skipped_elsewhere"]
 
 
 def differs_ahead(draws: KeyedDraws, position: int, canary: Canary) -> str | None:
@@ -21,11 +21,16 @@ def differs_ahead(draws: KeyedDraws, position: int, canary: Canary) -> str | Non
     return _in_words(draws.ahead[0])
 
 
-def skip_and_compare(draws: KeyedDraws, position: int, count: int, canary: Canary | None) -> tuple[int, str | None]:
-    """Go past `count` elements; return how many there were, and the last one in words if it differs from the canary."""
+def skip_and_compare(
+    draws: KeyedDraws, position: int, count: int, canary: Canary | None, *, read: bool = False
+) -> tuple[int, str | None]:
+    """Go past `count` elements; return how many there were, and the last one in words if it differs from the canary.
+
+    A way to skip that was not made for this counts only where there is a canary that can tell that it is wrong.
+    """
     if canary is None or not count:
-        return draws.skip(position, count), None
-    found = draws.skip(position, count - 1)
+        return draws.skip(position, count, read=read or draws.borrows), None
+    found = draws.skip(position, count - 1, read=read or (draws.borrows and canary.digest is None))
     if found < count - 1:
         return found, None
     last = draws.take(position + found, 1)
@@ -62,6 +67,16 @@ def read_otherwise(what: str, found: str, canary: Canary, position: int) -> str:
         "It gives other elements in every run, or its data changed, so elements would be lost or repeated. Seed what "
         "shuffles in it, as in shuffle(..., seed=0), and sort what lists files. If the elements are the same but for "
         "something like a time stamp, give wrap(..., canary=False)."
+    )
+
+
+def skipped_elsewhere(what: str, count: int) -> str:
+    """Say that a source does not skip to the element to which reading it leads."""
+    return (
+        f"the skip() of {what} does not lead to the element to which reading leads.\n"
+        f"  after skip({count}):            one element\n  after reading {count} elements: another one\n"
+        "Elements would be lost or repeated. skip(n) has to leave the iterator where n calls of next() would; mend it, "
+        "or take it away, so that the elements are read."
     )
 
 

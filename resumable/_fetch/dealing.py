@@ -1,47 +1,127 @@
-"""Which elements of a step belong to a rank."""
+"""What each rank draws of a global batch: everything, its own elements alone, or what the source deals to it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resumable._order.plan import check_share, share
-from resumable.errors import ConfigurationError
+from resumable._fetch.canaries import skipped_elsewhere
+from resumable._order.plan import share
+from resumable._state import Canary
+from resumable.errors import BackendError
 from resumable.protocols import ELSEWHERE
 
 if TYPE_CHECKING:
-    from resumable._options import Options
-    from resumable._order.plan import Tail
+    from resumable._fetch.keyed_draws import KeyedDraws
+    from resumable._order.cursor import Cursor
     from resumable._order.world import World
-    from resumable.protocols import Capabilities
+    from resumable.protocols import Capabilities, ReplayBackend
 
-__all__ = ["check_divided", "share_of"]
-
-
-def share_of(drawn: list[Any], world: World, can: Capabilities) -> tuple[int, int]:
-    """Return which of the elements of a step are this rank's."""
-    if not can.dealt:
-        return share(0, len(drawn), world)
-    own = next(place for place, element in enumerate(drawn) if element is not ELSEWHERE)
-    return own, own + 1
+__all__ = ["Dealer", "Round"]
 
 
-def check_divided(global_batch: int, world: World, tail: Tail, options: Options, can: Capabilities) -> None:
-    """Refuse a stream that these ranks cannot divide among them.
+class Round(NamedTuple):
+    """What was drawn of a global batch.
 
-    Raises:
-        ConfigurationError: who divides it is not known; or the ranks could end with different numbers of batches.
-        UnevenBatchError: some rank would get fewer elements than another.
+    Args:
+        own: the elements of this rank.
+        start: place of the first of them in the global batch.
+        total: elements of the global batch that there were.
+        last: the last of them in a list; empty where there was none.
     """
-    if world.size > 1 and options.shard is None and can.needs_shard:
-        raise ConfigurationError(
-            f"with {world.size} ranks, the source does not say whether it gives each rank the whole stream or its "
-            "own part.\nBatches would be lost or repeated by a wrong guess. Give wrap(..., shard=True) if every "
-            "rank's source gives the same and the ranks are to divide it, or shard=False if the source or its "
-            "sampler looks at the rank itself."
-        )
-    check_share(global_batch, world, uneven=options.uneven)
-    if tail == "partial" and world.size > 1:
-        raise ConfigurationError(
-            f'with tail="partial", {world.size} ranks could end with different numbers of batches: '
-            'this source has no length.\nThe ranks would wait for each other. Use tail="drop".'
-        )
+
+    own: list[Any]
+    start: int
+    total: int
+    last: list[Any]
+
+    def canaries(self) -> list[Canary]:
+        """Return the canaries of what was drawn."""
+        return [Canary(element) for element in [*self.own, *self.last]]
+
+
+class Dealer:
+    """Draws global batches: whole ones, or of each no more than is needed, if the source can skip what is between.
+
+    Args:
+        backend: the source.
+        can: what it declares.
+        compares: elements may be compared with others of the same place.
+    """
+
+    def __init__(self, backend: ReplayBackend, can: Capabilities, *, compares: bool) -> None:
+        self._backend, self._can = backend, can
+        self._to_try = compares and not can.goes_on  # whether the source skips to where reading leads
+        self._ahead: tuple[KeyedDraws, Cursor, Round | Exception] | None = None
+
+    def look(self, draws: KeyedDraws, cursor: Cursor, size: int, world: World) -> int:
+        """Return how many elements the global batch after a cursor has, by drawing it ahead; if that fails, all."""
+        try:
+            drawn: Round | Exception = self._draw(draws, cursor, size, world)
+        except Exception as error:  # noqa: BLE001  # of whatever type, it is raised where it belongs
+            drawn = error
+        self._ahead = draws, cursor, drawn
+        return size if isinstance(drawn, Exception) else drawn.total
+
+    def draw(self, draws: KeyedDraws, cursor: Cursor, size: int, world: World) -> Round:
+        """Draw the global batch after a cursor.
+
+        Raises:
+            BackendError: the source does not skip to where reading leads.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead[0] is not draws or ahead[1] != cursor:
+            return self._draw(draws, cursor, size, world)
+        if isinstance(ahead[2], Exception):
+            raise ahead[2]
+        return ahead[2]
+
+    def _draw(self, draws: KeyedDraws, cursor: Cursor, size: int, world: World) -> Round:
+        if world.size == 1 or self._can.dealt or not draws.strides:
+            return _whole(draws, cursor.position, size, world, self._can)
+        if cursor.position or not self._to_try:
+            return _own(draws, cursor.position, size, world)
+        whole = _whole(draws, 0, size, world, self._can)
+        draws.close()
+        draws.begin(lambda: self._backend.open(cursor.epoch))
+        own = _own(draws, 0, size, world)
+        if not _same(whole, own):
+            name = str(self._backend.identity.get("source", self._backend.kind))
+            raise BackendError(skipped_elsewhere(name, own.start or size - 1))
+        self._to_try = False
+        return own
+
+
+def _whole(draws: KeyedDraws, position: int, size: int, world: World, can: Capabilities) -> Round:
+    """Draw the whole global batch, and return this rank's part of it."""
+    drawn = draws.take(position, size)
+    if not drawn:
+        return Round([], 0, 0, [])
+    if can.dealt:  # one to each rank, but at the end of the epoch
+        start = next((place for place, element in enumerate(drawn) if element is not ELSEWHERE), len(drawn))
+        stop = start + 1
+    else:
+        start, stop = share(0, len(drawn), world)
+    return Round(drawn[start:stop], start, len(drawn), drawn[-1:])
+
+
+def _own(draws: KeyedDraws, position: int, size: int, world: World) -> Round:
+    """Draw this rank's part of the global batch, and its last element, which shows that there is all of it.
+
+    That element is the one of which every rank's state has the canary.
+    """
+    start, stop = share(0, size, world)
+    draws.skip(position, start)
+    own = draws.take(position + start, stop - start)
+    if len(own) < stop - start:
+        return Round(own, start, start + len(own), own[-1:])
+    if stop == size:
+        return Round(own, start, size, own[-1:])
+    draws.skip(position + stop, size - stop - 1)
+    last = draws.take(position + size - 1, 1)
+    return Round(own, start, size if last else stop, last)
+
+
+def _same(one: Round, other: Round) -> bool:
+    """Return whether two ways to draw a global batch gave this rank the same."""
+    pairs = zip(one.canaries(), other.canaries(), strict=False)
+    return one[1:3] == other[1:3] and all(a.digest == b.digest for a, b in pairs)

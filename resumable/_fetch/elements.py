@@ -8,15 +8,24 @@ the ranks already (`shard=False`), each rank draws only for itself, and the stat
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.agreed_ends import find_end, left_early
-from resumable._fetch.canaries import differs_ahead, gone_elsewhere, read_otherwise, skip_and_compare
-from resumable._fetch.dealing import check_divided, share_of
+from resumable._fetch.canaries import (
+    differs_ahead,
+    gone_elsewhere,
+    read_otherwise,
+    skip_and_compare,
+    skipped_elsewhere,
+)
+from resumable._fetch.dealing import Dealer
+from resumable._fetch.divided import check_divided
 from resumable._fetch.draws import Draws, too_few
 from resumable._fetch.fingerprints import as_the_state_knows, fingerprint_of
+from resumable._fetch.place import Place
 from resumable._fetch.restoring import given_back, without_state
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule
@@ -29,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resumable._fetch.agreed_ends import AgreedEnd
+    from resumable._fetch.dealing import Round
     from resumable._options import Options
     from resumable._order.plan import Plan, Tail
     from resumable._randomness.keys import Randomness
@@ -36,31 +46,6 @@ if TYPE_CHECKING:
     from resumable.protocols import ReplayBackend
 
 __all__ = ["ElementFetcher"]
-
-
-@dataclass(slots=True)
-class _Place:
-    """The place after the batch that was delivered last, in a source with a state of its own.
-
-    Args:
-        base: the last snapshot that was taken, or the state that was given by a mark.
-        taken: position at which that was.
-        position: after the element that was delivered last.
-        ended: the source has no more in this epoch, as is known since.
-        reached: the source itself stands at this place now, so that a new snapshot would be one of it.
-        between: it is a place between two epochs, or before the first.
-        last: the canary of the element before it, with its position.
-        earlier: likewise, of the place before the batch that was delivered last.
-    """
-
-    base: SourceState | None = None
-    taken: int = 0
-    position: int = 0
-    ended: bool = False
-    reached: bool = False
-    between: bool = False
-    last: tuple[int, Canary] | None = None
-    earlier: tuple[int, Canary] | None = None
 
 
 class ElementFetcher:
@@ -84,10 +69,11 @@ class ElementFetcher:
         self._has_state = isinstance(backend, SnapshotBackend) and not self._replays  # asked once, as that takes time
         self._compares = options.canary and not self.can.without_canaries
         self._global_batch = 1
-        self._place = _Place(reached=True, between=True)
+        self._place = Place(reached=True, between=True)
         self._standing: SourceState | None = None  # the last state between epochs: the source stands there by itself
         self._live: Draws | None = None
         self._left: SourceState | None = None  # of an epoch that another rank has ended
+        self._dealer = Dealer(backend, self.can, compares=self._compares)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return kind, identity, randomness and tail; and the rank, where each has a stream of its own."""
@@ -148,7 +134,7 @@ class ElementFetcher:
         if place.reached and (place.base is None or self._is_stale(place, asked=asked) or place.ended):
             self._take_snapshot(place)
         if place.reached and not place.ended and self._live is not None and place.base is not None:
-            place.ended = self._has_ended(self._live, place)
+            place.ended = self._live.has_ended(place.position, self.can.ended)
             if place.ended:
                 self._take_snapshot(place)
         if place.base is None:
@@ -223,7 +209,7 @@ class ElementFetcher:
         check_divided(global_batch, world, self._tail, self._options, self.can)
         self._global_batch = global_batch
         if state is not None and state.ended and cursor.position:
-            self._place = _Place(replace(state, skip=0, ended=False), between=True)
+            self._place = Place(replace(state, skip=0, ended=False), between=True)
             return
         draws, self._left = self._draws(cursor.epoch), None
         self._live = draws
@@ -234,51 +220,56 @@ class ElementFetcher:
             self._place.reached, self._live = False, None
             draws.close()
         early = self._left is not None  # then the source stands after elements that were drawn ahead
-        self._place = _Place(self._left, reached=not early, between=not early)
+        self._place = Place(self._left, reached=not early, between=not early)
 
     def _rounds(self, draws: Draws, cursor: Cursor, world: World) -> Iterator[tuple[Any, Cursor]]:
         place, size = self._place, self._global_batch
         end = find_end(self._options, self.can, cursor)
-        self._look_ahead(end, draws, cursor)
+        ahead = self._look_ahead(end, draws, cursor, world)
         while not place.ended:
-            if end is not None and end.is_reached(cursor, len(draws.ahead)):
+            if end is not None and end.is_reached(cursor, ahead):
                 self._left = None if self.can.forgets else left_early(self.source_state(), cursor)
                 break
             if place.reached and self.can.eager and self._is_stale(place, asked=True):
                 self._take_snapshot(place)
             place.reached = False
-            drawn = draws.take(cursor.position, size)
-            if not drawn or (len(drawn) < size and self._tail == "drop"):
+            drawn = self._dealer.draw(draws, cursor, size, world)
+            if not drawn.total or (drawn.total < size and self._tail == "drop"):
                 break
             last = self._canary_of(drawn, cursor)
-            start, stop = share_of(drawn, world, self.can)
-            batch = draws.assemble(drawn[start:stop], cursor.position + start)
-            cursor = Cursor(cursor.epoch, cursor.position + len(drawn), cursor.step + 1)
-            place.position, place.ended = cursor.position, len(drawn) < size
+            batch = draws.assemble(drawn.own, cursor.position + drawn.start)
+            cursor = Cursor(cursor.epoch, cursor.position + drawn.total, cursor.step + 1)
+            place.position, place.ended = cursor.position, drawn.total < size
             place.last, place.earlier = last, place.last
             place.reached = True
             if end is not None and self._compares:
-                end.compare_element(cursor, drawn[-1])
-            self._look_ahead(end, draws, cursor)
+                end.compare_element(cursor, drawn.last[0])
+            ahead = self._look_ahead(end, draws, cursor, world)
             yield batch, cursor
         if end is not None:
             end.is_over()
 
-    def _look_ahead(self, end: AgreedEnd | None, draws: Draws, cursor: Cursor) -> None:
-        """Look whether another batch comes after a place, where other ranks have to know it."""
+    def _look_ahead(self, end: AgreedEnd | None, draws: Draws, cursor: Cursor, world: World) -> int:
+        """Look how many elements of another batch come after a place, where other ranks have to know it."""
         if end is None:
-            return
-        if self._place.reached:
-            self.source_state()
-        least = self._global_batch if self._tail == "drop" else 1
-        more = not self._place.ended and draws.has(cursor.position, least)
-        end.looked_ahead(cursor, len(draws.ahead), more=more)
+            return 0
+        least = size = self._global_batch
+        if draws.strides and world.size > 1 and not self._has_state:
+            ahead = self._dealer.look(draws, cursor, size, world)
+            known = size if ahead == size else 0  # of a part, each rank sees its own elements
+        else:
+            if self._place.reached:
+                self.source_state()
+            least = size if self._tail == "drop" else 1
+            known = ahead = size if not self._place.ended and draws.has(cursor.position, least) else len(draws.ahead)
+        end.looked_ahead(cursor, known, more=ahead >= least)
+        return known
 
-    def _canary_of(self, drawn: list[Any], cursor: Cursor) -> tuple[int, Canary] | None:
+    def _canary_of(self, drawn: Round, cursor: Cursor) -> tuple[int, Canary] | None:
         """Return the canary of the last element that was drawn, with the position after it, where it may be needed."""
         if not self._compares or (self._has_state and self._place.base is not None):
             return None
-        return cursor.position + len(drawn), Canary(drawn[-1])
+        return cursor.position + drawn.total, Canary(drawn.last[0])
 
     def _start(self, draws: Draws, mark: Mark) -> None:
         """Bring the source to a mark, and compare what it gives there with the mark's canary."""
@@ -289,8 +280,22 @@ class ElementFetcher:
                 self._compare_ahead(draws, mark, canary)
             return
         differs = self._go(draws, mark, last=canary)
-        if differs is not None and canary is not None:
-            self._tell(read_otherwise(self._name(), differs, canary, mark.cursor.position - 1), mark)
+        if differs is None or canary is None:
+            return
+        if draws.skipped and not self.can.goes_on:
+            own, before = not draws.borrows, mark.cursor.position - 1
+            differs = self._go(draws, mark, last=canary, read=True)
+            if differs is None:
+                self._tell_of_skip(skipped_elsewhere(self._name(), before), mark, refuse=own)
+                return
+        self._tell(read_otherwise(self._name(), differs, canary, mark.cursor.position - 1), mark)
+
+    def _tell_of_skip(self, message: str, mark: Mark, *, refuse: bool) -> None:
+        """Refuse a skip() that was made for this; one that was not is not asked for."""
+        if refuse:
+            self._tell(message, mark)
+        else:
+            logging.getLogger("resumable").warning("%s\nThe elements were read instead.", message)
 
     def _compare_ahead(self, draws: Draws, mark: Mark, canary: Canary) -> None:
         """Compare the element that comes next; if it is another one, bring the source to the mark in its other way."""
@@ -316,7 +321,9 @@ class ElementFetcher:
             raise StateMismatchError(message)
         warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=2)
 
-    def _go(self, draws: Draws, mark: Mark, *, last: Canary | None = None, otherwise: bool = False) -> str | None:
+    def _go(
+        self, draws: Draws, mark: Mark, *, last: Canary | None = None, otherwise: bool = False, read: bool = False
+    ) -> str | None:
         """Bring the source to a mark: by itself, by its own snapshot, or from the epoch's beginning.
 
         Args:
@@ -324,6 +331,7 @@ class ElementFetcher:
             mark: the place.
             last: canary of the element before the place.
             otherwise: give the source its snapshot back in its other way.
+            read: do not let it skip.
 
         Returns:
             The element before the place in words, if it is not that of the canary.
@@ -332,7 +340,7 @@ class ElementFetcher:
         self._standing = None
         skip = cursor.position if state is None else state.skip
         base = None if state is None else replace(state, skip=0, ended=False)
-        self._place = place = _Place(base, cursor.position - skip, cursor.position)
+        self._place = place = Place(base, cursor.position - skip, cursor.position)
         if state is None or state is standing:
             draws.begin(lambda: self.backend.open(cursor.epoch))
         elif isinstance(state, LeftEarly):
@@ -341,7 +349,9 @@ class ElementFetcher:
             draws.begin(lambda: self.backend.open(cursor.epoch))
         else:
             self._restore(draws, mark, state, otherwise=otherwise)
-        found, differs = skip_and_compare(draws, cursor.position - skip, skip, last)
+        found, differs = skip_and_compare(draws, cursor.position - skip, skip, last, read=read)
+        if found < skip and draws.skipped and not self.can.goes_on and last is not None:
+            return "the end of the epoch"
         if found < skip:
             raise too_few(cursor.position, cursor.position - skip + found)
         return differs
@@ -368,14 +378,7 @@ class ElementFetcher:
         else:
             draws.begin(lambda: given_back(lambda: again(epoch, snapshot), snapshot))
 
-    def _has_ended(self, draws: Draws, place: _Place) -> bool:
-        tells = self.can.ended
-        if tells is None:
-            return not draws.has(place.position)
-        with draws.guard():
-            return tells()
-
-    def _is_stale(self, place: _Place, *, asked: bool) -> bool:
+    def _is_stale(self, place: Place, *, asked: bool) -> bool:
         """Return whether a new snapshot is due; none can be taken where the source is ahead of the place."""
         if self._live is not None and self._live.ahead:
             return False
@@ -384,7 +387,7 @@ class ElementFetcher:
             return place.position > place.taken
         return place.position - place.taken >= every * self._global_batch
 
-    def _take_snapshot(self, place: _Place) -> None:
+    def _take_snapshot(self, place: Place) -> None:
         backend: Any = self.backend  # a SnapshotBackend, as its caller knows
         with (self._live or self._draws(0)).guard():
             snapshot = copy.deepcopy(backend.snapshot())

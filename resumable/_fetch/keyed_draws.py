@@ -58,10 +58,11 @@ class KeyedDraws:
         self._ahead: list[Any] = []  # drawn, and not taken yet; at most a batch
         self._error: Exception | None = None
         self.position = 0  # of the element that was drawn last, or failed
+        self.skipped = False  # whether elements were gone past without being drawn
 
     def begin(self, opener: Callable[[], Iterator[Any]]) -> None:
         """Open the source, under a randomness that belongs to the epoch."""
-        self._ahead, self._error = [], None
+        self._ahead, self._error, self.skipped = [], None, False
         with self._given_guard():
             if self._mode != "off":
                 reseed(self._keys.batch(OPENING))
@@ -104,16 +105,49 @@ class KeyedDraws:
                 self._ahead += drawn
         return True
 
-    def skip(self, position: int, count: int) -> int:
+    @property
+    def strides(self) -> bool:
+        """Whether elements between others can be skipped without being drawn."""
+        return hasattr(self._elements, "skip") and getattr(self._elements, "anywhere", True)
+
+    @property
+    def borrows(self) -> bool:
+        """Whether the way to skip is one that the iterator itself does not have."""
+        return getattr(self._elements, "borrowed", False) is True
+
+    def skip(self, position: int, count: int, *, read: bool = False) -> int:
         """Go past `count` elements, by the iterator's own `skip` or by drawing them, and return how many there were.
+
+        Args:
+            position: of the first.
+            count: how many.
+            read: draw them, whatever the iterator can do.
 
         Raises:
             UnsupportedError: it would never end.
         """
-        if hasattr(self._elements, "skip") and not self._ahead:
+        if not read and self._error is None and count:
+            ahead = min(len(self._ahead), count)
+            self._ahead = self._ahead[ahead:]
+            position, count = position + ahead, count - ahead
+            return ahead + (self._skip(position, count) if count else 0)
+        return self._read_on(position, count)
+
+    def _skip(self, position: int, count: int) -> int:
+        skip = getattr(self._elements, "skip", None)
+        if skip is not None:
             with self._given_guard():
-                self._elements.skip(count)
-            return count
+                try:
+                    skipped = skip(count) is not False
+                except StopIteration:
+                    self._elements, skipped = iter(()), True
+            if skipped:
+                self.skipped = True
+                return count
+        return self._read_on(position, count)
+
+    def _read_on(self, position: int, count: int) -> int:
+        """Draw elements and drop them."""
         if count > _FARTHEST:
             raise UnsupportedError(
                 f"the place is {count} elements into the epoch, and this source is read up to it, one by one.\n"

@@ -155,6 +155,9 @@ def check_seed(seed: object) -> int:
 class BlockCache:
     """Evaluate an array function of a range in aligned blocks, so that small ranges cost a slice.
 
+    A block is evaluated where most of it will be asked for: where ranges follow each other closely. What is asked for
+    out of the blue, and the share of one among hundreds of ranks, is evaluated by itself.
+
     The cache is never state: without it, the answers are the same and slower. Several threads may ask at once.
 
     Args:
@@ -163,25 +166,34 @@ class BlockCache:
     """
 
     BLOCK = 4096
+    CLOSE = 256  # values between two ranges that cost as much as a call for one of them
 
     def __init__(self, function: Callable[[int, int], NDArray[np.generic]], length: int) -> None:
         self._function = function
         self._length = length
         self._kept: tuple[int, NDArray[np.generic]] = -1, np.empty(0)  # one value, so that threads see both or neither
+        self._last = -self.BLOCK  # where the last range began
 
     def take(self, start: int, stop: int) -> NDArray[np.generic]:
         """Return the values of `start..stop-1`; a view that must not be written to."""
+        step, self._last = start - self._last, start
+        return self._take(start, stop, follows=0 < step <= self.CLOSE + stop - start)
+
+    def _take(self, start: int, stop: int, *, follows: bool) -> NDArray[np.generic]:
         first, last = start // self.BLOCK, (stop - 1) // self.BLOCK
         if first == last:
             number, block = self._kept
             if first != number:
+                if not follows:
+                    return self._function(start, stop)
                 block = self._fill(first)
             offset = first * self.BLOCK
             return block[start - offset : stop - offset]
-        if not 0 < stop - start <= self.BLOCK:
+        if not (follows and 0 < stop - start <= self.BLOCK):
             return self._function(start, stop)
         border = last * self.BLOCK
-        return np.concatenate([self.take(start, border), self.take(border, stop)])
+        parts = self._take(start, border, follows=True), self._take(border, stop, follows=True)
+        return np.concatenate(parts)
 
     def _fill(self, number: int) -> NDArray[np.generic]:
         start = number * self.BLOCK

@@ -15,6 +15,7 @@ from resumable._checks import length_of
 from resumable._fetch.lost_buffers import replayed
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.restoring import without_state
+from resumable._fetch.skips import Borrowed, iterate
 from resumable._naming import name_of
 from resumable._registry import refuse_returned
 from resumable.errors import OnePassError, UnsupportedError
@@ -86,7 +87,7 @@ class FunctionBackend:
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Call the function."""
-        return self._watch(self._call(epoch))
+        return self._watch(self._call(epoch), skips=True)
 
     def snapshot(self) -> Any:
         """Return the iterator's own state in the middle of an epoch; None where it has none, and between epochs."""
@@ -115,8 +116,8 @@ class FunctionBackend:
     def _call(self, epoch: int) -> Any:
         return _call(self.identity["source"], self._function, {"epoch": epoch} if self._takes_epoch else {})
 
-    def _watch(self, produced: Any) -> _Watched:
-        self._iterator = _Watched(_iterate(self.identity["source"], produced))
+    def _watch(self, produced: Any, *, skips: bool = False) -> _Watched:
+        self._iterator = _Watched(_iterate(self.identity["source"], produced, iterate if skips else iter))
         return self._iterator
 
 
@@ -268,10 +269,10 @@ def _call(name: str, function: Callable[..., Any], arguments: dict[str, Any]) ->
         ) from error
 
 
-def _iterate(name: str, produced: Any) -> Iterator[Any]:
+def _iterate(name: str, produced: Any, begin: Callable[[Any], Iterator[Any]] = iter) -> Iterator[Any]:
     refuse_returned(name, produced)
     try:
-        return iter(produced)
+        return begin(produced)
     except TypeError as error:
         raise _not_iterable(name, produced) from error
 
@@ -333,10 +334,10 @@ class _Watched:
     def end(self, *, fresh: bool) -> None:
         """Close a generator, or whatever else was made for one pass; an object of the user's may be iterated again."""
         close = getattr(self.inner, "close", None)
-        if callable(close) and (fresh or isinstance(self.inner, GeneratorType)):
+        if callable(close) and (fresh or isinstance(self.inner, (GeneratorType, Borrowed))):
             close()
 
     def __getattr__(self, name: str) -> Any:
-        if name == "skip":  # asked for, where the iterator has one
-            return self.inner.skip  # type: ignore[attr-defined]  # an AttributeError says that it has none
+        if name in {"skip", "anywhere", "borrowed"}:  # asked for, where the iterator has them
+            return getattr(self.inner, name)
         raise AttributeError(name)

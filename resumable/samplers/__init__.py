@@ -9,9 +9,9 @@ A sampler has no state, costs O(1) memory in the length of the data, and can be 
 Any object with the members of `Sampler` will do; there is no base class.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from resumable.samplers.base import Sampler
-from resumable.samplers.blocks import Blocks
-from resumable.samplers.mixture import Mixture
 from resumable.samplers.paged import PagedShuffle
 from resumable.samplers.permutation import Permutation
 from resumable.samplers.sequential import Sequential
@@ -20,6 +20,10 @@ from resumable.samplers.subset import Subset
 from resumable.samplers.uniform import Uniform
 from resumable.samplers.weighted import Weighted
 from resumable.samplers.windows import Window
+
+if TYPE_CHECKING:
+    from resumable.samplers.blocks import Blocks
+    from resumable.samplers.mixture import Mixture
 
 __all__ = [
     "Blocks",
@@ -34,3 +38,13 @@ __all__ = [
     "Weighted",
     "Window",
 ]
+
+_LAZY = {"Blocks": "blocks", "Mixture": "mixture"}  # which few use, and whose fractions take a tenth of the import
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib  # noqa: PLC0415  # only on this path
+
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -184,3 +185,23 @@ def test_several_threads_may_ask_one_order() -> None:
 def test_ranges_without_positions_are_empty_also_at_the_border_of_a_block() -> None:
     for place in (0, 5, BlockCache.BLOCK):
         assert BlockCache(np.arange, 1 << 20).take(place, place).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("size", "period", "most"), [(64, 64, 1.3), (64, 128, 2.5), (64, 4096, 1), (64, 6400, 1), (1, 64, 70)]
+)
+def test_blocks_are_evaluated_where_most_of_them_is_asked_for(size: int, period: int, most: float) -> None:
+    """A rank among many, whose ranges lie far apart, is spared the positions of the others."""
+    evaluated = 0
+
+    def values(start: int, stop: int) -> Any:
+        nonlocal evaluated
+        evaluated += stop - start
+        return np.arange(start, stop)
+
+    cache = BlockCache(values, 1 << 30)
+    for start in range(1000, 1000 + 300 * period, period):
+        assert cache.take(start, start + size).tolist() == list(range(start, start + size))
+    assert evaluated <= most * 300 * size + 2 * BlockCache.BLOCK
+    if most == 1:
+        assert evaluated == 300 * size

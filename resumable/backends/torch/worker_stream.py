@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from resumable._fetch.canaries import differs_ahead, gone_elsewhere, read_otherwise, skip_and_compare
+from resumable._fetch.canaries import (
+    differs_ahead,
+    gone_elsewhere,
+    read_otherwise,
+    skip_and_compare,
+    skipped_elsewhere,
+)
 from resumable._fetch.failures import note, sending
 from resumable._fetch.keyed_draws import KeyedDraws
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import no_end
 from resumable._fetch.restoring import given_back, without_state
+from resumable._fetch.skips import iterate
 from resumable._fetch.transport import Answer
 from resumable._randomness.keys import SampleKeys, isolated, reseed
 from resumable._state import Canary
@@ -161,7 +168,6 @@ class WorkerEpoch:
         """Go to the place of the worker's state."""
         self._tell_epoch()
         if self._stream.replays or not self._state.has_own:
-            self._draws.begin(self._open)
             self._replay()
         elif not self._state.batches:
             self._load()
@@ -172,7 +178,14 @@ class WorkerEpoch:
 
     def _replay(self) -> None:
         canary = None if self._state.has_own else self._canary
+        self._draws.begin(self._open_to_skip)
         found, differs = skip_and_compare(self._draws, 0, self._position, canary)
+        if self._draws.skipped and (differs is not None or found < self._position):
+            own = not self._draws.borrows
+            self._draws.begin(self._open_again)
+            found, differs = skip_and_compare(self._draws, 0, self._position, canary, read=True)
+            if own and differs is None and found == self._position:
+                self._tell(skipped_elsewhere(self._name(), self._position - 1))
         if found < self._position and not self._may_have_ended(found):
             raise self._too_few(found)
         if differs is not None and canary is not None:
@@ -241,6 +254,11 @@ class WorkerEpoch:
     def _open(self) -> Iterator[Any]:
         self._iterator = iter(self._dataset)
         return self._iterator  # type: ignore[no-any-return]  # it is one
+
+    def _open_to_skip(self) -> Iterator[Any]:
+        """Open the dataset for a replay, and let it skip where it can."""
+        self._iterator = iterator = iterate(self._dataset)
+        return iterator
 
     def _open_again(self) -> Iterator[Any]:
         """Between epochs, some datasets come back at the end of the old epoch, not the beginning of the new one."""
