@@ -7,8 +7,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 TORCH ?= torch==2.13.0
 PIP := -m pip --disable-pip-version-check install
-# The tests of a file, or of a class, run in one process.
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadscope
+# The tests of a file, or of a class, run in one process; tests/conftest.py orders them, the longest first.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+# Nothing is compiled at each of a thousand starts of Python, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
 PYTEST := PYTHONUNBUFFERED=1 $(BIN)/python -m pytest $(PARALLEL)
 # Each phase says when it begins, in seconds since make did; the text is one argument to make, and in quotes to the shell.
 BEGAN := $(shell date +%s)
@@ -118,9 +120,11 @@ ASROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
 	  { echo "FFCV needs OpenCV and libturbojpeg to be compiled. Install $(SYSTEM) or what your system calls them."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(call say,pip install $(TORCH))
-	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python $(PIP) $(TORCH)
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python $(PIP) --no-compile $(TORCH)
 	$(call say,pip install this package and its extra dev)
-	@$(BIN)/python $(PIP) --editable '.[dev]'
+	@$(BIN)/python $(PIP) --no-compile --editable '.[dev]'
+	$(call say,compiling what was installed; on all cores unlike pip)
+	@$(BIN)/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true  # some packages ship files of no Python
 	$(call say,making .venv/transformers: transformers on top of .venv; 200 MB)
 	@$(BIN)/python -m venv --without-pip .venv/transformers
 	@$(BIN)/python -c '$(ON_TOP)'

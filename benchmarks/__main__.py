@@ -1,9 +1,10 @@
-"""Run the benchmarks: `python -m benchmarks [--quick] [--only NAME] [--markdown FILE] [--pictures FOLDER]`."""
+"""Run the benchmarks: `python -m benchmarks [--quick] [--rounds N] [--only NAME] [--markdown FILE] ...`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import report
@@ -18,7 +19,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and write the tables to a file if asked to; return the exit status."""
     options = _parser().parse_args(arguments)
     names = [name for name in options.only or SUITES if name not in options.without]
-    tables = _measure(names, QUICK if options.quick else FULL)
+    plan = QUICK if options.quick else FULL
+    tables = _measure(names, replace(plan, rounds=options.rounds or plan.rounds))
     if options.markdown is not None:
         report.write(options.markdown, tables, list(SUITES))
     if options.pictures is not None:
@@ -44,6 +46,7 @@ def _measure(names: list[str], plan: Plan) -> dict[str, list[report.Table]]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether everything runs, not how fast")
+    parser.add_argument("--rounds", type=int, metavar="N", help=f"turns of each contender (default: {FULL.rounds})")
     parser.add_argument("--only", action="append", choices=list(SUITES), metavar="NAME", help=", ".join(SUITES))
     parser.add_argument("--without", action="append", choices=list(SUITES), metavar="NAME", default=[])
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the suites' tables into this page")

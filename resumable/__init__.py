@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from resumable._inspect import inspect as inspect
     from resumable._inspect import samples as samples
     from resumable._selfcheck import CheckReport, check
+    from resumable._selfcheck.doctor import doctor
+    from resumable._selfcheck.verify import verify
     from resumable.backends.torch.sampler import ResumableSampler
     from resumable.checkpoint import CheckpointStore
     from resumable.distributed.preemption import preemption
@@ -61,12 +63,14 @@ __all__ = [
     "__version__",
     "adopt",
     "check",
+    "doctor",
     "errors",
     "mix",
     "preemption",
     "register",
     "rng",
     "samplers",
+    "verify",
     "wrap",
 ]
 
@@ -80,6 +84,8 @@ _LAZY = {
     "samples": "resumable._inspect",  # the same
     "CheckReport": "resumable._selfcheck",  # for a look at a script, before training
     "check": "resumable._selfcheck",  # the same
+    "doctor": "resumable._selfcheck.doctor",  # the same
+    "verify": "resumable._selfcheck.verify",  # the same
     "CheckpointStore": "resumable.checkpoint",  # its file systems are imported with it
     "mix": "resumable.sources",  # for those who mix
     "preemption": "resumable.distributed.preemption",  # for jobs that are ended from outside

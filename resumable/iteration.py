@@ -12,7 +12,7 @@ from resumable.errors import DataError, UnsupportedError
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
     from typing import Self
 
@@ -97,10 +97,10 @@ class _Leaves(Generic[T_co]):
         else:
             return batch
 
-    def __del__(self) -> None:
-        """Say how the loop was left."""
+    def __del__(self, _is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Say how the loop was left; nothing where the interpreter ends, as its modules are emptied then."""
         doubt = getattr(self, "_doubt", None)
-        if doubt is not None:
+        if doubt is not None and not _is_ending():
             self._loader.progress.leave(doubt, how_left(doubt.drivers, sys._getframe().f_back))  # noqa: SLF001  # the loop
 
 
@@ -132,16 +132,17 @@ class BatchIterator(_Leaves[T_co]):
         self._ask()
         if self._over:
             raise StopIteration
-        if self._moves != self._loader.progress.moves:
+        progress = self._loader.progress
+        if self._moves != progress.moves:
             self._begin()
-        if self._loader.cursor.epoch != self._epoch:
+        at = progress.delivered
+        if at.epoch != self._epoch:
             self._over = True
             raise StopIteration
-        position = self._loader.cursor.position
         try:
             return self._deliver(self._epoch, sys._getframe(1))  # noqa: SLF001  # nothing else knows the loop
         except StopIteration:
-            return self._after_end(nothing_left=position == self._start > 0)
+            return self._after_end(nothing_left=at.position == self._start > 0)
 
     def _begin(self) -> None:
         self._refuse_driven()

@@ -273,7 +273,8 @@ class Progress(Ends):
 
         def make() -> dict[str, Any]:
             here = self._acknowledged is acknowledged
-            now = mark._replace(source=self._fetcher.source_now(mark.source)) if here else mark
+            source = self._fetcher.source_now(mark.source) if here else mark.source
+            now = mark if source is mark.source else mark._replace(source=source)
             return self._state_of(now, global_batch, journal())
 
         return make

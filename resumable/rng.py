@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from resumable._randomness.generators import NUMPY, PYTHON
 from resumable.errors import PromiseWarning, StateFormatError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def state_dict() -> dict[str, Any]:
 
 def capture() -> Callable[[], dict[str, Any]]:
     """Capture the same in a few microseconds, and return a function that makes plain values of it; for integrations."""
-    python, numpy = random.getstate(), np.random.get_state(legacy=True)  # noqa: NPY002  # the global one is meant
+    python, numpy = PYTHON.look(), NUMPY.look()
     torch, tensors = sys.modules.get("torch"), {}
     if torch is not None:
         tensors["torch"] = torch.get_rng_state()
@@ -47,8 +48,8 @@ def capture() -> Callable[[], dict[str, Any]]:
                 tensors[kind] = [module.get_rng_state(number) for number in range(module.device_count())]
 
     def make() -> dict[str, Any]:
-        version, words, gauss = python
-        name, keys, position, has_gauss, cached = numpy
+        version, words, gauss = PYTHON.state_of(python)
+        name, keys, position, has_gauss, cached = NUMPY.state_of(numpy)
         return {
             "python": [version, list(words), gauss],
             "numpy": [name, [int(key) for key in keys], int(position), int(has_gauss), float(cached)],

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+from collections import Counter
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
+# The same examples in each process: without this, hypothesis draws from the constants of those modules that are loaded.
+providers._get_local_constants = lambda: providers._local_constants
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Several processes share the cores, and threads that wait for each other there take eight times the processor's time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is imported, here and in what tests start
+
+_SLOW = 30  # times what another test takes, about
 _UNSEEDED = (1 << 64) - 59  # a seed as a process has it in which nobody set one
 
 
@@ -35,14 +52,29 @@ def no_death_of_before() -> None:
                 dataloader._utils.signal_handling._remove_worker_pids(id(one))
 
 
-@pytest.hookimpl(tryfirst=True)  # before tests are deselected
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Tests of the conformance suite that start processes are slow; and no promise is tested by long tests alone."""
     for item in items:
         if item.name.startswith("test_a_fresh_process"):
             item.add_marker(pytest.mark.slow)
     if not any("::" in argument for argument in config.args):  # one cell of a grid may be run alone
         _check_long(items)
+    yield  # here tests are deselected
+    if hasattr(config, "workerinput"):
+        _longest_first(items)
+
+
+def _longest_first(items: list[pytest.Item]) -> None:
+    """Order the scopes that xdist gives to its processes, so that none is left with a long one at the end."""
+    seconds: Counter[str] = Counter()
+    for item in items:
+        seconds[_scope(item)] += _SLOW if item.get_closest_marker("slow") else 1
+    items.sort(key=lambda item: -seconds[_scope(item)])
+
+
+def _scope(item: pytest.Item) -> str:
+    return item.nodeid.rpartition("::")[0]
 
 
 def _check_long(items: list[pytest.Item]) -> None:

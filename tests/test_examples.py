@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from scripts_forked import run_script
+
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
-WARNINGS = "error,ignore:'set_vital' is deprecated:UserWarning"  # torchdata says it when imported
 
 
 def name(example: Path) -> str:
@@ -25,16 +26,7 @@ def marked(example: Path) -> object:
 @pytest.mark.slow
 @pytest.mark.parametrize("example", [*map(marked, EXAMPLES)], ids=[*map(name, EXAMPLES)])
 def test_an_example_runs_and_says_what_it_shows(example: Path, tmp_path: Path) -> None:
-    environment = {key: value for key, value in os.environ.items() if key not in {"RANK", "WORLD_SIZE"}}
-    child = subprocess.run(
-        [sys.executable, str(example)],
-        cwd=tmp_path,
-        env={**environment, "PYTHONWARNINGS": WARNINGS},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=590,
-    )
+    child = run_script(example, tmp_path)
     assert child.returncode == 0, child.stdout + child.stderr
     assert child.stdout
     assert not child.stderr

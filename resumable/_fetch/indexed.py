@@ -12,7 +12,6 @@ from resumable._fetch.own_state import Follower
 from resumable._fetch.strided import Strided
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share
-from resumable._order.world import World
 from resumable._state import check_position, check_remembered
 from resumable.errors import BackendError, ConfigurationError
 from resumable.protocols import capabilities_of
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from resumable._options import Options
     from resumable._order.plan import Plan, Tail
+    from resumable._order.world import World
     from resumable._randomness.keys import Randomness
     from resumable._state import Mark, SourceState, State
     from resumable.protocols import IndexedBackend, Request
@@ -65,7 +65,7 @@ class IndexedFetcher:
         sampler = self.sampler
         if self._facts is None or self._facts[0] is not sampler:
             self._facts = sampler, self._facts_of(sampler)
-        return self._facts[1] | self._whose()
+        return {**self._facts[1], **self._whose()}
 
     def fingerprint_for(self, state: State) -> dict[str, Any]:
         """Return the fingerprint with the tail that an earlier version gave this very source, if that is the state's.
@@ -80,7 +80,9 @@ class IndexedFetcher:
         return fingerprint_of(self.backend, self._options, self._randomness, sampler.spec(), self._tail)
 
     def _whose(self) -> dict[str, int]:
-        world = self.world() if self._own is not None else World()
+        if self._own is None:
+            return {}
+        world = self.world()
         return {"rank": world.rank, "world_size": world.size} if world.size > 1 else {}
 
     def _keeps_tail(self, tail: Any) -> bool:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from resumable._fetch.failures import ended_inside, in_short, note
 from resumable._order.plan import Padding
 from resumable._randomness.idle import Seeding
-from resumable._randomness.keys import Randomness, isolated, reseed
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from resumable._fetch.reading import Reading
+    from resumable._randomness.keys import Randomness
     from resumable.protocols import Request
 
 __all__ = ["Reader", "indices_of", "no_end"]
@@ -67,10 +70,7 @@ class Reader:
 
     def read_isolated(self, request: Request) -> Any:
         """Read a request and give the global generators back as they were."""
-        if self.randomness == "off":
-            return self.read(request)
-        with isolated():
-            return self.read(request)
+        return self._read(request, isolate=True)
 
     def read(self, request: Request) -> Any:
         """Read a request in a process whose global generators may be changed.
@@ -78,49 +78,47 @@ class Reader:
         Raises:
             SampleError: the source raised `StopIteration`; anything else comes as it is, with a note of the sample.
         """
-        point("worker.read", request)
-        indices = indices_of(request)
-        batch_key = 0 if self.randomness == "off" else request.batch_key
-        if self.randomness == "batch" or (self.together and self.randomness == "sample"):
-            reseed(batch_key)
-        if self.together:
-            samples = self._together(indices)
-        elif self.reading is None:
-            samples = self._apart(request, indices, batch_key, self.source)
-        else:
-            with self.reading.noting(self.source) as source:
-                samples = self._apart(request, indices, batch_key, source)
-        if self.collate is None:
-            return samples[0]
-        if self.randomness == "sample":
-            reseed(batch_key)
-        return no_end("collate", self.collate, samples)
+        return self._read(request, isolate=False)
 
-    def _apart(self, request: Request, indices: list[Any], batch_key: int, source: Any) -> list[Any]:
-        if self.randomness == "sample":
-            return self._keyed(request, indices, batch_key, source)
+    def _read(self, request: Request, *, isolate: bool) -> Any:
+        point("worker.read", request)
+        if self.randomness == "off":
+            return self._collated(self._samples(request, None))
+        return self.seeding.read(partial(self._seeded, request, request.batch_key), isolate=isolate)
+
+    def _seeded(self, request: Request, batch_key: int, seed: Callable[[int], object], bits: int) -> Any:
+        """Read a request with the seeds of its samples, or with that of the batch."""
+        per_sample = self.randomness == "sample"
+        if not per_sample or self.together:
+            seed(batch_key & bits)
+        samples = self._samples(request, (seed, bits) if per_sample else None)
+        if per_sample and self.collate is not None:
+            seed(batch_key & bits)
+        return self._collated(samples)
+
+    def _collated(self, samples: list[Any]) -> Any:
+        return samples[0] if self.collate is None else no_end("collate", self.collate, samples)
+
+    def _samples(self, request: Request, seeder: tuple[Callable[[int], object], int] | None) -> Any:
+        """Read the samples, and seed before each of them where they are read one by one."""
+        indices = indices_of(request)
+        if self.together:
+            return self._together(indices)
+        if self.reading is None:
+            return self._apart(request, indices, seeder, self.source)
+        with self.reading.noting(self.source) as source:
+            return self._apart(request, indices, seeder, source)
+
+    def _apart(
+        self, request: Request, indices: list[Any], seeder: tuple[Callable[[int], object], int] | None, source: Any
+    ) -> list[Any]:
         left = iter(indices)
         try:
-            return [source[index] for index in left]
-        except StopIteration as error:
-            raise ended_inside(f"sample {_last_of(indices, left)}") from error
-        except Exception as error:
-            note(error, f"sample {_last_of(indices, left)}")
-            raise
-
-    def _keyed(self, request: Request, indices: list[Any], batch_key: int, source: Any) -> list[Any]:
-        left, keys = iter(indices), request.keys.tolist()
-
-        def read_all(seed: Callable[[int], object]) -> list[Any]:
-            nonlocal left
-            left, samples = iter(indices), []
-            for index, key in zip(left, keys, strict=True):
-                seed(key)
-                samples.append(source[index])
-            return samples
-
-        try:
-            return self.seeding.read(read_all, batch_key)
+            if seeder is None:
+                return [source[index] for index in left]
+            seed, bits = seeder
+            keys = (request.keys & np.uint64(bits)).tolist()
+            return [source[index] for index, key in zip(left, keys, strict=True) if seed(key)]
         except StopIteration as error:
             raise ended_inside(f"sample {_last_of(indices, left)}") from error
         except Exception as error:

@@ -16,6 +16,7 @@ thread looks for the parent, and ends what is still there some seconds later.
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import threading
 import time
@@ -23,13 +24,16 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.multiprocessing.reductions import reduce_storage
+from torch.multiprocessing.reductions import reduce_storage, reduce_tensor
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import TypeAlias
 
     from resumable._stats import Made
+
+    _Reduced: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 
 __all__ = ["LARGEST", "Answer", "begin"]
 
@@ -66,28 +70,69 @@ class Answer:
 
 def begin() -> None:
     """Send small tensors by value from now on; called in each worker process before it reads."""
-    threading.Thread(target=_leave_when_orphaned, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_leave_when_orphaned, daemon=True).start()
     ForkingPickler.register(torch.UntypedStorage, _reduced)
+    ForkingPickler.register(torch.Tensor, _reduced_tensor)
     if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:  # else a user's
         default_collate_fn_map[torch.Tensor] = _stacked
 
 
-def _leave_when_orphaned(parent: int) -> None:
-    """End this process if the one that reads from it is gone, however it waits."""
-    while os.getppid() == parent:
+def _leave_when_orphaned() -> None:
+    """End this process if the one that reads from it is gone, however it waits.
+
+    That may have been killed before this one looks for the first time, and has another process in its place by then.
+    """
+    parent, reader = os.getppid(), multiprocessing.parent_process()
+    while os.getppid() == parent and (reader is None or reader.pid is None or _exists(reader.pid)):
         time.sleep(_LOOK)
     time.sleep(_GRACE)
     os._exit(1)
 
 
-def _reduced(storage: torch.UntypedStorage) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _goes_by_value(storage: torch.UntypedStorage) -> bool:
+    return (
+        _thread.answers
+        and 0 < storage.nbytes() <= LARGEST
+        and storage.device.type == "cpu"
+        and not storage.is_shared()
+        and storage.data_ptr() != 0
+    )
+
+
+def _exists(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _reduced(storage: torch.UntypedStorage) -> _Reduced:
     """Reduce a storage to its bytes; as torch does it where it is large, in shared memory already, or on a device."""
-    size = storage.nbytes()
-    by_value = _thread.answers and 0 < size <= LARGEST and storage.device.type == "cpu" and not storage.is_shared()
-    if not by_value or not (place := storage.data_ptr()):
-        reduced: tuple[Callable[..., Any], tuple[Any, ...]] = reduce_storage(storage)  # type: ignore[no-untyped-call]
+    if not _goes_by_value(storage):
+        reduced: _Reduced = reduce_storage(storage)  # type: ignore[no-untyped-call]
         return reduced
-    return _received, (ctypes.string_at(place, size),)
+    return _received, (ctypes.string_at(storage.data_ptr(), storage.nbytes()),)
+
+
+def _reduced_tensor(tensor: torch.Tensor) -> _Reduced:
+    """Reduce a plain tensor to its storage and its shape, which is put together in half the time; else as torch does.
+
+    The storage is an object of its own, so that another tensor of the same memory, however that is reduced, gets the
+    same one.
+    """
+    if _is_plain(tensor) and not tensor.requires_grad and _goes_by_value(storage := tensor.untyped_storage()):
+        return _put_together, (storage, tensor.dtype, tensor.storage_offset(), tuple(tensor.size()), tensor.stride())
+    reduced: _Reduced = reduce_tensor(tensor)  # type: ignore[no-untyped-call]
+    return reduced
+
+
+def _put_together(
+    storage: Any, dtype: torch.dtype, offset: int, size: tuple[int, ...], stride: tuple[int, ...]
+) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype, device="cpu").set_(storage, offset, size, stride)
 
 
 def _received(content: bytes) -> torch.UntypedStorage:

@@ -123,11 +123,20 @@ def _read_file(place: Place) -> Content:
     if head.startswith(MAGIC):
         raise _is_flight(place)
     if head.lstrip()[:1] in {b"{", b"["}:
-        try:
-            return Content("JSON", json.loads(file.read()), size)
-        except (ValueError, RecursionError) as error:
-            raise CorruptCheckpointError(f"it begins as JSON, and is cut or damaged: {error}") from error
+        return _read_json(file.read(), size)
     raise CheckpointError("it is no checkpoint that is known")
+
+
+def _read_json(text: bytes, size: int) -> Content:
+    """Read one document; or one in each line, as logs have them."""
+    try:
+        return Content("JSON", json.loads(text), size)
+    except (ValueError, RecursionError) as error:
+        lines = list(filter(bytes.strip, text.splitlines()))
+        if len(lines) > 1:
+            with contextlib.suppress(ValueError, RecursionError):
+                return Content("JSON, line by line", list(map(json.loads, lines)), size)
+        raise CorruptCheckpointError(f"it begins as JSON, and is cut or damaged: {error}") from error
 
 
 def _is_lightning(tree: Any) -> bool:

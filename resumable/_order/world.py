@@ -65,7 +65,7 @@ class World:
             ConfigurationError: a launcher says which rank this is, and not how many there are.
         """
         found = find()
-        return cls(found.rank, found.size)
+        return _ALONE if found is _NOTHING else cls(found.rank, found.size)
 
 
 class Found(NamedTuple):
@@ -82,7 +82,10 @@ class Found(NamedTuple):
     @property
     def world(self) -> World:
         """Rank and world size alone."""
-        return World(self.rank, self.size)
+        return _ALONE if self is _NOTHING else World(self.rank, self.size)
+
+
+_NOTHING, _ALONE = Found(), World()
 
 
 def find() -> Found:
@@ -100,7 +103,7 @@ def find() -> Found:
             "Each rank would read all the data. Call torch.distributed.init_process_group() before the first batch, or "
             "give wrap(..., world=World(rank, size))."
         )
-    return Found()
+    return _NOTHING
 
 
 def _of_step() -> list[tuple[str, str]]:

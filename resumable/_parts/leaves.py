@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from resumable._parts.kinds import Whole, take
+from resumable._parts.lists import as_one
+from resumable._parts.shared import DEEPEST, Shared
 from resumable._parts.texts import EXACT, Text, Uncompared, digest_text, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     Opened = Callable[[Any], Any]
 
 __all__ = ["digest_of", "leaves_of", "parts_of"]
 
-_DEEPEST = 200
+_MOST = 100_000  # leaves that are told one by one
 _ROOT = "content"
-_SCALARS = (type(None), bool, int, float, complex, str)
-_EXACT = frozenset(_SCALARS)
-_LISTS = frozenset({list, tuple})
 
 
 def parts_of(content: Any, opened: Opened | None = None, more: Callable[[Any], str] | None = None) -> dict[str, str]:
@@ -36,7 +33,7 @@ def parts_of(content: Any, opened: Opened | None = None, more: Callable[[Any], s
         more: gives what is added to the text of a leaf.
     """
     found: dict[str, str] = {}
-    for path, leaf in _walk(content, {}, lists=True, opened=opened):
+    for path, leaf in _leaves(content, lists=True, opened=opened):
         name, text = path or _ROOT, text_of(leaf) + (more(leaf) if more else "")
         found[name] = digest_text(f"{found[name]}\n{text}") if name in found else text  # keys that look alike
     return found
@@ -57,31 +54,49 @@ def leaves_of(content: Any, *, lists: bool = False) -> Iterator[tuple[str, Any]]
         content: of any kind.
         lists: whether a list of numbers and texts is one leaf.
     """
-    return _walk(content, {}, lists=lists)
+    return iter(_leaves(content, lists=lists))
+
+
+class _TooManyError(Exception):
+    """There are more leaves than are told one by one."""
+
+
+def _leaves(content: Any, *, lists: bool, opened: Opened | None = None) -> Iterable[tuple[str, Any]]:
+    """Return the leaves; of more than can be told, those of the two highest levels, each container in them as one."""
+    try:
+        return list(_walk(content, {}, iter(range(_MOST)), lists=lists, opened=opened))
+    except _TooManyError:
+        return Shared(_MOST, lists=lists, opened=opened).leaves(content)
 
 
 def _walk(
-    content: Any, above: dict[int, int], *, lists: bool, opened: Opened | None = None
+    content: Any, above: dict[int, int], left: Iterator[int], *, lists: bool, opened: Opened | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """Go through the parts in order; `above` are the containers around a part, and how many are around each."""
+    """Go through the parts in order; `above` are the containers around a part, and how many are around each.
+
+    Raises:
+        _TooManyError: `left` came to its end.
+    """
     waiting: list[tuple[str | None, Any]] = [("", content)]
     while waiting:
         path, value = waiting.pop()
         if path is None:
             del above[id(value)]
             continue
+        if next(left, None) is None:
+            raise _TooManyError
         value = opened(value) if opened else value
         kind = type(value)
         if kind in EXACT:
             yield path, value
-        elif lists and kind in _LISTS and value and _is_plain(kinds := set(map(type, value))):
-            yield path, _of_list(value, kinds)
+        elif lists and (whole := as_one(value)) is not None:
+            yield path, whole
         elif id(value) in above:
             yield path, Text(f"what holds it, {len(above) - above[id(value)]} above")
         else:
             found = take(value)
-            if isinstance(found, (list, Whole)) and len(above) >= _DEEPEST:
-                yield path, Uncompared(f"it lies {_DEEPEST} levels deep")
+            if isinstance(found, (list, Whole)) and len(above) >= DEEPEST:
+                yield path, Uncompared(f"it lies {DEEPEST} levels deep")
             elif isinstance(found, list):
                 above[id(value)] = len(above)
                 waiting.append((None, value))
@@ -89,24 +104,13 @@ def _walk(
                 waiting += [(before + step, part) for step, part in reversed(found)]
             elif isinstance(found, Whole):
                 above[id(value)] = len(above)
-                yield path, _of_whole(found, above)
+                yield path, _of_whole(found, above, left)
                 del above[id(value)]
             else:
                 yield path, found
 
 
-def _is_plain(kinds: set[type]) -> bool:
-    return kinds <= _EXACT or all(issubclass(kind, (*_SCALARS, np.generic)) for kind in kinds)
-
-
-def _of_list(value: Any, kinds: set[type]) -> Text:
-    try:
-        inner = repr(list(value)) if kinds <= _EXACT else None
-    except ValueError:  # a number of too many digits
-        inner = None
-    return Text(f"list of {len(value)}: {digest_text(inner or repr([text_of(take(part)) for part in value]))}")
-
-
-def _of_whole(whole: Whole, above: dict[int, int]) -> Text:
-    texts = [repr([(path, text_of(leaf)) for path, leaf in _walk(part, above, lists=True)]) for part in whole.parts]
+def _of_whole(whole: Whole, above: dict[int, int], left: Iterator[int]) -> Text:
+    parts = (_walk(part, above, left, lists=True) for part in whole.parts)
+    texts = [repr([(path, text_of(leaf)) for path, leaf in leaves]) for leaves in parts]
     return Text(f"{whole.name}: {digest_text(repr(texts if whole.ordered else sorted(texts)))}")

@@ -1,69 +1,36 @@
-"""Seeds the global generators before every sample, and leaves out those that the source never draws from.
+"""Seeds the global generators before every sample or batch, and leaves out those that the source never draws from.
 
-Seeding all three costs about 7 microseconds, of which torch's takes one: the states of the other two are large, and
-most sources draw from neither. So which ones a source draws from is learnt from the first batch that is read, where
-all of them are seeded before each sample. One that stayed idle is from then on seeded once per batch, and looked at
-after it: if it was drawn from after all, the batch is read once more with it seeded per sample, as are all later
-ones. What is delivered is always what seeding all of them gives.
+Seeding all three costs about 7 microseconds, of which torch's takes one, and keeping the trainer's from it twice as
+much: the states of the other two are large, and most sources draw from neither. So which ones are drawn from is learnt
+from the first batch that is read, where all of them are seeded. One that stayed idle is from then on neither seeded nor
+kept, and looked at after each batch: if it was drawn from after all, it gets the state that it had, and the batch is
+read and collated once more with it seeded, as are all later ones. What is delivered is always what seeding all of them
+gives.
 
-Looking costs a draw, and tells by the number that comes whether it is the first one after the seed. Code that reads a
-generator's state, draws, and puts the state back without seeding it, is not seen.
+Torch's is always seeded. It takes a microsecond, and code often asks for its seed without drawing from it
+(`torch.initial_seed()`), which no look at its state would tell. Code that reads the state of one of the others, draws,
+and puts the state back without seeding it, is not seen.
 """
 
 from __future__ import annotations
 
-import random
-from typing import TYPE_CHECKING, Any, Protocol
+import sys
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from resumable._randomness.keys import reseed, torch_seeder
+from resumable._randomness.generators import ALL
+from resumable._randomness.keys import POSITIVE, isolated, reseed, torch_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    from resumable._randomness.generators import Generator
+
+    Seed: TypeAlias = Callable[[int], object]
 
 __all__ = ["Seeding"]
 
-
-_LOOKS = 8  # samples of the first batch that are looked at; it takes 25 microseconds each
-
-
-class _Generator(Protocol):
-    """A global generator that is slow to seed."""
-
-    def seed(self, key: int) -> None: ...
-
-    def draw(self) -> object: ...
-
-    def first_draw(self, key: int) -> object: ...
-
-
-class _Python:
-    _twin = random.Random(0)
-
-    def seed(self, key: int) -> None:
-        random.seed(key)
-
-    def draw(self) -> object:
-        return random.getrandbits(64)
-
-    def first_draw(self, key: int) -> object:
-        self._twin.seed(key)
-        return self._twin.getrandbits(64)
-
-
-class _Numpy:
-    _twin = np.random.RandomState(0)
-
-    def seed(self, key: int) -> None:
-        np.random.seed(key >> 32)  # noqa: NPY002  # the global one is meant
-
-    def draw(self) -> object:
-        return np.random.bytes(8)  # noqa: NPY002  # the global one is meant
-
-    def first_draw(self, key: int) -> object:
-        self._twin.seed(key >> 32)
-        return self._twin.bytes(8)
+_ALL_BITS = (1 << 64) - 1
 
 
 class Seeding:
@@ -71,63 +38,87 @@ class Seeding:
 
     def __init__(self) -> None:
         self._learnt = False
-        self._busy: list[_Generator] = []
-        self._idle: list[_Generator] = [_Python(), _Numpy()]
+        self._busy: tuple[Generator, ...] = ALL
+        self._idle: tuple[Generator, ...] = ()
 
-    def read(self, read_all: Callable[[Callable[[int], object]], list[Any]], batch_key: int) -> list[Any]:
-        """Read the samples of a batch.
+    def read(self, read_all: Callable[[Seed, int], Any], *, isolate: bool) -> Any:
+        """Read a batch.
 
         Args:
-            read_all: reads them, and calls what it is given with each sample's key before it reads the sample.
-            batch_key: key of the batch.
+            read_all: reads it. It is given what seeds, and a mask of the bits of a key that this takes; and seeds with
+                each key before what the key belongs to. What seeds returns what is true.
+            isolate: give the generators back as they were found.
         """
-        if not self._learnt:
-            return self._learn(read_all)
         while True:
-            expected = [generator.first_draw(batch_key) for generator in self._idle]
-            for generator in self._idle:
-                generator.seed(batch_key)
+            idle = self._idle
+            looks = [generator.look() for generator in idle]
             try:
-                samples = read_all(self._seed_busy if self._busy else torch_seeder())
-            except Exception:
-                if not self._woken(expected):  # else, seeded as it should be, the sample might not have failed
+                batch = self._isolated(read_all) if isolate else self._once(read_all)
+            except BaseException as error:
+                woken = self._woken(idle, looks, put_back=isolate)
+                if not woken or not isinstance(error, Exception):  # else, seeded, the sample might not have failed
                     raise
                 continue
-            if not self._woken(expected):
-                return samples
+            for generator, look in zip(idle, looks):  # noqa: B905  # one look for each, and this is half the time
+                if generator.changed(look):
+                    break
+            else:
+                return batch
+            self._woken(idle, looks, put_back=isolate)
 
-    def _woken(self, expected: list[object]) -> bool:
-        """Return whether an idle generator was drawn from, and count it as a busy one."""
-        pairs = zip(self._idle, expected, strict=True)
-        drawn = [generator for generator, first in pairs if generator.draw() != first]
-        self._wake(drawn)
-        return bool(drawn)
+    def _isolated(self, read_all: Callable[[Seed, int], Any]) -> Any:
+        if self._busy:
+            with isolated(but=self._idle):
+                return self._once(read_all)
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return self._once(read_all)
+        generator = torch.default_generator
+        state = generator.get_state()
+        try:
+            return read_all(generator.manual_seed, POSITIVE)
+        finally:
+            generator.set_state(state)
 
-    def _learn(self, read_all: Callable[[Callable[[int], object]], list[Any]]) -> list[Any]:
-        last: list[int] = []
-        looks = _LOOKS
+    def _once(self, read_all: Callable[[Seed, int], Any]) -> Any:
+        if not self._learnt:
+            return self._learn(read_all)
+        return read_all(self._seed, _ALL_BITS) if self._busy else read_all(torch_seed(), POSITIVE)
 
-        def seed(key: int) -> None:
-            nonlocal looks
-            self._look(last)
-            reseed(key)
-            last[:] = [key] if looks > 0 else []
-            looks -= 1
-
-        samples = read_all(seed)
-        self._look(last)
-        self._learnt = True
-        return samples
-
-    def _look(self, last: list[int]) -> None:
-        for key in last:
-            self._wake([generator for generator in self._idle if generator.draw() != generator.first_draw(key)])
-
-    def _wake(self, drawn: list[_Generator]) -> None:
-        self._busy += drawn
-        self._idle = [generator for generator in self._idle if generator not in drawn]
-
-    def _seed_busy(self, key: int) -> None:
+    def _seed(self, key: int) -> bool:
         for generator in self._busy:
             generator.seed(key)
-        torch_seeder()(key)
+        torch_seed()(key & POSITIVE)
+        return True
+
+    def _woken(self, idle: Sequence[Generator], looks: Sequence[Any], *, put_back: bool) -> bool:
+        """Return whether an idle generator was drawn from, and count it as a busy one."""
+        drawn = [(one, look) for one, look in zip(idle, looks, strict=True) if one.changed(look)]
+        for generator, look in drawn:
+            self._busy += (generator,)
+            self._idle = tuple(one for one in self._idle if one is not generator)
+            if put_back:
+                generator.put_back(look)
+        return bool(drawn)
+
+    def _learn(self, read_all: Callable[[Seed, int], Any]) -> Any:
+        """Read a batch, and see which generators are drawn from between one seed and the next."""
+        looks: list[Any] = []
+        drawn: list[Generator] = []
+
+        def see() -> None:
+            if looks:
+                drawn.extend(one for one, look in zip(ALL, looks, strict=True) if one.changed(look))
+
+        def seed(key: int) -> bool:
+            see()
+            reseed(key)
+            looks[:] = [generator.look() for generator in ALL]
+            return True
+
+        batch = read_all(seed, _ALL_BITS)
+        see()
+        self._busy = tuple(generator for generator in ALL if generator in drawn)
+        self._idle = tuple(generator for generator in ALL if generator not in drawn)
+        self._learnt = True
+        return batch

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import random
 import sys
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from resumable._randomness.generators import NUMPY, PYTHON, keep_normal, kept_normal
 from resumable._randomness.keyed import Words, derive, random_int, random_u64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
-__all__ = ["Randomness", "SampleKeys", "isolated", "reseed", "states", "torch_seeder"]
+    from resumable._randomness.generators import Generator
+
+__all__ = ["POSITIVE", "Randomness", "SampleKeys", "isolated", "reseed", "states", "torch_seed"]
 
 Randomness = Literal["sample", "batch", "off"]
 
@@ -56,7 +59,7 @@ def reseed(key: int) -> None:
     """
     random.seed(key)
     np.random.seed(key >> 32)  # noqa: NPY002  # the legacy generator is the one that augmentation code draws from
-    torch_seeder()(key)
+    torch_seed()(key & POSITIVE)
 
 
 def states() -> tuple[object, ...]:
@@ -67,80 +70,59 @@ def states() -> tuple[object, ...]:
     return random.getstate(), name, np.asarray(words).tobytes(), *rest, ours
 
 
-_POSITIVE = (1 << 63) - 1
+POSITIVE = (1 << 63) - 1
 
 
-def torch_seeder() -> Callable[[int], object]:
+def torch_seed() -> Callable[[int], object]:
     """Return the function that seeds torch's global generator on the CPU; it does nothing where torch is not loaded.
 
-    The generator uses the low 32 bits of a seed. It gets 63 of them, so that `torch.initial_seed()` fits into a tensor.
+    The generator uses the low 32 bits of a seed. It is to get 63 of a key, so that `torch.initial_seed()` fits into a
+    tensor. What the function returns is true.
     """
     torch = sys.modules.get("torch")
-    if torch is None:
-        return _nothing
-    seed = torch.default_generator.manual_seed
-    return lambda key: seed(key & _POSITIVE)
+    return _nothing if torch is None else torch.default_generator.manual_seed
 
 
-def _nothing(key: int) -> None:
-    pass
+def _nothing(key: int) -> bool:  # noqa: ARG001  # like the other
+    return True
 
 
 class isolated:  # noqa: N801  # used like a function
     """Context that gives the global generators back as they were found, whatever is drawn or seeded inside.
 
-    NumPy's bit generator is swapped for a spare one instead of copied, as its state is large (about 20 microseconds in
-    all instead of 100). The normal deviate that `numpy.random.randn` keeps for its next call is no part of it, and is
-    kept by itself.
+    NumPy's bit generator is swapped for a spare one instead of copied. The normal deviate that `numpy.random.randn`
+    keeps for its next call is no part of it, and is kept beside it.
 
     Args:
         key: seed the generators with it at the beginning.
+        but: generators that stay as they are, as the caller looks after them.
     """
 
-    __slots__ = ("_key", "_normal", "_numpy", "_python", "_spare", "_torch")
+    __slots__ = ("_but", "_key", "_normal", "_numpy", "_python", "_spare", "_torch")
 
-    def __init__(self, key: int | None = None) -> None:
-        self._key = key
+    def __init__(self, key: int | None = None, but: Collection[Generator] = ()) -> None:
+        self._key, self._but = key, but
 
     def __enter__(self) -> None:
         torch = sys.modules.get("torch")
         self._torch: Any = None if torch is None else torch.default_generator.get_state()
-        self._python = random.getstate()
-        self._normal = _kept_normal()
-        self._numpy = _numpy_random.get_bit_generator()
-        self._spare = _spare_generators.pop() if _spare_generators else np.random.MT19937(0)
-        _numpy_random.set_bit_generator(self._spare)
+        self._python = None if PYTHON in self._but else PYTHON.look()
+        self._spare: Any = None
+        if NUMPY not in self._but:
+            self._normal = kept_normal()
+            self._numpy = _numpy_random.get_bit_generator()
+            self._spare = _spare_generators.pop() if _spare_generators else np.random.MT19937(0)
+            _numpy_random.set_bit_generator(self._spare)
         if self._key is not None:
             reseed(self._key)
 
     def __exit__(self, *error: object) -> None:
-        _numpy_random.set_bit_generator(self._numpy)
-        _spare_generators.append(self._spare)
-        if self._normal is not None:
-            _keep_normal(self._normal)
-        random.setstate(self._python)
+        if self._spare is not None:
+            _numpy_random.set_bit_generator(self._numpy)
+            _spare_generators.append(self._spare)
+            if self._normal is not None:
+                keep_normal(self._normal)
+        if self._python is not None and PYTHON.changed(self._python):
+            PYTHON.put_back(self._python)
         if self._torch is not None:
             sys.modules["torch"].default_generator.set_state(self._torch)
-
-
-class _NoState:
-    """Stands for the bit generator, whose state is slow to read, where what NumPy keeps beside it is asked for."""
-
-    state: ClassVar = {"bit_generator": "none"}
-
-
-def _kept_normal() -> float | None:
-    """Return the normal deviate that NumPy's global generator keeps for its next call, or None."""
-    legacy = _numpy_random.get_state.__self__
-    generator = legacy._bit_generator  # noqa: SLF001  # the public way to the deviate copies 624 words one by one
-    legacy._bit_generator = _NoState  # noqa: SLF001  # likewise
-    try:
-        state = legacy.get_state(legacy=False)
-    finally:
-        legacy._bit_generator = generator  # noqa: SLF001  # likewise
-    return float(state["gauss"]) if state["has_gauss"] else None
-
-
-def _keep_normal(deviate: float) -> None:
-    state = _numpy_random.get_state(legacy=False)
-    _numpy_random.set_state({**state, "has_gauss": 1, "gauss": deviate})

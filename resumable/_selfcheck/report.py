@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from resumable._selfcheck.batches import Difference
 
-__all__ = ["CheckReport", "LoaderReport", "Trial", "indented"]
+__all__ = ["WIDTH", "CheckReport", "LoaderReport", "Trial", "indented"]
 
-_WIDTH = 60
+WIDTH = 60  # columns
 _WORDS = {True: "kept", False: "BROKEN", None: "not checked"}
 
 
@@ -153,6 +153,6 @@ def indented(text: str, by: str) -> list[str]:
     """Return the lines of a text in the width of a narrow terminal; those that begin with spaces stay as they are."""
     lines: list[str] = []
     for line in text.splitlines():
-        whole = line[:1] == " " or len(line) + len(by) <= _WIDTH
-        lines += [by + line] if whole else textwrap.wrap(line, _WIDTH, initial_indent=by, subsequent_indent=by)
+        whole = line[:1] == " " or len(line) + len(by) <= WIDTH
+        lines += [by + line] if whole else textwrap.wrap(line, WIDTH, initial_indent=by, subsequent_indent=by)
     return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resumable._selfcheck.batches import take_apart
@@ -16,8 +17,8 @@ from resumable._selfcheck.streams import Generators
 from resumable.errors import ConfigurationError, DataError, ResumableError, StateError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
-    from pathlib import Path
 
     from resumable.loader import Loader
 
@@ -81,19 +82,20 @@ class Verified:
         return "\n\n".join([*map(str, self.verdicts), *unused, *notes])
 
 
-def verify(checkpoint: Path, make: Callable[[], Any]) -> Verified:
+def verify(checkpoint: str | os.PathLike[str], make: Callable[[], Any]) -> Verified:
     """Load each state of a checkpoint strictly into the loader that it belongs to, and read one batch.
 
     A state belongs to the loader with its key or name; else to the first one that takes it.
 
     Args:
-        checkpoint: see `states_in`.
+        checkpoint: the folder of a `CheckpointStore` or of one of its steps, a file of `torch.save`, such as
+            Lightning's, or JSON.
         make: as for `resumable.check`.
 
     Raises:
         ConfigurationError: the checkpoint has no state, `make` or the data raised, or a loader has no place to save.
     """
-    states, generators = states_in(checkpoint), Generators()
+    states, generators = states_in(Path(checkpoint)), Generators()
     try:
         with hearing() as notes, contextlib.redirect_stdout(sys.stderr):
             maker, verdicts, left = Maker(make, generators), list[Verdict](), dict(states)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from argparse import ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentTypeError, Namespace
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from resumable.chaos.api import replay, run
 from resumable.chaos.plan import FAULTS
 from resumable.chaos.record import read_record
 from resumable.chaos.report.table import make_summary
+from resumable.cli.show import Help, print_json, wrapped
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -26,26 +27,40 @@ __all__ = ["add_chaos"]
 
 _EXAMPLES = """examples:
   resumable chaos run -- python train.py
-  resumable chaos run --points 20 --faults kill,torn-write --jobs 4 -- python train.py --epochs 3
-  resumable chaos run --resize 2,1,2 -- torchrun --standalone --nproc-per-node=2 train.py
-  resumable chaos run --mtbf 600 --failures 5 -- python train.py
+  resumable chaos run --points all -- python train.py
+  resumable chaos run --faults flip,eio -- python train.py
+  resumable chaos run --mtbf 600 -- python -m package.train
+  resumable chaos run --resize 2,1,2 -- \\
+      torchrun --standalone --nproc-per-node=2 train.py
 
-The command runs in a fresh directory each time. Where a word of it has {dir} in it, it runs in this directory instead,
-and {dir} is the fresh one; {ranks} is the number of ranks. What it writes elsewhere by Python goes into that directory.
+The command runs in a fresh directory each time. Where a word of it has {dir} in it, it runs in this directory, and \
+{dir} is the fresh one; {ranks} is the number of ranks. What it writes elsewhere by Python goes into that directory. \
 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is set where it is not: torchrun needs it to start ranks again.
 
-exit status: 0 if every promise was kept, 1 if one was broken, 2 if the command cannot be tested, 3 if every promise
-that could be compared was kept, but nothing of the model was compared."""
+"""
+_STATUSES = """exit status: 0 if every promise was kept, 1 if one was broken, 2 if the command cannot be tested, 3 if \
+every promise that could be compared was kept, but nothing of the model was compared."""
 
 
 def add_chaos(commands: Any) -> None:
     """Add `chaos` to the commands of a parser."""
-    chaos = commands.add_parser("chaos", help="break a training script on purpose, and prove that it loses nothing")
+    chaos = commands.add_parser(
+        "chaos",
+        help="break a training script on purpose, and prove that it loses nothing",
+        epilog=_STATUSES,
+        formatter_class=Help,
+    )
     actions = chaos.add_subparsers(title="actions", required=True, metavar="ACTION")
     _add_run(actions)
-    again = actions.add_parser("replay", help="run one case again, with the same command and the same faults")
+    again = actions.add_parser(
+        "replay",
+        help="run one case again, with the same command and the same faults",
+        epilog=_STATUSES,
+        formatter_class=Help,
+    )
     again.add_argument("directory", type=Path, help="of the case, such as runs/chaos/0007")
     again.add_argument("--yes", action="store_true", help="run the command that is found there without a question")
+    _add_json(again)
     again.set_defaults(act=_replay)
 
 
@@ -56,8 +71,8 @@ def _add_run(actions: Any) -> None:
         usage="resumable chaos run [options] -- COMMAND ...",
         description="Run a training command twice as it is. Then break it at one failpoint after the other, start it "
         "again, and compare what it trained on, its checkpoints and its weights.",
-        epilog=f"faults:\n{_list_faults()}\n\n{_EXAMPLES}",
-        formatter_class=RawDescriptionHelpFormatter,
+        epilog=f"faults:\n{_list_faults()}\n\n{_EXAMPLES}{_STATUSES}",
+        formatter_class=Help,
     )
     add = parser.add_argument
     add("--faults", metavar="KIND,...", help="kinds of faults, see below (default: kill, and worker-kill where there "
@@ -92,7 +107,12 @@ def _add_run(actions: Any) -> None:
         "a Python program from there: seconds faster (default: start the command as it stands)")  # fmt: skip
     add("--ignore", action="append", default=[], metavar="GLOB", help="files in the work folder that are not compared, "
         "such as 'logs/*'; may be given several times")  # fmt: skip
+    _add_json(parser)
     parser.set_defaults(act=_run)
+
+
+def _add_json(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document, which is that of report.json")
 
 
 def _list_faults() -> str:
@@ -120,10 +140,10 @@ def _run(given: Namespace, words: Sequence[str]) -> int:
         raise ConfigurationError(
             "there is no command to run.\nPut it after two dashes: resumable chaos run -- python train.py"
         )
-    options = {name: value for name, value in vars(given).items() if name not in {"act", "command"}}
+    options = {name: value for name, value in vars(given).items() if name not in {"act", "json"}}
     with _ending_in_order():
         report = run(words, **options, tell=_tell)
-    _print(report, f"Page: {given.directory / 'report.html'}")
+    _print(report, given.directory, as_json=given.json)
     return report.status
 
 
@@ -137,7 +157,7 @@ def _replay(given: Namespace, words: Sequence[str]) -> int:
         return 2
     with _ending_in_order():
         report = replay(given.directory, tell=_tell)
-    _print(report, f"Page: {given.directory / 'replay' / 'report.html'}")
+    _print(report, given.directory / "replay", as_json=given.json)
     return report.status
 
 
@@ -159,12 +179,15 @@ def _agrees(directory: Path) -> bool:
 
 
 def _tell(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(wrapped(text, spared=True) + "\n")
 
 
-def _print(report: Report, *more: str) -> None:
+def _print(report: Report, directory: Path, *, as_json: bool) -> None:
+    if as_json:
+        print_json(report.as_dict())
+        return
     parts = [str(report)] if not report.failed else [report.timeline(), make_summary(report, shown=0)]
-    sys.stdout.write("\n\n".join([*parts, *more]) + "\n")
+    sys.stdout.write(wrapped("\n\n".join([*parts, f"Page: {directory / 'report.html'}"])) + "\n")
 
 
 @contextmanager

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from argparse import RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from resumable._selfcheck.checking import check
 from resumable._selfcheck.scripts import absolute
-from resumable.cli.show import print_json
+from resumable.cli.show import Help, print_json, wrapped
 from resumable.cli.users import users_function
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def add_check(commands: Any) -> None:
         help="cut your own loader in several places, and compare every batch",
         description="Read a part of the data, cut and resume it in several places, and compare every batch by content.",
         epilog=_EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     parser.add_argument("function", help="script.py:name or package.module:name, such as train.py:make_loader")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -45,7 +44,7 @@ def _check(given: Namespace, words: Sequence[str]) -> int:
         report = check(make, seconds=given.seconds, spec=spec)
     option = "--seconds N"
     if not given.json:
-        sys.stdout.write(f"{report.shown(option)}\n")
+        sys.stdout.write(f"{wrapped(report.shown(option))}\n")
         return report.status
     print_json(report.as_dict())
     if report.status == 2:  # noqa: PLR2004  # an exit status

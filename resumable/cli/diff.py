@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import RawDescriptionHelpFormatter
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from resumable._inspect import diff
 from resumable._parts import split
-from resumable.cli.show import Page, cut, print_json
+from resumable.cli.show import Help, Page, cut, print_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -31,7 +30,7 @@ def add_diff(commands: Any) -> None:
         "diff",
         help="show which parts of two checkpoints differ, and by how much",
         epilog=_EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     parser.add_argument("a", help="a file, a folder or a URL")
     parser.add_argument("b", help="the other one")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from resumable._selfcheck.doctor import examine
-from resumable.cli.show import print_json
+from resumable._selfcheck.doctor import doctor
+from resumable.cli.show import Help, print_json, wrapped
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -22,6 +22,7 @@ def add_doctor(commands: Any) -> None:
         help="look for what breaks a promise on this machine",
         description="Show versions, ranks, limits and the environment, and name what breaks a promise.",
         epilog="exit status: 0 if nothing breaks a promise, 1 if something does, 2 if the store cannot be looked at.",
+        formatter_class=Help,
     )
     parser.add_argument("--store", metavar="PATH", help="folder for checkpoints: try to write, sync and rename there")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -29,9 +30,9 @@ def add_doctor(commands: Any) -> None:
 
 
 def _doctor(given: Namespace, _: Sequence[str]) -> int:
-    found = examine(given.store)
+    found = doctor(given.store)
     if given.json:
         print_json(found.as_dict())
     else:
-        sys.stdout.write(f"{found}\n")
+        sys.stdout.write(f"{wrapped(str(found))}\n")
     return 0 if found.ok else 1

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from argparse import RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from resumable._inspect import inspect
-from resumable.cli.show import Page, cut, in_bytes, print_json
+from resumable.cli.show import Help, Page, cut, in_bytes, print_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -31,7 +30,7 @@ def add_inspect(commands: Any) -> None:
         "inspect",
         help="show what a checkpoint holds, and where the data stood",
         epilog=_EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     parser.add_argument("checkpoint", help="a file, a folder or a URL")
     parser.add_argument("--json", action="store_true", help="print one JSON document")

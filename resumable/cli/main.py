@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
 from resumable import __version__
@@ -15,6 +14,7 @@ from resumable.cli.doctor import add_doctor
 from resumable.cli.flight import add_flight
 from resumable.cli.inspect import add_inspect
 from resumable.cli.samples import add_samples
+from resumable.cli.show import Help, Parser, wrapped
 from resumable.cli.verify import add_verify
 from resumable.errors import ResumableError
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(given.act(given, command))
     except ResumableError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        sys.stderr.write(wrapped(f"{type(error).__name__}: {error}", spared=True) + "\n")
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted; nothing that was started is left.\n")
@@ -55,8 +55,8 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
     return words[:place], words[place + 1 :]
 
 
-def _make_parser() -> ArgumentParser:
-    parser = ArgumentParser(prog="resumable", description="Make training resume at the exact batch.")
+def _make_parser() -> Parser:
+    parser = Parser(prog="resumable", description="Make training resume at the exact batch.", formatter_class=Help)
     parser.add_argument("--version", action="version", version=f"resumable {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add_check(commands)

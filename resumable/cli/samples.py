@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from argparse import RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from resumable._inspect import samples
-from resumable.cli.show import Page, print_json
+from resumable.cli.show import Help, Page, print_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -26,7 +25,7 @@ def add_samples(commands: Any) -> None:
         "samples",
         help="list the samples of any batch, past or future, from a checkpoint alone",
         epilog=_EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     add = parser.add_argument
     add("checkpoint", help="a file, a folder or a URL, as `resumable inspect` takes it")

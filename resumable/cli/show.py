@@ -1,4 +1,4 @@
-"""What commands print: tables for people, one JSON document for programs."""
+"""What commands print: text and tables for people, one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 import math
 import os
 import sys
+import textwrap
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from resumable._distribution import pip_install
@@ -14,15 +16,77 @@ from resumable.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import NoReturn
 
-__all__ = ["Page", "clean", "cut", "in_bytes", "print_json"]
+__all__ = ["Help", "Page", "Parser", "clean", "columns", "cut", "in_bytes", "print_json", "wrapped"]
 
+_NARROW = 60  # columns, where no terminal says how many there are
+_LEAST = 20  # columns: narrower than that, nothing can be read
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _THOUSAND = 1000
 
 
+def columns() -> int:
+    """Return the width of what is printed: `COLUMNS`, or that of the terminal, or 60 in a pipe or a file."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdigit() and int(given):
+        return max(int(given), _LEAST)
+    for stream in (sys.__stdout__, sys.__stderr__):
+        try:
+            if stream is not None and (width := os.get_terminal_size(stream.fileno()).columns):
+                return max(width, _LEAST)
+        except (OSError, ValueError):  # it is no terminal, or is closed
+            continue
+    return _NARROW
+
+
+def wrapped(text: str, *, spared: bool = False) -> str:
+    """Fold the lines of a text that are too long; of an indented one, all but the first two further in. No word is cut.
+
+    Args:
+        text: lines, with their indentation.
+        spared: leave lines that begin with a space as they are, such as a command to be copied.
+    """
+    return "\n".join(_fold(line) if line[:1] != " " or not spared else line for line in text.split("\n"))
+
+
+def _fold(line: str) -> str:
+    if len(line) <= columns():
+        return line
+    text = line.lstrip()
+    indent = min(len(line) - len(text), columns() // 2)
+    lines = textwrap.wrap(
+        text,
+        columns(),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 2 * bool(indent)),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines)
+
+
+class Help(RawDescriptionHelpFormatter):
+    """Formats what `--help` prints, in the width of everything else; lines of an epilog keep their indentation."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=_LEAST, width=columns())
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002  # the base class's
+        return wrapped(text)
+
+
+class Parser(ArgumentParser):
+    """A parser whose errors have the width of everything else."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong with the words, and leave with status 2."""
+        self.print_usage(sys.stderr)
+        self.exit(2, wrapped(f"{self.prog}: error: {message}") + "\n")
+
+
 class Page:
-    """Prints text and tables, without colours in a pipe, in the width of the terminal, or that of `COLUMNS`.
+    """Prints text and tables, without colours in a pipe, in the width of `columns`.
 
     What stands in a cell is folded and never cut, and control characters in it are spelled out.
 
@@ -32,7 +96,7 @@ class Page:
 
     def __init__(self) -> None:
         console = _rich("console")
-        self._console = console.Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+        self._console = console.Console(file=sys.stdout, width=columns(), highlight=False, markup=False, emoji=False)
 
     def text(self, *lines: str) -> None:
         """Print lines of text."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resumable._selfcheck.verify import verify
-from resumable.cli.show import print_json
+from resumable.cli.show import Help, print_json, wrapped
 from resumable.cli.users import users_function
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def add_verify(commands: Any) -> None:
         help="tell whether a checkpoint belongs to the data and options of a script",
         description="Load the states of a checkpoint strictly into the loaders of a script, and read one batch.",
         epilog="exit status: 0 if every loader takes its state, 1 if one does not, 2 if nothing could be verified.",
+        formatter_class=Help,
     )
     what = "folder of a CheckpointStore or of a step, file of torch.save or Lightning, or JSON"
     parser.add_argument("checkpoint", type=Path, help=what)
@@ -38,5 +39,5 @@ def _verify(given: Namespace, words: Sequence[str]) -> int:
     if given.json:
         print_json(found.as_dict())
     else:
-        sys.stdout.write(f"{found}\n")
+        sys.stdout.write(f"{wrapped(str(found))}\n")
     return 0 if found.ok else 1

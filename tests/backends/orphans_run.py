@@ -2,6 +2,7 @@
 
 indexed, stream  they have read more than the pipe to it holds
 half             they were sent the first half of a message
+late             they look for it when it is gone already
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import signal
 import struct
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +40,22 @@ class Stream(IterableDataset[torch.Tensor]):
         return map(Rows().__getitem__, range(1000))
 
 
+def wait_for_the_end() -> None:
+    while os.getppid() == LOOP:
+        time.sleep(0.05)
+
+
+LOOP = os.getpid()
+if sys.argv[1] == "late":
+    os.register_at_fork(after_in_child=wait_for_the_end)
 source = Stream() if sys.argv[1] == "stream" else Rows()
 loader = iter(resumable.wrap(DataLoader(source, batch_size=16, num_workers=2, prefetch_factor=4)))
-next(loader)
+first = threading.Thread(target=next, args=(loader,), daemon=True)
+first.start()
+if sys.argv[1] != "late":
+    first.join()
+while len(multiprocessing.active_children()) < 2:  # the workers
+    time.sleep(0.01)
 time.sleep(1)
 sys.stdout.write(" ".join(str(process.pid) for process in multiprocessing.active_children()))
 sys.stdout.flush()

@@ -197,12 +197,12 @@ def test_workers_do_not_outlive_a_loop_that_is_killed(tmp_path: Path) -> None:
     """torch looks every five seconds whether it is there, and not while a worker sends or is sent something."""
     script = str(Path(__file__).parent / "orphans_run.py")
     loops = []
-    for kind in ("indexed", "stream", "half"):
+    for kind in ("indexed", "stream", "half", "late"):
         with (tmp_path / kind).open("w") as out:
             loops.append(subprocess.Popen([sys.executable, script, kind], stdout=out))
-    assert [loop.wait(60) for loop in loops] == [-signal.SIGKILL] * 3
+    assert [loop.wait(60) for loop in loops] == [-signal.SIGKILL] * 4
     workers = {int(pid): path.name for path in tmp_path.iterdir() for pid in path.read_text().split()}
-    assert len(workers) == 6
+    assert len(workers) == 8
     until = time.monotonic() + 60
     while left := {kind for pid, kind in workers.items() if state_of(pid) not in {"Z", "X", ""}}:
         assert time.monotonic() < until, left

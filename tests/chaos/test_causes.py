@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from planted_programs import BEGIN, BUGS, END, HEAD, LOOP, TORCH, TWO, UNSORTED, programs
+from planted_programs import BEGIN, BUGS, END, HEAD, LOOP, REFUSED, TORCH, TWO, UNSORTED, programs
 
 import resumable
 from resumable.chaos.recorder.attempts import Attempt
@@ -92,12 +92,13 @@ def test_what_differs_is_listed_with_its_values_and_first_steps(run: Callable[[s
     assert min(found.diagnosis.differing.values()) == found.diagnosis.differing["scheduler.last_epoch"] == 10
 
 
-def test_files_in_another_order_in_each_run_are_refused_by_that_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("bug", [pytest.param(bug, marks=[pytest.mark.long] * (bug != UNSORTED)) for bug in REFUSED])
+def test_samples_in_another_order_in_each_run_are_refused_by_that_name(
+    bug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match=r"the same samples come in another order, as with os\.listdir, a set"):
-        resumable.chaos.run([sys.executable, LOOP, "--bug", UNSORTED], points=1, preload=TORCH)
+        resumable.chaos.run([sys.executable, LOOP, "--bug", bug], points=1, preload=TORCH)
 
 
 # ---------------------------------------------------------------------- the table
@@ -131,9 +132,11 @@ def test_each_planted_program_has_a_row_and_was_caught() -> None:
     rows = {
         cells[1].strip(" `"): [cell.strip() for cell in cells[2:-1]] for cells in (row.split("|") for row in table[2:])
     }
-    assert list(rows) == ["right", *BUGS, UNSORTED]
+    assert list(rows) == ["right", *BUGS, *REFUSED]
     assert rows["right"][1:3] == ["–", ""]  # noqa: RUF001  # a dash
-    assert rows[UNSORTED][1] == "refused"
+    for name, what in REFUSED.items():
+        assert rows[name][:2] == [what, "refused"], name
+        assert "the same samples come in another order" in rows[name][2]
     for name, bug in BUGS.items():
         assert rows[name][:2] == [bug.what, "yes"], name
         texts = [re.split(r"{[^}]*}", cause.text) for cause in CAUSES if cause.name == bug.cause]

@@ -74,6 +74,7 @@ def run_one(fault: Fault, words: tuple[str, ...]) -> Outcome:
 # ---------------------------------------------------------------------- real processes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["rank", "agent"])
 def test_a_kill_of_a_rank_or_of_the_agent_breaks_no_promise(target: str) -> None:
     fault = Fault("kill", 20, rank=int(target == "rank"), target=target)
@@ -89,6 +90,7 @@ def test_a_kill_of_a_rank_or_of_the_agent_breaks_no_promise(target: str) -> None
     assert last < min(log.times[0] for log in second.ranks.values()), "a rank of the first start lived on"
 
 
+@pytest.mark.slow
 def test_an_agent_that_restarts_its_ranks_is_judged_over_all_their_starts() -> None:
     """The fault happens once, and each start of the ranks has a record of its own."""
     found = run_one(Fault("kill", 10, rank=1, target="rank"), words(restarts=2))
@@ -141,6 +143,7 @@ def test_torchrun_starts_its_ranks_again_and_what_they_write_is_redirected(tmp_p
     assert not list(outside.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [words("--own-newest"), pytest.param(by_torchrun("--own-newest", "--torch"), marks=LONG)]
 )
@@ -153,6 +156,7 @@ def test_each_rank_that_looks_for_its_own_checkpoint_is_caught_with_its_cause(co
     assert text in found.diagnosis.text
 
 
+@pytest.mark.slow
 def test_ranks_that_wait_for_a_dead_one_without_an_agent_are_ended() -> None:
     began = time.monotonic()
     found = run_one(Fault("kill", 20, rank=1, target="rank"), words("--no-agent"))
@@ -161,6 +165,7 @@ def test_ranks_that_wait_for_a_dead_one_without_an_agent_are_ended() -> None:
     assert time.monotonic() - began < PATIENCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [words(ranks=4), pytest.param(with_ddp(3), marks=LONG)])
 def test_above_two_ranks_weights_may_be_rounded_otherwise_and_data_may_not(command: tuple[str, ...]) -> None:
     found = run_one(Fault("kill", 20, target="all"), command)
@@ -170,6 +175,7 @@ def test_above_two_ranks_weights_may_be_rounded_otherwise_and_data_may_not(comma
     assert len(shown) == 1, "they were not made those of the baseline run"
 
 
+@pytest.mark.slow
 def test_weights_that_are_lost_are_no_rounding() -> None:
     found = run_one(Fault("kill", 28, target="all"), words("--lose-weights", ranks=3))
     assert set(found.violations) == {"same weights", "same files"}

@@ -188,6 +188,7 @@ def test_showing_weights_costs_nothing_where_nobody_watches() -> None:
     resumable.chaos.record_weights(object())  # it is not even looked at
 
 
+@pytest.mark.slow
 def test_a_script_that_never_resumes_proves_nothing(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     loop = (
@@ -202,6 +203,7 @@ def test_a_script_that_never_resumes_proves_nothing(tmp_path: Path) -> None:
         resumable.chaos.run([sys.executable, str(script)], points=2, directory=tmp_path / "chaos")
 
 
+@pytest.mark.slow
 def test_weights_that_are_no_numbers_prove_nothing(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     text = (

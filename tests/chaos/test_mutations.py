@@ -48,10 +48,20 @@ class Campaign:
     points: int
     more: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def preload(self) -> tuple[str, ...]:
+        """What is imported once for all starts; the bug is planted in each of them."""
+        if self.words[0] == "-m":
+            return ()  # torchrun, which starts the ranks itself
+        needs_torch = self.words[0] != "train_plain.py" or "--store" in self.words
+        return ("resumable", "torch", "torch._dynamo") if needs_torch else ("resumable",)
+
     def run(self, bug: str | None) -> Report:
         words = [str(MUTATIONS / word) if word.endswith(".py") else word for word in self.words]
         words = [sys.executable, *words, *(() if bug is None else ("--bug", bug))]
-        return resumable.chaos.run(words, faults=self.faults, points=self.points, jobs=2, **self.more)
+        return resumable.chaos.run(
+            words, faults=self.faults, points=self.points, jobs=2, preload=self.preload, **self.more
+        )
 
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")

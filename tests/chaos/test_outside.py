@@ -109,6 +109,7 @@ def test_no_kind_of_fault_changes_the_real_run_of_a_trainer(faults: list[str], t
     assert {str(trained / "best"), str(trained / "logs" / "version_0")} == found.outside[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
@@ -173,6 +174,7 @@ def looped(path: str) -> str:
     return LOOPED.format(path=path, load=LOAD.format(path=path))
 
 
+@pytest.mark.slow
 def test_a_script_that_knows_only_absolute_paths_is_tested_as_it_is_where_nothing_is_there_yet(tmp_path: Path) -> None:
     """Its restarts find what its killed starts wrote there."""
     found = resumable.chaos.run(script(looped(str(tmp_path / "abs" / "state.json"))), points=3, jobs=2)
@@ -184,6 +186,7 @@ def test_a_script_that_knows_only_absolute_paths_is_tested_as_it_is_where_nothin
     assert listed == found.notes
 
 
+@pytest.mark.slow
 def test_with_dir_in_the_command_the_users_own_directory_is_outside(tmp_path: Path) -> None:
     found = resumable.chaos.run([*script(looped("here/state.json")), "{dir}"], points=1)
     assert found.ok, found.timeline()
@@ -191,6 +194,7 @@ def test_with_dir_in_the_command_the_users_own_directory_is_outside(tmp_path: Pa
     assert any("redirected into it" in note and str(tmp_path / "here") in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_told_from_no_loader_and_from_one_that_is_not_used(tmp_path: Path) -> None:
     torch = import_module("torch")
     torch.save({"epoch": 2}, tmp_path / "last.pt")
@@ -243,6 +247,7 @@ def test_a_write_that_nothing_redirects_ends_the_campaign_with_its_own_message(t
     assert not (tmp_path / "model.bin").exists()
 
 
+@pytest.mark.slow
 def test_a_refusal_on_the_way_of_a_restart_ends_the_campaign_too(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("real")
     again = f"if os.path.exists('state.json'): import io; io.FileIO({str(tmp_path / 'log')!r}, 'w')\n"
@@ -336,6 +341,7 @@ def test_a_directory_with_something_of_the_users_is_left_alone(name: str, conten
     ]
 
 
+@pytest.mark.slow
 def test_a_link_in_the_directory_is_not_followed(tmp_path: Path) -> None:
     found = resumable.chaos.run([*[sys.executable, SMALL], "--other-data"], points=1)
     assert not found.ok
@@ -375,6 +381,7 @@ def test_a_variable_that_names_no_plan_does_no_harm(content: str | None, tmp_pat
     assert f"unset {VARIABLE}" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_plan_is_gone_when_its_start_is_over() -> None:
     """A process that outlives it, with the variable in its environment, would else redirect what it writes."""
     place = resumable.chaos.run([sys.executable, SMALL, "--other-data"], points=1).failed[0].directory

@@ -271,6 +271,7 @@ torch.load("FOLDER/../weights.pt")
 """
 
 
+@pytest.mark.slow
 def test_what_torch_and_fsspec_write_is_redirected(machine: Machine) -> None:
     torch = import_module("torch")
     weights = machine.folder.parent / "weights.pt"

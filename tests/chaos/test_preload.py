@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import resumable
+from resumable.chaos.campaign import survey
 from resumable.chaos.launch.preload import Preload, check_preload
 from resumable.chaos.launch.processes import Group
+from resumable.chaos.launch.runner import Command
 from resumable.errors import ConfigurationError
 from resumable.failpoints import VARIABLE
 
@@ -129,6 +131,31 @@ def test_a_campaign_comes_out_as_without(tmp_path: Path, monkeypatch: pytest.Mon
     assert [one.violations for one in forked.outcomes] == [one.violations for one in plain.outcomes]
     assert forked.baseline.ranks[0].points == plain.baseline.ranks[0].points
     assert not forked.ok
+
+
+def test_workers_that_are_spawned_are_workers(tmp_path: Path) -> None:
+    """Their points are not those of the loop, in which they come in another order each time."""
+    script = tmp_path / "train.py"
+    script.write_text(SPAWNING)
+    found = survey(Command((sys.executable, str(script))), tmp_path / "baseline", (1,))[1]
+    assert found.worker_points[0] == "worker.start"
+    assert "worker.read" in found.worker_points
+    assert not [point for point in found.points if point.startswith("worker.")]
+
+
+SPAWNING = """
+import numpy as np
+from torch.utils.data import DataLoader
+
+import resumable
+
+if __name__ == "__main__":
+    workers = {"num_workers": 1, "multiprocessing_context": "spawn"}
+    loader = resumable.wrap(DataLoader(np.arange(8), batch_size=4, **workers))
+    store = resumable.CheckpointStore("checkpoints")
+    for batch in loader:
+        store.save(loader.global_step, loader.state_dict())
+"""
 
 
 def test_what_cannot_be_forked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

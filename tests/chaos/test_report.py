@@ -100,8 +100,9 @@ def test_a_report_that_compared_nothing_of_the_model_is_not_green() -> None:
 
 
 def test_the_columns_of_the_table_are_aligned() -> None:
-    lines = report(outcome(1, ok=False)).table().split("\n")
+    first, *lines = report(outcome(1, ok=False)).table().split("\n")
     assert len({len(line) for line in lines}) == 1
+    assert len(first) < len(lines[0])
 
 
 def test_the_timeline_tells_what_each_start_did() -> None:
@@ -129,6 +130,31 @@ def test_the_timeline_has_a_line_for_each_rank_and_says_who_was_hit_and_resized(
     assert [line.end for line in lines] == [
         "the fault came to another rank", "kill at point 9 of rank 1", "came to its end",
     ]  # fmt: skip
+
+
+def test_a_loader_of_an_evaluation_trains_nothing_and_nothing_of_it_is_trained_again() -> None:
+    logs = [log(0, 5, save=2), log(3, 12)]
+    for one in logs:
+        one.evaluating = {1}
+        one.batches |= {(1, Place(0, number)): Batch((str(number),), ("x",)) for number in (1, 2)}
+        one.acked[1] = Place(0, 2)
+    attempts = [attempt(0, logs[0], status=-9, fired=True), attempt(1, logs[1])]
+    found = Outcome.of(Case((Leg(KILL), Leg())), Path("0001"), attempts, {})
+    assert found.retrained == 2
+    text = report(found).timeline()
+    assert "trained 0.0-0.4; evaluated 0.0-0.1 of loader 1; saved at 0.2; kill at point 17" in text
+    assert "trained again 0.3-0.4; trained 0.5, 1.0-1.5; evaluated 0.0-0.1 of loader 1; came to its end" in text
+
+
+@pytest.mark.parametrize("kind", ["kill", "worker-raise"])
+def test_the_table_has_at_most_60_columns(kind: str) -> None:
+    one = outcome(1, ok=False, fault=Fault(kind, 3))
+    two = Outcome.of(Case((Leg(Fault(kind, 3)), Leg(KILL), Leg())), Path("2"), [], {})
+    made = report(*[one] * 99, two)
+    lines = made.table().split("\n")
+    assert max(map(len, lines)) <= 60
+    assert lines[0].split() == ["faults", "steps"]
+    assert lines[1].split() == ["fault", "cases", "fired", "starts", "retrained", "violations"]
 
 
 def test_a_start_that_trained_nothing_has_a_line() -> None:

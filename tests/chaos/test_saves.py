@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from resumable.chaos.launch.preload import Preload
 from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.plan import Case, Fault, Leg
 from resumable.chaos.recorder.attempts import Attempt
+from resumable.chaos.recorder.events import Writer
+from resumable.chaos.recorder.saves import Saves, series_of
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.report.proving import note_in_place, settle_in_place
 from resumable.chaos.report.text import describe_violations
@@ -76,13 +78,18 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Outcome]]:
-    """Return what runs the loop with options."""
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Outcome]]:
+    """Return what runs the loop with options, among them one of the ways to save."""
     root = tmp_path_factory.mktemp("chaos")
     with Preload(["torch", "torch._dynamo"]) as preload:
-        runs = Runs(root, preload)
-        yield lambda *options, **more: runs.run("planted_loop.py", "--torch", *options, **more)
+        yield partial(Runs(root, preload).run, "planted_loop.py")
     shutil.rmtree(root)
+
+
+@pytest.fixture(scope="module")
+def loop(many: Callable[..., Outcome]) -> Callable[..., Outcome]:
+    """Return what runs the loop with options."""
+    return partial(many, "--torch")
 
 
 def test_a_right_script_is_blamed_for_nothing(loop: Callable[..., Outcome]) -> None:
@@ -91,8 +98,8 @@ def test_a_right_script_is_blamed_for_nothing(loop: Callable[..., Outcome]) -> N
     assert found.compared > 5
     assert not found.uncompared
     names = ("last.pt", "best.pt", "step_6.pt", "step_12.pt", "step_18.pt")
-    assert found.files == {**dict.fromkeys(names, True), "aside.pt": False}
-    assert found.unnamed == 2  # that of another thread, and one to memory
+    assert found.files == {**dict.fromkeys((*names, "aside.pt", "<memory>"), True), "model.pt": False}
+    assert found.unnamed == 2  # one of another thread, and one to memory, without the state of a loader
     assert not found.in_place
 
 
@@ -101,6 +108,66 @@ def test_a_planted_bug_is_named(bug: str, loop: Callable[..., Outcome], tmp_path
     found = forget_callback(tmp_path) if bug == CALLBACK else loop("--bug", bug)
     assert not found.ok
     assert found.diagnosis.cause == NAMED[bug], (found.violations, found.diagnosis)
+
+
+@pytest.mark.parametrize(
+    ("way", "bug"),
+    [
+        ("--thread", ""),
+        ("--memory", "scheduler not restored"),
+        *(
+            pytest.param(way, bug, marks=pytest.mark.long)
+            for way in ("--memory", "--thread")
+            for bug in (
+                "",
+                "optimizer not restored",
+                "scheduler not restored",
+                "loader not loaded",
+                "model not restored",
+            )
+            if (way, bug) not in {("--thread", ""), ("--memory", "scheduler not restored")}
+        ),
+    ],
+)
+def test_what_is_saved_to_memory_or_by_a_thread_is_compared(way: str, bug: str, many: Callable[..., Outcome]) -> None:
+    found = many(way, *(["--bug", bug] if bug else []))
+    assert found.fired == 1
+    assert found.compared > 5
+    assert not found.unnamed
+    assert set(found.files) == {"<memory>" if way == "--memory" else "last.pt"}
+    assert found.ok is not bool(bug), describe_violations(found)
+    blind = way == "--thread" and bug in {"optimizer not restored", "model not restored"}  # no step follows such a save
+    assert found.diagnosis.cause == ("" if blind else bug), describe_violations(found)
+
+
+@pytest.mark.parametrize(("aside", "step"), [(True, 8), (False, 6)])
+def test_what_a_thread_has_saved_is_known_by_what_is_in_it(aside: bool, step: int, tmp_path: Path) -> None:
+    """A kill may come between what it does and the word of it; of what the loop saves, the word is first."""
+    agent, name = Listener(), str(tmp_path / "last.pt")
+    (tmp_path / "attempt-0").mkdir()
+    writer = Writer(tmp_path / "attempt-0", "events")
+    for number in (4, 6):
+        writer.write("wrote", name=f"{name}.tmp", store=series_of(f"{name}.tmp"), step=number, aside=aside)
+        writer.write("renamed", old=f"{name}.tmp", name=name, store=series_of(name), step=number, aside=aside)
+    state = {"format": 2, "cursor": {}, "global_batch": 4, "global_step": 8}
+    Saves(agent, tmp_path / "attempt-1").loaded(name, {"model": {}, "loader": state})
+    assert agent.told == [("restored", {"root": series_of(name), "store": series_of(name), "step": step})]
+
+
+class Listener:
+    """Stands for what watches a process that has made a loader and fetched no batch yet."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, dict[str, Any]]] = []
+
+    def has_loader(self) -> bool:
+        return True
+
+    def has_begun(self) -> bool:
+        return False
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        self.told.append((kind, fields))
 
 
 def forget_callback(place: Path) -> Outcome:

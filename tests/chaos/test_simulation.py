@@ -261,6 +261,7 @@ FAMILIES = {
         "a stream per rank, by hand": Case("sharded", size=3, worlds=(3,), manual=True),
     },
 }
+FIRST, *OTHERS = FAMILIES
 FAST = settings(max_examples=100, stateful_step_count=20)
 SLOW = settings(max_examples=80, stateful_step_count=40)
 
@@ -286,13 +287,14 @@ def _entry_points_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_installed", cache(registry._installed))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [FIRST, *(pytest.param(family, marks=pytest.mark.slow) for family in OTHERS)])
 def test_the_job_does_what_its_model_says(family: str) -> None:
     run(family, FAST)
 
 
+# Each family is run above by the same machine, with fewer steps.
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [FIRST, *(pytest.param(family, marks=pytest.mark.long) for family in OTHERS)])
 def test_the_job_does_what_its_model_says_for_long(family: str) -> None:
     machine = run(family, SLOW)
     print(f"{machine.schedules} schedules, {machine.crashes} crashes")  # noqa: T201  # for `pytest -s`

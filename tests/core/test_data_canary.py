@@ -678,6 +678,7 @@ for batch in loader.steps(8):
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_its_files_and_not_with_them_backwards(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import resource
@@ -242,6 +243,7 @@ def test_the_record_of_another_rank_is_left_alone(tmp_path: Path, caplog: pytest
     assert "it is the record of rank 1" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_write_that_is_cut_leaves_what_stood_before(tmp_path: Path) -> None:
     content = bytearray(crash(tmp_path))
     at = write_slot(content, FIRST, 10, 3, 1841, 9205, 6000, word("reading"))
@@ -377,7 +379,10 @@ def test_ranks_of_before_are_shown_and_not_compared(tmp_path: Path) -> None:
     del new
 
 
-def test_the_command_shows_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
     loaders = ranks(tmp_path, [5, 5, 4])
     loaders[0].state_dict()
     loaders[1].state_dict()
@@ -391,5 +396,17 @@ def test_the_command_shows_a_table(tmp_path: Path, capsys: pytest.CaptureFixture
     ]
     assert all(row.endswith(f"{os.getpid()}  running") for row in rows)
     assert last == "Elsewhere than most: rank 2, running in epoch 0, step 3, while training."
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["flight", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert [line.split()[:2] for line in lines[:8:4]] == [["rank", "epoch"], ["rank", "reading"]]
+    assert sum(line.endswith("running") for line in lines) == 3
+    assert main(["flight", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["odd"] == [2]
+    assert [(one["rank"], one["step"], one["saved"], one["status"]) for one in found["ranks"]] == [
+        (0, 4, 5, "running"), (1, 4, 5, "running"), (2, 3, None, "running"),
+    ]  # fmt: skip
     assert main(["flight", str(tmp_path / "none")]) == 2
     assert "there is no record of a flight recorder" in capsys.readouterr().err

@@ -829,3 +829,10 @@ def test_a_state_in_the_cell_after_the_one_that_failed_leaves_out_its_batch() ->
     console.runsource("step = loader.state_dict()['cursor']['step']")
     console.runsource("first = next(iter(loader))")
     assert (console.locals["step"], console.locals["first"]) == (0, ALL[0])
+
+
+def test_an_iterator_that_lives_to_the_end_of_the_script_says_nothing() -> None:
+    """Its modules are emptied by then, so that nothing of them can be called."""
+    script = "import resumable\nbatches = iter(resumable.wrap(list(range(9)), batch_size=2))\nprint(next(batches))"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("[0, 1]\n", "")

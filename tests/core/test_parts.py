@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import functools
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resumable._parts import compare, parts_of, split, topmost
+from resumable._parts import compare, digest_of, leaves, parts_of, split, topmost
 
 
 def content(**more: Any) -> dict[str, Any]:
@@ -99,6 +100,7 @@ def of_process(one: float, seed: str) -> Any:
     return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_same_parts_and_each_kind_differs_with_its_value() -> None:
     one, same, other = of_process(2.0, "1"), of_process(2.0, "2"), of_process(3.0, "1")
     assert one == same
@@ -169,6 +171,56 @@ def test_all_that_are_no_numbers_are_the_same_and_zeros_have_signs() -> None:
         assert parts_of(nan) == parts_of(other) != parts_of(torch.ones(2, dtype=kind))
         assert parts_of(torch.zeros(2, dtype=kind)) != parts_of(-torch.zeros(2, dtype=kind))
     assert parts_of(0.0) != parts_of(-0.0)
+
+
+def shared(make: Any, leaf: Any, times: int = 60) -> Any:
+    """Return what holds a leaf two to the power of `times` times, in so many containers."""
+    for _ in range(times):
+        leaf = make(leaf)
+    return leaf
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda one: [one, one],
+        lambda one: {"a": one, "b": one},
+        lambda one: collections.UserList([one, one]),
+        lambda one: functools.partial(print, one, one),
+        lambda one: frozenset([one, (one, 1)]),
+    ],
+    ids=["list", "dict", "object", "given to pickle", "set"],
+)
+def test_parts_that_are_shared_are_looked_at_once(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told one by one, they would not come to their end: 2 to the power of 60 are a billion billions."""
+    monkeypatch.setattr(leaves, "_MOST", 1000)
+    one, same, other = (parts_of({"lr": 0.1, "x": shared(make, (leaf, 2))}) for leaf in ("u", "u", "v"))
+    assert one == same
+    assert one["lr"] == "0.1"
+    assert len(one) < 9
+    assert compare(one, other).differing == ["x"]
+    assert digest_of(shared(make, (1, 2))) != digest_of(shared(make, (2, 1)))
+
+
+def test_whether_parts_are_shared_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay buffer with the same entry many times over is read from a file with many entries."""
+    monkeypatch.setattr(leaves, "_MOST", 1000)
+    entry = (0.5, {"reward": 1})
+    rest = {"lr": 1, "words": ["a"] * 2000}
+    one, other = parts_of({"buffer": [entry] * 900, **rest}), [copy.deepcopy(entry) for _ in range(900)]
+    assert one == parts_of({"buffer": other, **rest})
+    assert one["words"] == parts_of(rest)["words"]
+    assert one["buffer.7"].startswith("2 parts: ")
+    other[777] = (0.5, {"reward": 2})
+    assert compare(one, parts_of({"buffer": other, **rest})).differing == ["buffer.777"]
+
+
+def test_what_holds_itself_and_is_shared_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaves, "_MOST", 1000)
+    endless: list[Any] = [0]
+    endless.append(endless)
+    one, other = (parts_of(shared(lambda one: [one, one], [endless, leaf])) for leaf in (1, 2))
+    assert one != other
 
 
 def test_lists_whose_digits_are_the_same_differ() -> None:

@@ -13,6 +13,7 @@ import torch
 import resumable
 from resumable import World
 from resumable._fetch.reader import Reader
+from resumable._randomness.generators import NUMPY, PYTHON
 from resumable._randomness.idle import Seeding
 from resumable._randomness.keys import isolated, reseed
 from resumable.errors import PromiseWarning, StateFormatError
@@ -117,6 +118,120 @@ def test_a_batch_is_read_again_only_where_an_idle_generator_was_drawn_from() -> 
     source = Source(SOURCES["all"])
     list(resumable.wrap(source, batch_size=4))
     assert source.read == list(range(24))
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_a_batch_gets_depends_on_its_position_alone(name: str) -> None:
+    """Against loaders that have read nothing before, and so seed all generators."""
+    loader = resumable.wrap(Source(SOURCES[name]), batch_size=4, randomness="batch")
+    alone = []
+    for step in range(6):
+        fresh = resumable.wrap(Source(SOURCES[name]), batch_size=4, randomness="batch")
+        fresh.seek(epoch=0, step=step)
+        alone.append(next(iter(fresh)))
+    assert list(loader) == alone
+
+
+@pytest.mark.parametrize("randomness", ["sample", "batch"])
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_idle_generators_had_is_given_back(name: str, randomness: Any) -> None:
+    """With normal deviates that two of them keep for their next call, which a sample could take without a word."""
+    seed_all()
+    random.gauss(0, 1)
+    np.random.randn()
+    before = [random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()]
+    for _ in resumable.wrap(Source(SOURCES[name]), batch_size=4, randomness=randomness):
+        assert [random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()] == before
+
+
+@pytest.mark.parametrize("randomness", ["sample", "batch"])
+@pytest.mark.parametrize("normal", [lambda: random.gauss(0, 1), np.random.randn], ids=["python", "numpy"])
+def test_a_deviate_that_a_generator_keeps_is_no_samples(normal: Any, randomness: Any) -> None:
+    """One sample draws, and nothing but what the trainer's generator keeps for its next call: no word of it changes."""
+
+    class DrawsOnce(Source):
+        def __getitem__(self, index: int) -> list[Any]:
+            return [index, normal()] if index == 13 else [index]
+
+    def batches(*, keeps: bool) -> list[Any]:
+        loader = iter(resumable.wrap(DrawsOnce(SOURCES["none"]), batch_size=4, randomness=randomness, seed=1))
+        first = [next(loader) for _ in range(3)]
+        seed_all()
+        if keeps:
+            normal()
+        before = random.getstate(), repr(np.random.get_state())
+        rest = list(loader)
+        assert (random.getstate(), repr(np.random.get_state())) == before
+        return first + rest
+
+    assert batches(keeps=True) == batches(keeps=False)
+
+
+def test_what_collates_is_watched_as_samples_are() -> None:
+    """It draws from the fourth batch on: all that was drawn before and in it is what seeding all of them gives."""
+
+    def collate(samples: list[Any]) -> list[Any]:
+        late = any(sample[0] == 13 for sample in samples)
+        return [*samples, random.random() if late else None, np.random.randn() if late else None]
+
+    def loader() -> Any:
+        return resumable.wrap(Source(SOURCES["torch"]), batch_size=4, collate=collate, seed=1)
+
+    fresh = loader()
+    fresh.seek(epoch=0, step=3)
+    seed_all()
+    before = random.getstate()
+    assert list(loader())[3] == next(iter(fresh))
+    assert random.getstate() == before
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_sample_that_fails_gives_back_what_it_drew_from(error: type[BaseException]) -> None:
+    def when(index: int) -> list[str]:
+        if index == 14:
+            _ = [draw(kind) for kind in KINDS]
+            raise error
+        return []
+
+    seed_all()
+    before = [random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()]
+    with pytest.raises(error):
+        list(resumable.wrap(Source(when), batch_size=4))
+    assert [random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()] == before
+
+
+@pytest.mark.parametrize("by_memory", [True, False])
+def test_a_look_at_a_generator_is_its_state(monkeypatch: pytest.MonkeyPatch, *, by_memory: bool) -> None:
+    """As it lies in memory, or as Python tells it."""
+    assert PYTHON._memory is not None, "here it lies as expected, so that this is what is tried"
+    if not by_memory:
+        monkeypatch.setattr(PYTHON, "_memory", None)
+    for _ in range(700):  # past the end of the words, where all of them are made again
+        assert PYTHON.state_of(PYTHON.look()) == random.getstate()
+        _, words, *rest = np.random.get_state(legacy=True)
+        assert repr(NUMPY.state_of(NUMPY.look())[1:]) == repr(([int(word) for word in words], *rest))
+        random.gauss(0, 1)
+        np.random.randn()
+    looks, states = [PYTHON.look(), NUMPY.look()], [random.getstate(), repr(np.random.get_state())]
+    _ = [draw(kind) for kind in KINDS]
+    assert [PYTHON.changed(looks[0]), NUMPY.changed(looks[1])] == [True, True]
+    PYTHON.put_back(looks[0])
+    NUMPY.put_back(looks[1])
+    assert [random.getstate(), repr(np.random.get_state())] == states
+
+
+def test_another_bit_generator_of_numpy_is_left_alone() -> None:
+    """`numpy.random.seed` cannot seed it, so that samples draw from one that can be."""
+    golden = list(resumable.wrap(Source(SOURCES["numpy, later than python"]), batch_size=4))
+    numpy_random: Any = np.random  # its stubs leave out what swaps the bit generator
+    own, mine = numpy_random.get_bit_generator(), np.random.PCG64(3)
+    numpy_random.set_bit_generator(mine)
+    try:
+        before = mine.state
+        assert list(resumable.wrap(Source(SOURCES["numpy, later than python"]), batch_size=4)) == golden
+        assert (numpy_random.get_bit_generator(), mine.state) == (mine, before)
+    finally:
+        numpy_random.set_bit_generator(own)
 
 
 def test_the_sample_that_fails_is_named_in_a_batch_that_is_read_again() -> None:

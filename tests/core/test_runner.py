@@ -70,6 +70,7 @@ def test_a_worker_that_hangs_in_c_is_ended_with_its_stack_and_another_one_goes_o
     assert "1 failed, 1 passed" in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cells", "says"),
     [

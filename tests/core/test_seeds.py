@@ -92,6 +92,7 @@ def test_the_seed_of_torch_counts_where_none_is_given(kind: str) -> None:
     assert rest(found) == rest(make(seed=7)) != rest(make(seed=0))
 
 
+@pytest.mark.slow
 def test_a_process_that_seeds_nothing_has_the_seed_0() -> None:
     script = "import torch, resumable; print(resumable.wrap([1, 2]).seed, torch.initial_seed() > 2**32)"
     assert run(script) == "0 True"

@@ -93,6 +93,7 @@ def test_asking_runs_no_code_of_the_source() -> None:
         copy.copy(loader)
 
 
+@pytest.mark.slow
 def test_no_framework_takes_a_loader_for_a_dataloader() -> None:
     """What Accelerate's `skip_first_batches` and Lightning's `overfit_batches` look at."""
     from lightning.fabric.utilities.data import _set_sampler_epoch, has_iterable_dataset  # noqa: PLC0415  # slow

@@ -17,12 +17,15 @@ import pytest
 import resumable
 from resumable import errors
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from scripts_forked import WARNINGS, run_script
+
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEXTS = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *PAGES]
 SHOWN_ONLY = {"bash", "console", "diff", "ini", "json", "text", "toml", "yaml"}
-WARNINGS = "error,ignore:'set_vital' is deprecated:UserWarning"  # torchdata says it when imported
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>.*)$")
 TITLE = re.compile(r'title="(?P<name>[^"]+)"')
 
@@ -112,7 +115,8 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     for block in files:
         (tmp_path / str(block.title)).write_text(block.code, encoding="utf-8")
     (tmp_path / "page.py").write_text(script(page), encoding="utf-8")
-    run(tmp_path, "page.py")
+    child = run_script(tmp_path / "page.py", tmp_path, PYTHONPATH=os.pathsep.join([".", str(ROOT)]))
+    assert child.returncode == 0, child.stdout + child.stderr
     tests = [str(block.title) for block in files if str(block.title).startswith("test_")]
     if tests:
         run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)

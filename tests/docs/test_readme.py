@@ -14,7 +14,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the reader of pages stands beside this file
 
-from test_docs import README, ROOT, WARNINGS, blocks, script
+from scripts_forked import WARNINGS
+from test_docs import README, ROOT, blocks, script
 
 TEXT = README.read_text(encoding="utf-8")
 STEPS_PER_EPOCH = 20

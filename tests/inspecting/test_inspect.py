@@ -18,7 +18,12 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import resumable
 from resumable.chaos.launch.contents import parts_of_file
-from resumable.errors import CheckpointNotFoundError, ConfigurationError, MissingDependencyError
+from resumable.errors import (
+    CheckpointNotFoundError,
+    ConfigurationError,
+    CorruptCheckpointError,
+    MissingDependencyError,
+)
 
 RELEASED = Path(__file__).parents[1] / "core" / "states"
 
@@ -73,6 +78,18 @@ def test_a_file_of_json(tmp_path: Path, content: dict[str, Any]) -> None:
     (tmp_path / "state.json").write_text(json.dumps(content["data"]))
     (state,) = resumable.inspect(tmp_path / "state.json").states
     assert (state.where, state.step) == ("", 3)
+
+
+def test_a_log_with_json_in_each_line(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    log.write_text('{"step": 1, "loss": 0.5}\n\n{"step": 2, "loss": 0.25}\n')
+    found = resumable.inspect(log)
+    assert (found.kind, [(part.type, part.values) for part in found.parts]) == ("JSON, line by line", [("list", 4)])
+    torch.save({"a": torch.ones(1)}, tmp_path / "a.pt")
+    assert not resumable.inspect(tmp_path).notes
+    log.write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "lo')
+    with pytest.raises(CorruptCheckpointError, match="cut or damaged"):
+        resumable.inspect(log)
 
 
 def test_files_of_numpy(tmp_path: Path, content: dict[str, Any]) -> None:

@@ -44,6 +44,30 @@ def test_what_a_checkpoint_holds_is_kept_and_nothing_else() -> None:
     assert kept(Buffers(module), {"another": 1}) == {"another": 1}, "what the checkpoint leaves out stays out"
 
 
+def test_a_buffer_that_changes_in_place_gets_other_storage() -> None:
+    """The object stays the same; a copy into storage of another shape would be repeated over it, without an error."""
+    module, seen = nn.Module(), torch.zeros(4)
+    module.register_buffer("seen", seen)
+    buffers = Buffers(module)
+    for change in (lambda: seen.resize_(1), lambda: seen.fill_(7), lambda: setattr(seen, "data", seen.data.half())):
+        for _ in range(3):  # both storages have the older form at first
+            (now,) = buffers.keep().tensors
+            assert (now.shape, now.dtype) == (seen.shape, seen.dtype)
+            assert torch.equal(now, seen)
+        change()
+
+
+def test_names_are_those_of_the_last_search() -> None:
+    module, buffer = nn.Module(), torch.ones(2)
+    module.register_buffer("before", buffer)
+    buffers = Buffers(module)
+    assert [list(buffers.keep().names) for _ in range(3)] == [["before"]] * 3
+    del module.before
+    module.register_buffer("after", buffer)
+    buffers.find()
+    assert [list(buffers.keep().names) for _ in range(3)] == [["after"]] * 3
+
+
 def test_a_boundary_keeps_its_values_while_the_next_one_is_written_and_a_checkpoint_for_ever() -> None:
     module, saved = Holder(), {}
     buffers, mean = Buffers(module), module.net[1].running_mean

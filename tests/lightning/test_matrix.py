@@ -164,7 +164,7 @@ SAMPLE = sample()
 
 
 def marks(row: Row, kind: str) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.slow] * (kind != "indexed") + [pytest.mark.long] * ((row.name, kind) not in SAMPLE)
+    return [pytest.mark.long] * ((row.name, kind) not in SAMPLE)
 
 
 CASES = [
@@ -183,6 +183,7 @@ def test_the_sample_of_the_grid_has_each_kind_of_loader_at_each_kind_of_moment()
     assert {name for name, _ in SAMPLE} == {row.name for row in ROWS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("row", "kind"), CASES)
 def test_a_resumed_run_equals_the_uninterrupted_one(row: Row, kind: str, tmp_path: Path) -> None:
     whole = uninterrupted(kind, row.options, validates=row.validates)

@@ -51,6 +51,7 @@ def always(*_: Any) -> bool:
 # ---------------------------------------------------------------------- checkpoints as users save them
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("saver", "trained"),
@@ -92,6 +93,7 @@ def test_a_time_interval(tmp_path: Path) -> None:
         check_rest(whole, rest, trained=trained, begins="train" if trained % 5 else "epoch end")
 
 
+@pytest.mark.slow
 def test_a_chain_of_resumed_runs(tmp_path: Path) -> None:
     whole = fit(Model(), snapshot(), validation(), val_check_interval=2)
     events: list[Any] = []
@@ -131,6 +133,7 @@ def test_a_checkpoint_can_be_resumed_from_twice_and_by_the_same_trainer(tmp_path
 # ---------------------------------------------------------------------- the length of the run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_epochs_than_the_run_that_was_finished(kind: str, tmp_path: Path) -> None:
     whole = fit(Model(), MAKERS[kind]())

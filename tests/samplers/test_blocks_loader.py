@@ -128,6 +128,7 @@ if rank == ranks - 1:
 """
 
 
+@pytest.mark.slow
 def test_fresh_processes_and_other_numbers_of_ranks_go_on(tmp_path: Path) -> None:
     path, found = tmp_path / "state.json", []
     for ranks, batches in ((2, 4), (3, 8), (1, 6)):

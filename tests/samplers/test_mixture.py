@@ -292,6 +292,7 @@ def test_the_spec_says_what_the_order_depends_on() -> None:
     assert len(texts) == len(others) + 1
 
 
+@pytest.mark.slow
 def test_many_sources_are_a_digest_in_the_spec() -> None:
     sizes = {f"source number {number}": 10 + number for number in range(300)}
     assert len(json.dumps(Mixture(sizes, epochs=2).spec())) < 300

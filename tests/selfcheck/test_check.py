@@ -26,6 +26,12 @@ sys.path.insert(0, str(Path(__file__).parent))  # the programs stand beside this
 
 import programs
 
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from resumable._selfcheck.doctor import examine, packages, storage
+from resumable._selfcheck.doctor import doctor, packages, storage
 from resumable.cli import main
 
 
@@ -18,10 +18,11 @@ from resumable.cli import main
 def _a_plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "SLURM_NTASKS", "PYTHONHASHSEED", "PL_GLOBAL_SEED", "RESUMABLE_CHAOS"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "300")
 
 
 def told(**options: Any) -> list[tuple[str, bool]]:
-    return [(trap.what, trap.breaks) for trap in examine(**options).traps]
+    return [(trap.what, trap.breaks) for trap in doctor(**options).traps]
 
 
 def test_a_plain_machine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -18,6 +18,12 @@ sys.path.insert(0, str(Path(__file__).parent))  # the programs stand beside this
 
 import programs
 
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+
+
 SCRIPT = Path(programs.__file__)
 
 
@@ -110,3 +116,13 @@ def test_a_folder_without_steps_is_told_as_what_it_is(tmp_path: Path, capsys: py
         (tmp_path / name).write_text("x")
         assert main(["verify", str(tmp_path), f"{SCRIPT}:right"]) == 2
         assert told in capsys.readouterr().err
+
+
+def test_the_commands_are_functions_too(tmp_path: Path, state: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(tmp_path, state, "torch")
+    found = resumable.verify(str(path), programs.right)
+    assert found.ok
+    assert main(["verify", str(path), f"{SCRIPT}:right", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(found.as_dict()))
+    assert resumable.doctor().ok
+    assert str(resumable.doctor(str(tmp_path))).endswith("Nothing found that breaks a promise.")

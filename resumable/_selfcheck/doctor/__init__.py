@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from resumable._selfcheck.doctor.report import Health, Trap, examine
+from resumable._selfcheck.doctor.report import Health, Trap, doctor
 
-__all__ = ["Health", "Trap", "examine"]
+__all__ = ["Health", "Trap", "doctor"]

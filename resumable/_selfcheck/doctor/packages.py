@@ -26,8 +26,14 @@ _PACKAGES = {  # and the extra that installs it
     "tensorflow-datasets": "tfds",
     "tensorflow": "tf",
     "tensorflow-cpu": None,
+    "accelerate": "accelerate",
+    "transformers": "transformers",
+    "datasets": None,
+    "torchdata": None,
+    "rich": "cli",
     "matplotlib": "chaos",
 }
+_SAME = {"tensorflow-cpu": "tensorflow"}
 _LEAST = {"numpy": (1, 24), "pytorch-lightning": (2, 2), "lightning": (2, 2)}
 _WHY = {
     "numpy": "The randomness of a sample cannot be kept apart from the trainer's.",
@@ -45,12 +51,14 @@ def look_at_packages(found: Findings) -> None:
         version = _version(name)
         if version is None:
             if extra is not None:
-                found.known[name] = f"not installed ({pip_install(extra)})"
+                found.known[name] = f"not installed (extra {extra})"
             continue
+        found.known.pop(_SAME.get(name, ""), None)  # which is the same, and not missing
         found.known[name] = version
         if name in _LEAST and _numbers(version) < _LEAST[name]:
             least = ".".join(map(str, _LEAST[name]))
             found.breaks(f"{name} {version} is too old. {_WHY[name]} Install {least} or newer.")
+    found.known["an extra"] = pip_install("NAME")
     _look_at_others(found)
 
 

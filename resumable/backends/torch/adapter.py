@@ -16,6 +16,7 @@ from resumable._fetch.reading import Reading
 from resumable._naming import name_of
 from resumable._registry import find_dataset
 from resumable.backends.torch.asked_order import torchs_order
+from resumable.backends.torch.collating import collating
 from resumable.backends.torch.custom import CustomOrderBackend
 from resumable.backends.torch.indexed import TorchBackend
 from resumable.backends.torch.logical_backend import LogicalStreamBackend
@@ -176,7 +177,7 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
         )
     randomness = options.decided(randomness="batch" if together else "sample").randomness
     assert randomness is not None
-    collate = loader.collate_fn
+    collate = collating(loader.collate_fn)
     reading = None if options.flight_recorder is None else Reading()
     reader = Reader(dataset, collate if collates else _First(collate), randomness, together, reading=reading)
     return reader, replace(options, randomness=randomness)

@@ -123,7 +123,8 @@ def _run(words: list[str]) -> None:
     """Run `script.py ...` or `-m module ...` as the interpreter does."""
     if words[0] == "-m":
         sys.argv = words[1:]
-        sys.path[0] = str(Path.cwd())
+        others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path[1:]]
+        sys.path[:1] = [str(Path.cwd()), *others]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = words

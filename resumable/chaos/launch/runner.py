@@ -36,6 +36,7 @@ __all__ = ["CASE", "Command", "run_case"]
 CASE = "case.json"  # in the directory of each case, before anything else
 
 _SHOWN = 4000  # characters of a process's output
+_MODULE = {"-m", "--module"}
 _MORE = 2  # starts in peace, at most: the first of them has to come to its end
 
 
@@ -143,7 +144,7 @@ def _run_leg(
     watch = _Watch(command, leg, ledgers)
     server = command.preload.server(number) if command.preload else None
     flights = find_flights(directory)
-    with Group(words, place, _environment(plan), output, reaper, preload=server) as group:
+    with Group(words, place, _environment(plan, words, place), output, reaper, preload=server) as group:
         status, killed = group.wait(watch.is_overdue)
         orphans = [] if leg.fault and leg.fault.target in SURVIVE else group.orphans()
     plan.rename(plan.with_suffix(".done.json"))  # so that a variable which lives on names nothing
@@ -156,9 +157,13 @@ def _run_leg(
     return started
 
 
-def _environment(plan: Path) -> dict[str, str]:
-    """Return what makes a process of the command a watched one, from its first line on if it is one of Python."""
-    paths = [str(Path(overlay.__file__).parent / "startup"), os.environ.get("PYTHONPATH", "")]
+def _environment(plan: Path, words: Sequence[str] = (), place: Path | None = None) -> dict[str, str]:
+    """Return what makes a process of the command a watched one, from its first line on if it is one of Python.
+
+    A module is found from here, as `python -m` and `torchrun -m` find it in the directory in which they are started.
+    """
+    here = str(Path.cwd()) if _MODULE & set(words) and place != Path.cwd() else ""
+    paths = [str(Path(overlay.__file__).parent / "startup"), here, os.environ.get("PYTHONPATH", "")]
     return {VARIABLE: str(plan), "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment_of_agents()}
 
 

@@ -79,6 +79,8 @@ class _Agent:
 
     def come_by(self, name: str, about: tuple[Any, ...]) -> None:
         """Be told of a failpoint."""
+        if name == "worker.start" and not self._in_worker:
+            self.become_worker()  # one that was spawned: it is no child of anything while it imports this
         self._counts[None] += 1
         self._counts[name] += 1
         if name in REFUSALS:
@@ -99,7 +101,7 @@ class _Agent:
         self._write(kind, **fields)
         self._updates.come_by(kind, fields)
         if kind == "wrote":
-            self.saves.keep(fields["name"], fields["step"])
+            self.saves.keep(fields["name"], fields["step"], aside=fields["aside"])
 
     def _look_for_model(self) -> None:
         """See whether torch trains anything here; a model may be made late."""

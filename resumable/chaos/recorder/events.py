@@ -5,7 +5,8 @@ start      attempt, restarts, agent                   how often an agent has res
 wrapped                                               a loader was made
 point                                                 a failpoint of which nothing else is said
 fetch      loader                                     a batch is about to be read
-batch      loader, epoch, position, step, acked, indices (or null), digests
+batch      loader, epoch, position, step, acked,      a batch was delivered; by a loader for an evaluation or not
+           evaluation, indices (or null), digests
 ack        loader, epoch, position, step              how far is acknowledged
 state      loader, epoch, position, step, says        where a state was taken, and the place that it names
 load       loader, says                               the place that a state names which is about to be loaded
@@ -16,8 +17,8 @@ saved      root, store, step                          it is committed
 restored   root, store, step                          a checkpoint that a store gave; step is null for none
 half       name                                       a file of torch.save has its first half
 wrote      name, store, step, places, parts, lost,    it is written, and holds this: its path in the case, and
-           generators                                 its series in place of a store
-renamed    old, series, name, store, step             a file that was saved has another name, and another series
+           generators, aside                          its series in place of a store; whether another thread did it
+renamed    old, series, name, store, step, aside      a file that was saved has another name, and another series
 unnamed                                               something was saved to no file
 update     after, store, step, optimizer, weights,    the first step of an optimizer after a checkpoint was saved or
            optimizer_parts, stands                    restored: what it goes on from

@@ -75,7 +75,7 @@ class Updates:
         """See an event: after those of checkpoints, optimizers are looked at."""
         if kind == "renamed":
             self._rename(fields["series"], fields["store"])
-        if kind not in {"saved", "restored", "wrote"} or fields["step"] is None:
+        if kind not in {"saved", "restored", "wrote"} or fields["step"] is None or fields.get("aside"):
             return
         if not self._hooked and "torch" in sys.modules:
             from torch.optim.optimizer import register_optimizer_step_pre_hook  # noqa: PLC0415  # it is loaded

@@ -55,6 +55,7 @@ class RankLog:
     Args:
         batches: by loader and place after the batch; in the order in which they were delivered.
         acked: how far each loader is acknowledged, in the end.
+        evaluating: numbers of the loaders that were wrapped for an evaluation.
         begun: where each loader stood when it first delivered or after its state was loaded.
         saved: root and step of the checkpoints that were committed to a store.
         saved_at: how many failpoints had passed at each of them, and at each checkpoint of the Trainer.
@@ -90,6 +91,7 @@ class RankLog:
     world: int
     batches: dict[tuple[int, Place], Batch] = field(default_factory=dict)
     acked: dict[int, Place] = field(default_factory=dict)
+    evaluating: set[int] = field(default_factory=set)
     begun: dict[int, Place] = field(default_factory=dict)
     saved: list[tuple[str, int]] = field(default_factory=list)
     saved_at: list[int] = field(default_factory=list)
@@ -155,6 +157,8 @@ class RankLog:
         self.batches[loader, place] = Batch(indices, tuple(event["digests"]))
         if event["acked"]:
             self.acked[loader] = place
+        if event["evaluation"]:
+            self.evaluating.add(loader)
 
     def _add_ack(self, event: dict[str, Any]) -> None:
         self.acked[event["loader"]] = _place(event)

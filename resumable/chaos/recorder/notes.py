@@ -9,7 +9,7 @@ from resumable._order.world import World
 from resumable.chaos.recorder.digest import digest_samples, is_lost
 from resumable.chaos.recorder.live import generators
 from resumable.chaos.recorder.overlay import STATE
-from resumable.chaos.recorder.saves import name_of, plain, series_of
+from resumable.chaos.recorder.saves import name_of, plain, series_of, states_in, step_in, without_states
 from resumable.chaos.recorder.sketch import digest_weights, parts_of
 
 __all__ = ["NOTES", "note_point"]
@@ -40,6 +40,7 @@ def _note_batch(numbers: Numbers, _: str, loader: Any, batch: Any) -> dict[str, 
         "loader": numbers.number_of(loader),
         **loader.cursor.as_dict(),
         "acked": loader.cursor == loader.acknowledged,
+        "evaluation": loader.evaluation,
         "indices": _indices(loader),
         "digests": digest_samples(batch),
     }
@@ -114,14 +115,16 @@ def _note_half(_: Numbers, __: str, path: Any) -> dict[str, Any]:
 
 
 def _note_wrote(numbers: Numbers, _: str, path: Any, content: Any) -> dict[str, Any]:
-    name = name_of(path)
-    about = {"name": name, "store": series_of(name), "step": numbers.steps(), "generators": generators()}
-    return {"kind": "wrote", **about, **_in(plain(content))}
+    name, step = name_of(path), numbers.steps()
+    about = {"name": name, "store": series_of(name), "step": step, "generators": generators()}
+    if step is None:  # of another thread, which saves at any time: what it was given says where the loop was
+        about |= {"step": step_in(content), "generators": {}}
+    return {"kind": "wrote", **about, "aside": step is None, **_in(plain(content))}
 
 
 def _in(content: Any) -> dict[str, Any]:
     """Return what is compared of the content of a checkpoint."""
-    return {"places": list(_places(content)), "parts": parts_of(_without_states(content)), "lost": is_lost(content)}
+    return {"places": _places(content), "parts": parts_of(without_states(content)), "lost": is_lost(content)}
 
 
 def _note_file(_: Numbers, __: str, path: str) -> dict[str, Any]:
@@ -129,7 +132,7 @@ def _note_file(_: Numbers, __: str, path: str) -> dict[str, Any]:
 
 
 def _note_trainer_save(_: Numbers, __: str, trainer: Any, part: Any) -> dict[str, Any]:
-    return {"kind": "save", "step": trainer.global_step, "places": list(_places(part))}
+    return {"kind": "save", "step": trainer.global_step, "places": _places(part)}
 
 
 def _note_trainers_weights(_: Numbers, __: str, trainer: Any) -> dict[str, Any]:
@@ -144,30 +147,8 @@ def _note_content(weights: Any) -> dict[str, Any]:
     return {"kind": "weights", "digest": digest_weights(weights), "lost": is_lost(weights, plain=True)}
 
 
-def _is_state(content: Any) -> bool:
-    return isinstance(content, dict) and {"format", "cursor", "global_batch"} <= content.keys()
-
-
-def _places(content: Any) -> Any:
-    """Find the states of Loaders in a checkpoint."""
-    if isinstance(content, dict):
-        if _is_state(content):
-            yield content["cursor"]
-            return
-        content = content.values()
-    elif not isinstance(content, (list, tuple)):
-        return
-    for value in content:
-        yield from _places(value)
-
-
-def _without_states(content: Any) -> Any:
-    """Return a checkpoint without the states of Loaders, of which the places are compared."""
-    if isinstance(content, dict):
-        return {name: _without_states(part) for name, part in content.items() if not _is_state(part)}
-    if isinstance(content, (list, tuple)) and any(isinstance(part, (dict, list, tuple)) for part in content):
-        return [_without_states(part) for part in content if not _is_state(part)]
-    return content
+def _places(content: Any) -> list[Any]:
+    return [state["cursor"] for state in states_in(content)]
 
 
 NOTES: dict[str, Any] = {

@@ -13,7 +13,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from resumable.chaos.recorder.events import read_events
 from resumable.chaos.recorder.overlay import STATE
@@ -29,6 +29,7 @@ _NUMBER = re.compile(r"\d+(\.\d+)*")
 _VERSION = re.compile(r"-v\d+(?=\.ckpt$)")  # Lightning's, of a name that is taken already
 _FILES = {"best_model_path", "kth_best_model_path"}  # Lightning's ModelCheckpoint: which files this start has written
 _LONGEST = 4096  # characters of a path
+_MEMORY = "<memory>"  # the series of what a script saves to memory, and then writes, sends or compresses by itself
 _SHARED = ".distcp"  # of torch.distributed.checkpoint, which calls torch.save for each tensor in it
 
 
@@ -45,8 +46,36 @@ class Agent(Protocol):
         """Write down an event at which nothing goes wrong."""
 
 
+def is_state(content: Any) -> bool:
+    """Return whether something is the state of a Loader."""
+    return isinstance(content, dict) and {"format", "cursor", "global_batch"} <= content.keys()
+
+
+def states_in(content: Any, known: set[int] | None = None) -> Iterator[dict[str, Any]]:
+    """Find the states of Loaders in a checkpoint; one that stands in it twice, once."""
+    known = set() if known is None else known
+    if not isinstance(content, (dict, list, tuple)) or id(content) in known:
+        return
+    known.add(id(content))
+    if isinstance(content, dict):
+        if is_state(content):
+            yield content
+            return
+        content = tuple(content.values())
+    for value in content:
+        yield from states_in(value, known)
+
+
+def step_in(content: Any) -> int | None:
+    """Return how far the first loader in a checkpoint had come; None where there is none."""
+    step = next((state.get("global_step") for state in states_in(content)), None)
+    return step if isinstance(step, int) else None
+
+
 def name_of(path: Any) -> str:
     """Return the path of a file in its case, which is the same in each; a path elsewhere begins with `/`."""
+    if path is MEMORY:
+        return _MEMORY
     view = STATE.view
     if view is None:
         return str(Path(path).absolute())
@@ -62,6 +91,27 @@ def series_of(name: str) -> str:
     return _NUMBER.sub("*", _VERSION.sub("", name))
 
 
+class _Held(NamedTuple):
+    """What is in a file.
+
+    Args:
+        series: of the file.
+        step: at which it was saved.
+        aside: whether another thread than the loop's saved it.
+    """
+
+    series: str
+    step: int | None
+    aside: bool
+
+
+class _Memory:
+    """Stands for a path where something is saved to memory."""
+
+
+MEMORY = _Memory()
+
+
 class Saves:
     """Is told by the overlay of the files that this process saves, renames and loads.
 
@@ -72,7 +122,7 @@ class Saves:
 
     def __init__(self, agent: Agent, ledgers: Path) -> None:
         self._agent, self._ledgers = agent, ledgers
-        self._known: dict[str, tuple[str, int | None]] | None = None
+        self._known: dict[str, _Held] | None = None
 
     def saved(self, content: Any, target: Any, *, torn: bool) -> None:
         """Come by the points of a file that was written, with its content."""
@@ -80,8 +130,12 @@ class Saves:
             return
         path = target if isinstance(target, str) or hasattr(target, "__fspath__") else getattr(target, "name", None)
         if path is None or isinstance(path, int) or "://" in str(path):
-            if not _is_ours():
+            if _is_ours():
+                return
+            if step_in(content) is None:
                 self._agent.tell("unnamed")
+            else:
+                point("torch.save.written", MEMORY, content)
             return
         if str(path).endswith(_SHARED):
             return
@@ -91,30 +145,38 @@ class Saves:
             point("torch.save.half", path)
         point("torch.save.written", path, content)
 
-    def keep(self, name: str, step: int | None) -> None:
-        """Remember what was saved to a file."""
-        self._of_files()[name] = (series_of(name), step)
+    def keep(self, name: str, step: int | None, *, aside: bool) -> None:
+        """Remember what was saved to a file, and whether another thread did it."""
+        self._of_files()[name] = _Held(series_of(name), step, aside)
 
     def renamed(self, source: str, target: str) -> None:
         """Tell that a file which was saved has another name now: it was not written in place."""
         old, new = name_of(source), name_of(target)
         known = self._of_files()
         for name in [name for name in known if name == old or name.startswith(f"{old}/")]:
-            series, step = known.pop(name)
+            held = known.pop(name)
             final = new + name[len(old) :]
-            self.keep(final, step)
-            self._agent.tell("renamed", old=name, series=series, name=final, store=series_of(final), step=step)
+            self.keep(final, held.step, aside=held.aside)
+            more = {"step": held.step, "aside": held.aside}
+            self._agent.tell("renamed", old=name, series=held.series, name=final, store=series_of(final), **more)
 
-    def loaded(self, path: Any) -> None:
-        """Tell from which save this start goes on, if it does: before its first batch."""
-        if not self._agent.has_begun():
-            name = name_of(path)
-            series, step = self._of_files().get(name, (None, None))
-            if series is not None and step is not None:
-                self._agent.tell("restored", root=series, store=series, step=step)
+    def loaded(self, path: Any, content: Any) -> None:
+        """Tell from which save this start goes on, if it does: before its first batch.
 
-    def _of_files(self) -> dict[str, tuple[str, int | None]]:
-        """Return what is in each file of the case: its series, and the step at which it was saved."""
+        Args:
+            path: of the file; None for what was read from memory.
+            content: what was read. It says itself where its loop was, where the ledger may say less: a kill may come
+                between what another thread does and the word of it.
+        """
+        if self._agent.has_begun():
+            return
+        held = self._of_files().get(_MEMORY if path is None else name_of(path))
+        if held is not None and held.step is not None:
+            step = step_in(content) if held.aside or path is None else held.step
+            self._agent.tell("restored", root=held.series, store=held.series, step=step)
+
+    def _of_files(self) -> dict[str, _Held]:
+        """Return what is in each file of the case."""
         if self._known is None:
             self._known = {}
             starts = sorted(self._ledgers.parent.glob("attempt-*"), key=lambda path: int(path.name.split("-")[1]))
@@ -123,26 +185,51 @@ class Saves:
         return self._known
 
     @staticmethod
-    def _replay(known: dict[str, tuple[str, int | None]], path: Path) -> None:
+    def _replay(known: dict[str, _Held], path: Path) -> None:
         for event in read_events(path)[0]:
-            if event["kind"] == "wrote":
-                known[event["name"]] = (event["store"], event["step"])
-            elif event["kind"] == "renamed":
-                known.pop(event["old"], None)
-                known[event["name"]] = (event["store"], event["step"])
+            if event["kind"] in {"wrote", "renamed"}:
+                known.pop(event.get("old", ""), None)
+                known[event["name"]] = _Held(event["store"], event["step"], event["aside"])
 
 
-def plain(content: Any) -> Any:
+def without_states(content: Any, known: dict[int, Any] | None = None) -> Any:
+    """Return a checkpoint without the states of Loaders, of which the places are compared; what is shared stays so."""
+    known = {} if known is None else known
+    if id(content) in known:
+        return known[id(content)]
+    found: Any
+    if isinstance(content, dict):
+        known[id(content)] = found = {}
+        found |= {name: without_states(part, known) for name, part in content.items() if not is_state(part)}
+        return found
+    if isinstance(content, (list, tuple)) and any(isinstance(part, (dict, list, tuple)) for part in content):
+        known[id(content)] = found = []
+        found += [without_states(part, known) for part in content if not is_state(part)]
+        return found
+    return content
+
+
+def plain(content: Any, known: dict[int, Any] | None = None) -> Any:
     """Return what a script saved, with models by their states, and paths of what it writes without case and numbers.
 
-    Lightning gives a file or a folder another number where an earlier start has left one of that name.
+    Lightning gives a file or a folder another number where an earlier start has left one of that name. What is shared
+    stays so.
     """
+    known = {} if known is None else known
+    if id(content) in known:
+        return known[id(content)]
+    found: Any
     if isinstance(content, dict):
-        if content.keys() >= _FILES:
-            return {}
-        return {plain(name) if isinstance(name, str) else name: plain(part) for name, part in content.items()}
+        known[id(content)] = found = {}
+        if not content.keys() >= _FILES:
+            found |= {
+                plain(name) if isinstance(name, str) else name: plain(part, known) for name, part in content.items()
+            }
+        return found
     if isinstance(content, (list, tuple)):
-        return [plain(part) for part in content]
+        known[id(content)] = found = []
+        found += [plain(part, known) for part in content]
+        return found
     if isinstance(content, str):
         return _without_numbers(content)
     torch = sys.modules.get("torch")

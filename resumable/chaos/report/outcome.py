@@ -15,7 +15,7 @@ from resumable.chaos.report.text import make_timeline, tell_lines
 from resumable.chaos.verify.coverage import Coverage, cover
 from resumable.chaos.verify.diagnosis import Diagnosis, diagnose
 from resumable.chaos.verify.files import find_elsewhere, find_extra
-from resumable.chaos.verify.history import retrained
+from resumable.chaos.verify.history import evaluating, retrained
 from resumable.chaos.verify.inplace import find_in_place, find_survived
 from resumable.chaos.verify.parts import compared_files, count_compared
 
@@ -58,6 +58,7 @@ class Outcome:
         read: files outside of it that `torch.load` read.
         extra: files that it left and the baseline run did not, which are compared with nothing.
         elsewhere: files that are not compared, as they are of another step than in the baseline run, or of other ranks.
+        evaluating: numbers of the loaders from which nothing is trained.
     """
 
     case: Case
@@ -79,6 +80,7 @@ class Outcome:
     read: frozenset[str] = frozenset()
     extra: frozenset[str] = frozenset()
     elsewhere: frozenset[str] = frozenset()
+    evaluating: frozenset[int] = frozenset()
 
     @classmethod
     def of(
@@ -94,8 +96,9 @@ class Outcome:
         resumed = sum(any(log.loaded for log in attempt.ranks.values()) for attempt in attempts)
         written = frozenset[str]().union(*(attempt.written for attempt in attempts))
         read = frozenset[str]().union(*(attempt.read for attempt in attempts))
-        figures = (len(attempts), fired, retrained(attempts), resumed)
-        made = cls(case, directory, attempts, violations, *figures, written=written, read=read)
+        held_out = evaluating(baseline, attempts)
+        figures = (len(attempts), fired, retrained(attempts, held_out), resumed)
+        made = cls(case, directory, attempts, violations, *figures, written=written, read=read, evaluating=held_out)
         return made if baseline is None else replace(made, **_compare(baseline, attempts, violations))
 
     @property

@@ -48,7 +48,7 @@ def draw(outcomes: Sequence[Outcome], baseline: Attempt) -> str:
     Returns:
         An SVG element.
     """
-    stories = [tell(outcome.case, outcome.attempts) for outcome in outcomes]
+    stories = [tell(outcome.case, outcome.attempts, outcome.evaluating) for outcome in outcomes]
     height = _LEGEND + sum(_AROUND + _ROW * len(story) for story in stories)
     with mpl.rc_context(_STYLE):
         figure, top = Figure(figsize=(_WIDTH, height)), height

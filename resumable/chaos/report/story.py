@@ -32,6 +32,7 @@ class Line:
         resized: number of ranks of the start before, where it was another one.
         again: steps that an earlier start had trained on.
         trained: the other ones.
+        evaluated: steps of the loaders from which nothing is trained.
         saves: the last step before each checkpoint; None where there was none.
         struck: whether the fault happened in this process.
         end: how it came to its end, in words.
@@ -52,10 +53,17 @@ class Line:
     flights: tuple[str, ...] = ()
     unacknowledged: tuple[Key, ...] = ()
     restarted: bool = False
+    evaluated: tuple[Key, ...] = ()
 
 
-def tell(case: Case, attempts: Sequence[Attempt]) -> list[Line]:
-    """Return what each rank did in each start."""
+def tell(case: Case, attempts: Sequence[Attempt], evaluating: frozenset[int] = frozenset()) -> list[Line]:
+    """Return what each rank did in each start.
+
+    Args:
+        case: the faults.
+        attempts: what each start did.
+        evaluating: numbers of the loaders from which nothing is trained.
+    """
     lines: list[Line] = []
     seen: set[Key] = set()
     worlds = [_world(case, attempt) for attempt in attempts]
@@ -63,14 +71,17 @@ def tell(case: Case, attempts: Sequence[Attempt]) -> list[Line]:
         fault = case.legs[attempt.leg].fault if attempt.fired and attempt.leg < len(case.legs) else None
         resized = before if before != world else None
         for rank, log in sorted(attempt.ranks.items()) or [(0, RankLog(0, world))]:
-            steps = list(log.trained())
+            every = list(log.trained())
+            steps = [key for key in every if key[0] not in evaluating]
+            evaluated = tuple(key for key in every if key[0] in evaluating)
             again = tuple(key for key in steps if key in seen)
             trained = tuple(key for key in steps if key not in seen)
             struck = fault is not None and _hits(fault, rank)
             end = _end(attempt, fault, struck=struck)
             flights = tuple(attempt.flights.get(rank, ()))
             line = Line(attempt.number, rank, world, resized, again, trained, _saves(log), struck, end, flights)
-            lines.append(replace(line, unacknowledged=tuple(log.unacknowledged()), restarted=attempt.restarts > 0))
+            line = replace(line, unacknowledged=tuple(log.unacknowledged()), evaluated=evaluated)
+            lines.append(replace(line, restarted=attempt.restarts > 0))
         seen.update(attempt.trained())
     return lines
 

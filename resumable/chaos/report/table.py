@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from textwrap import indent
+from itertools import zip_longest
+from textwrap import indent, wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 from resumable.chaos.report.text import describe_violations
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["COLUMNS", "Row", "describe_result", "make_rows", "make_summary", "make_table", "name_kept"]
 
 COLUMNS = ("fault", "cases", "faults fired", "starts", "steps retrained", "violations")
+_HEAD = ("fault", "cases", "faults\nfired", "starts", "steps\nretrained", "violations")
 _SHOWN = 20  # cases
+_WIDTH = 60
+_LONGEST = 12  # characters of a kind in a line
 
 
 class Row(NamedTuple):
@@ -65,14 +69,28 @@ def _make_row(name: str, outcomes: Sequence[Outcome]) -> Row:
 
 
 def make_table(report: Report) -> str:
-    """Make the table, as aligned text."""
-    cells = [COLUMNS, *([str(cell) for cell in row] for row in make_rows(report))]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "  ".join(cell.rjust(width) if number else cell.ljust(width) for number, (cell, width) in enumerate(pairs))
-        for pairs in (list(zip(row, widths, strict=True)) for row in cells)
-    ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+    """Make the table, as aligned text of at most 60 columns, as long as the numbers of cases have three digits."""
+    head, *rows = [_lines_of(row) for row in (_HEAD, *make_rows(report))]
+    widths = [max(map(len, column)) for column in zip(*head, *(line for row in rows for line in row), strict=True)]
+    between = "  " if sum(widths) + 2 * len(widths) - 2 <= _WIDTH else " "
+    rule = "-" * (sum(widths) + len(between) * (len(widths) - 1))
+    lines = [_align(line, widths, between) for row in rows for line in row]
+    return "\n".join([*(_align(line, widths, between) for line in head), rule, *lines])
+
+
+def _lines_of(row: Sequence[object]) -> list[tuple[str, ...]]:
+    """Return the lines of a row, the last of which has the numbers."""
+    first, *others = map(str, row)
+    columns = [wrap(first, _LONGEST)[::-1], *(text.split("\n")[::-1] for text in others)]
+    return list(zip_longest(*columns, fillvalue=""))[::-1]
+
+
+def _align(cells: Sequence[str], widths: Sequence[int], between: str) -> str:
+    pairs = zip(cells, widths, strict=True)
+    line = between.join(
+        cell.rjust(width) if number else cell.ljust(width) for number, (cell, width) in enumerate(pairs)
+    )
+    return line.rstrip()
 
 
 def make_summary(report: Report, shown: int = _SHOWN) -> str:

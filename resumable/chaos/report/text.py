@@ -82,7 +82,7 @@ def _shorten(text: str) -> str:
 
 def tell_lines(outcome: Outcome) -> list[str]:
     """Return what each rank did in each start, a line for each."""
-    lines = tell(outcome.case, outcome.attempts)
+    lines = tell(outcome.case, outcome.attempts, outcome.evaluating)
     names = [f"start {line.start}, rank {line.rank} of {line.world}" for line in lines]
     width = max(map(len, names), default=0)
     return [f"{name:{width}}  {_tell(line)}" for name, line in zip(names, lines, strict=True)]
@@ -98,6 +98,8 @@ def _tell(line: Line) -> str:
         words.append(f"trained {_name_ranges(line.trained)}")
     if not line.again and not line.trained:
         words.append("trained nothing")
+    if line.evaluated:
+        words.append(f"evaluated {_name_ranges(line.evaluated)}")
     if line.unacknowledged:
         words.append(f"delivered, not acknowledged: {_name_ranges(line.unacknowledged)}")
     if line.saves:

@@ -140,6 +140,13 @@ CAUSES = (
         "{first part} differs first: it is probably not restored",
     ),
     _cause(
+        "gradients lost",
+        "equal weights, equal optimizer, tensors",
+        "start {equal weights} went on from equal weights and an equal state of the optimizer, and came to others: "
+        "gradients of batches before the save are probably lost, as by a save amid an accumulation; save after "
+        "optimizer.step(). Or what the loss depends on is in no checkpoint",
+    ),
+    _cause(
         "non-atomic save",
         "in place",
         "{in place} is written in place and read at the start: a kill within the save loses it; write to a temporary "

@@ -16,6 +16,7 @@ __all__ = [
     "Key",
     "Step",
     "effective_history",
+    "evaluating",
     "first_elsewhere",
     "how_data_differ",
     "is_resized",
@@ -158,7 +159,13 @@ def is_resized(attempt: Attempt, baseline: Attempt) -> bool:
     return bool(worlds) and worlds != {log.world for log in baseline.ranks.values()}
 
 
-def retrained(attempts: Sequence[Attempt]) -> int:
-    """Count the steps that were trained on more than once."""
-    keys = [key for attempt in attempts for key in steps_of(attempt)]
+def evaluating(baseline: Attempt | None, attempts: Sequence[Attempt]) -> frozenset[int]:
+    """Return the loaders that nothing is trained from: those that were wrapped so, and those that are read so."""
+    told = {loader for attempt in attempts for log in attempt.ranks.values() for loader in log.evaluating}
+    return frozenset(told if baseline is None else told | without_a_place(baseline, attempts))
+
+
+def retrained(attempts: Sequence[Attempt], leaving_out: frozenset[int] = frozenset()) -> int:
+    """Count the steps that were trained on more than once, without those of some loaders."""
+    keys = [key for attempt in attempts for key in steps_of(attempt) if key[0] not in leaving_out]
     return len(keys) - len(set(keys))

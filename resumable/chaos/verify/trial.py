@@ -33,7 +33,7 @@ _NEEDED = {
     "entry missing": _BOTH,
     "first part": _BOTH,
 }
-_SUMMARIES = {"first part", "weights alone"}  # signs of what differs as a whole, which say nothing of a second cause
+_SUMMARIES = {"first part", "weights alone", "tensors"}  # of all that differs, which say nothing of a second cause
 
 
 def leave_out(cause: Cause, signs: Mapping[str, str], first: Mapping[str, int], every: set[str]) -> str:

@@ -1,6 +1,7 @@
 """A loop of torch with all that a resume may forget; `--bug NAME` plants what scripts get wrong, one at a time.
 
-It saves to a store; with `--torch`, by `torch.save` to `last.pt`, and now and then to files of other names.
+It saves to a store; with `--torch`, by `torch.save` to `last.pt`, and now and then to files of other names; with
+`--memory` to memory first, and with `--thread` in another thread.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from copy import deepcopy
 from io import BytesIO
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,13 +20,18 @@ from torch.utils.data import DataLoader, Dataset
 
 import resumable
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 parser = ArgumentParser()
 parser.add_argument("--bug", default="")
-parser.add_argument("--torch", action="store_true")
+for way in ("--torch", "--memory", "--thread"):
+    parser.add_argument(way, action="store_true")
 given = parser.parse_args()
 bug: str = given.bug
 
 SAMPLES, BATCH, EPOCHS, EVERY = 24, 4, 3, 2
+TOGETHER = 3 if bug == "saved amid gradients" else 1  # batches whose gradients are added up
 FILES = [f"{number:02}.txt" for number in range(SAMPLES)]
 if bug == "unsorted files":  # as os.listdir gives them in another order on another machine
     random.SystemRandom().shuffle(FILES)
@@ -47,11 +53,21 @@ class Files(Dataset[torch.Tensor]):
         return torch.tensor([int(FILES[index][:2]) / SAMPLES]) + 0.1 * own
 
 
+def stream() -> Iterator[torch.Tensor]:
+    """Yield batches of the samples in an order of this call alone."""
+    files, order = Files(), random.SystemRandom().sample(range(SAMPLES), SAMPLES)
+    for first in range(0, SAMPLES, BATCH):
+        yield torch.stack([files[number] for number in order[first : first + BATCH]])
+
+
 random.seed(0)
 np.random.seed(0)
 torch.manual_seed(0)
 torch.set_num_threads(1)
-loader = resumable.wrap(DataLoader(Files(), BATCH, shuffle=True), seed=1, canary=False)
+if bug == "unseeded replay":
+    loader = resumable.wrap(stream)
+else:
+    loader = resumable.wrap(DataLoader(Files(), BATCH, shuffle=True), seed=1, canary=False)
 model = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
 average = deepcopy(model)
 optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
@@ -63,12 +79,15 @@ parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "scheduler": sc
 if bug != "average not saved":
     parts["average"] = average
 early = loader.state_dict()
+saving: list[Thread] = []
 old = deepcopy(model.state_dict())
 
 
 def load() -> Any:
     """Read the last checkpoint, if there is one."""
-    if not given.torch:
+    if given.memory and Path("last.pt").exists():
+        return torch.load(BytesIO(Path("last.pt").read_bytes()))
+    if not (given.torch or given.thread or given.memory):
         return store.latest()
     for last in ("last.pt", *(("last.old.pt",) if bug == "falls back" else ())):
         try:
@@ -83,23 +102,41 @@ def load() -> Any:
 
 def write(number: int, content: dict[str, Any]) -> None:
     """Write a checkpoint."""
+    if given.memory:
+        whole = BytesIO()
+        torch.save(content, whole)
+        Path("last.tmp").write_bytes(whole.getvalue())
+        Path("last.tmp").replace("last.pt")
+        return
+    if given.thread:
+        for before in saving:
+            before.join()
+        saving[:] = [Thread(target=replace, args=(deepcopy(content), "last.pt"))]
+        saving[0].start()
+        return
     if not given.torch:
         store.save(number, content)
         return
     if bug == "falls back" and Path("last.pt").exists():
         Path("last.pt").replace("last.old.pt")
-    if step == 16:  # at no place, and to no file: neither is compared
-        aside = Thread(target=torch.save, args=(content, "aside.pt"))
-        aside.start()
-        aside.join()
-        torch.save(content, BytesIO())
+    if step == 16:  # at no place, and to no file: neither is compared, unless it says itself where the loop was
+        for what in (content, content["model"]):
+            aside = Thread(target=torch.save, args=(what, "aside.pt" if what is content else "model.pt"))
+            aside.start()
+            aside.join()
+            torch.save(what, BytesIO())
     names = ["last.pt", *(["best.pt"] if step % 4 == 0 else []), *([f"step_{step}.pt"] if step % 6 == 0 else [])]
     for name in names:
         if bug in {"written in place", "falls back"}:
             torch.save(content, name)
         else:
-            torch.save(content, f"{name}.tmp")
-            Path(f"{name}.tmp").replace(name)
+            replace(content, name)
+
+
+def replace(content: dict[str, Any], name: str) -> None:
+    """Write a file beside another one, and put it in its place."""
+    torch.save(content, f"{name}.tmp")
+    Path(f"{name}.tmp").replace(name)
 
 
 if (saved := load()) is not None:
@@ -128,22 +165,29 @@ def save() -> None:
     write(loader.global_step if bug == "step not restored" else step, content)
 
 
-def train(batch: torch.Tensor) -> None:
-    """Do a step, and save when it is time."""
-    global early, old, step  # noqa: PLW0603  # as scripts do
-    noise = random.random() + np.random.rand()
-    optimizer.zero_grad()
-    scaler.scale((model(batch) - 0.1 * noise).pow(2).mean()).backward()
-    step += 1
-    if bug == "saved before the step" and step % EVERY == 0:
-        save()
-    old = deepcopy(model.state_dict())
+def update() -> None:
+    """Do a step of the optimizer, and all that follows it."""
     scaler.step(optimizer)
     scaler.update()
     scheduler.step()
     with torch.no_grad():
         for one, other in zip(average.parameters(), model.parameters(), strict=True):
             one.lerp_(other, 0.1)
+
+
+def train(batch: torch.Tensor) -> None:
+    """Do a step, and save when it is time."""
+    global early, old, step  # noqa: PLW0603  # as scripts do
+    noise = random.random() + np.random.rand()
+    if step % TOGETHER == 0:
+        optimizer.zero_grad()
+    scaler.scale((model(batch) - 0.1 * noise).pow(2).mean()).backward()
+    step += 1
+    if bug == "saved before the step" and step % EVERY == 0:
+        save()
+    old = deepcopy(model.state_dict())
+    if step % TOGETHER == 0:
+        update()
     if bug != "saved before the step" and step % EVERY == 0:
         save()
     early = loader.state_dict()

@@ -46,8 +46,7 @@ def told_of_load(function: Any) -> Any:
         if STATE.view is not None and STATE.saves is not None:
             given = args[0] if args else options.get("f")
             name = given if isinstance(given, (str, os.PathLike)) else getattr(given, "name", None)
-            if isinstance(name, (str, os.PathLike)):
-                STATE.saves.loaded(name)
+            STATE.saves.loaded(name if isinstance(name, (str, os.PathLike)) else None, result)
         return result
 
     return call
