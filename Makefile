@@ -125,14 +125,21 @@ ASROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
 	@$(BIN)/python $(PIP) --no-compile --editable '.[dev]'
 	$(call say,compiling what was installed; on all cores unlike pip)
 	@$(BIN)/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true  # some packages ship files of no Python
-	$(call say,making .venv/transformers: transformers on top of .venv; 200 MB)
-	@$(BIN)/python -m venv --without-pip .venv/transformers
-	@$(BIN)/python -c '$(ON_TOP)'
-	@$(BIN)/python -m pip --python .venv/transformers/bin/python --disable-pip-version-check install --no-compile 'resumable-data[transformers]'
+	$(call on_top,transformers,'resumable-data[transformers]')
+	$(call on_top,ray,'$(RAY)')
+	$(call on_top,titan,'$(TITAN)')
 	@touch $@
 
-# Lightning imports transformers where it finds it, and each start of it takes a second more. So only the tests of transformers'
-# checkpoints have it: in an environment that sees the packages of .venv, and has those that are missing there.
-ON_TOP := import pathlib, sysconfig as s; \
-  here, there = s.get_path("purelib"), s.get_path("purelib", vars={"base": ".venv/transformers"}); \
+# Lightning imports transformers where it finds it, and each start of it takes a second more; torchtitan wants older packages.
+# So what only a few tests need is in environments that see the packages of .venv, and have those that are missing there.
+RAY ?= ray[train]==2.60.0
+TITAN ?= torchtitan==0.3.0
+ON_TOP = import pathlib, sysconfig as s; \
+  here, there = s.get_path("purelib"), s.get_path("purelib", vars={"base": ".venv/$(1)"}); \
   pathlib.Path(there, "on_top.pth").write_text(f"import site; site.addsitedir({here!r})")
+define on_top
+	$(call say,making .venv/$(1): $(1) on top of .venv; 100 to 300 MB)
+	@$(BIN)/python -m venv --without-pip .venv/$(1)
+	@$(BIN)/python -c '$(ON_TOP)'
+	@$(BIN)/python -m pip --python .venv/$(1)/bin/python --disable-pip-version-check install --no-compile $(2)
+endef

@@ -23,6 +23,7 @@ __all__ = [
     "entries_of",
     "find_dataset",
     "load",
+    "load_iterable",
     "refuse_hidden",
     "refuse_list",
     "refuse_prepared",
@@ -65,6 +66,9 @@ _TFDATA = Entry(
 )
 _OF_TFDATA = _TFDATA._replace(path="resumable.backends.tfdata:refuse_iterators")
 
+_RAY = Entry("resumable.backends.ray:adapt", "pip install 'ray[data]'")
+_OF_RAY = _RAY._replace(path="resumable.backends.ray:refuse")
+
 _adapters: dict[str, Entry] = {
     "torch.utils.data.dataloader.DataLoader": _TORCH,
     "nvidia.dali.plugin.base_iterator._DaliBaseIterator": _DALI,
@@ -83,6 +87,9 @@ _adapters: dict[str, Entry] = {
     "tensorflow_datasets.core.dataset_utils._IterableDataset": _OF_TFDATA,
     "ffcv.loader.loader.Loader": _FFCV,
     "resumable.backends.ffcv.source.Source": _FFCV,
+    "ray.data.iterator._IterableFromIterator": _RAY,
+    "ray.data.iterator.DataIterator": _OF_RAY,
+    "ray.data.dataset.Dataset": _OF_RAY,
     "builtins.list": _SEQUENCE,
     "builtins.tuple": _SEQUENCE,
     "builtins.range": _SEQUENCE,
@@ -245,6 +252,11 @@ def find_dataset(dataset: Any) -> Any:
         if name in _datasets:
             return load(_datasets[name])(dataset)
     return dataset
+
+
+def load_iterable() -> Callable[..., Any]:
+    """Import the adapter of plain iterables, for one that has more to say of them."""
+    return load(_ITERABLE)
 
 
 def load(entry: Entry) -> Callable[..., Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import operator
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
+from resumable._dcp import accepted, as_asked
 from resumable._fetch import IndexedFetcher
 from resumable._lifecycle import Closes
 from resumable._loops import check_acknowledged, check_count, warn_of_no_step_left, warn_of_nothing_left
@@ -319,8 +321,17 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
         """Return the state after the last acknowledged batch: fresh plain values, below 1 kB for indexed sources.
 
         Save it with the model. `load_state_dict` in another process makes the pair go on as if nothing had happened.
+
+        Called by `torch.distributed.checkpoint`, which would take it apart, it returns a dict with one leaf of bytes,
+        made of the states of all ranks.
+
+        Raises:
+            StateMismatchError: that saves, and the ranks differ in data, order, place or options; on all of them.
         """
         self._refuse_evaluation("state_dict()")
+        return as_asked(sys._getframe(1), self._options.find_world, self._state)  # noqa: SLF001  # nothing else tells
+
+    def _state(self) -> dict[str, Any]:
         state = self.progress.bookmark()()
         point("loader.state", self, state)
         return state
@@ -341,13 +352,13 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
         In case of an error nothing was changed.
         """
         self._refuse_evaluation("load_state_dict()")
-        point("loader.load", self, state_dict)
+        accept = partial(self._accepted, strict=strict)
         with self._options.ranks.found_again():
-            self._load(state_dict, strict=strict)
-        self._resumed, self._gone_through, self._loaded_step = True, 0, self.global_step
-        point("loader.loaded", self)
+            accepted(sys._getframe(1), state_dict, self._options.find_world, accept)()  # noqa: SLF001  # as above
 
-    def _load(self, state_dict: Mapping[str, Any], *, strict: bool) -> None:
+    def _accepted(self, state_dict: Mapping[str, Any], *, strict: bool) -> Callable[[], None]:
+        """Check whether a state can be loaded, and return what does it."""
+        point("loader.load", self, state_dict)
         state = parse(state_dict, self._fetcher.can)
         fetcher, options = self._fetcher, self._options
         if brought := brought_along(state, options):
@@ -361,11 +372,17 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
             fetcher.check(state, global_batch)
         check_intact(state)
         self.progress.noted.check(state.data, strict=strict)
-        if brought:
-            self.progress.read_from(fetcher, options)
-            self._read_from(fetcher, options)
-        mark = fetcher.adopt(state, global_batch)
-        self.progress.load(state, mark._replace(strict=strict), global_batch)
+
+        def go_there() -> None:
+            if brought:
+                self.progress.read_from(fetcher, options)
+                self._read_from(fetcher, options)
+            mark = fetcher.adopt(state, global_batch)
+            self.progress.load(state, mark._replace(strict=strict), global_batch)
+            self._resumed, self._gone_through, self._loaded_step = True, 0, self.global_step
+            point("loader.loaded", self)
+
+        return go_there
 
     def _refuse_evaluation(self, call: str, instead: str = "Loop over it by `for batch in loader`.") -> None:
         """Refuse what needs a place, on a loader that has none.

@@ -258,6 +258,8 @@ class Capabilities:
             iterator gives `resumable.protocols.ELSEWHERE`, one of each rank in every step.
         forgets: every epoch begins in one way, whatever was read before it, so nothing is kept of one that is left.
         also: another identity by which states of the same stream may know it.
+        kinds: of a stream, other values of `kind` that the backend can have, each with a function that gives it that
+            kind. It is called when a state of that kind is loaded, as an earlier version may have chosen another one.
         stored: of a source whose samples have an index: returns what is stored of the samples with some indices, before
             any transform and without randomness, as lists by name such as `{"files": [...]}`; the list that tells
             samples apart best comes first. It is asked in this process for at most 16 samples, when the source is
@@ -296,6 +298,7 @@ class Capabilities:
     dealt: bool = False
     forgets: bool = False
     also: Mapping[str, Any] | None = None
+    kinds: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     stored: Callable[[Sequence[int]], Mapping[str, Sequence[Any]]] | None = None
     close: Callable[[], None] | None = None
     heals: bool = False

@@ -86,13 +86,18 @@ class ElementFetcher:
 
     def fingerprint_for(self, state: State) -> dict[str, Any]:
         """Return the fingerprint, under the identity by which the state knows the stream."""
-        return as_the_state_knows(self.fingerprint(), self.can.also, state)
+        kind = state.fingerprint["backend.kind"]
+        own = self.fingerprint() | ({"backend.kind": kind} if kind in self.can.kinds else {})
+        return as_the_state_knows(own, self.can.also, state)
 
     def check(self, state: State, global_batch: int) -> None:
         """Refuse nothing: what the source gives at the place is compared when it is there."""
 
     def adopt(self, state: State, global_batch: int) -> Mark:  # noqa: ARG002  # the protocol has it
-        """Take over nothing: the source goes to the place when it is opened."""
+        """Take over the kind of the state, where the source can be of several; it goes to the place when opened."""
+        kind = state.fingerprint["backend.kind"]
+        if kind != self.backend.kind:
+            self.can.kinds[kind]()
         return state.mark
 
     def plan(self, global_batch: int) -> Plan | None:

@@ -8,6 +8,7 @@
 Steps alone order checkpoints; no clock is read anywhere.
 """
 
+from resumable.checkpoint.complete import mark_complete, newest_complete
 from resumable.checkpoint.store import CheckpointStore
 
-__all__ = ["CheckpointStore"]
+__all__ = ["CheckpointStore", "mark_complete", "newest_complete"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import sys
 from pathlib import Path
@@ -16,8 +17,10 @@ import torch
 from dali_images import COUNT, Bytes, augment, encoded, images, pixels, plain, wrap, write
 from nvidia.dali import fn, pipeline_def
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
+from nvidia.dali.types import PipelineAPIType
 
 import resumable
+from resumable.backends.dali.elastic.graph import make_pipeline
 from resumable.backends.dali.elastic.source import source
 from resumable.backends.dali.elastic.uniforms import uniforms
 from resumable.errors import PromiseWarning, SampleError
@@ -151,6 +154,24 @@ def test_a_batch_is_a_dict_of_tensors_that_nobody_overwrites() -> None:
             assert held[0][0]["data"].shape == (2, 20, 20, 3)
             assert list(held[0][0]) == ["data", "label"]
             assert all(pixels(batch) == seen for batch, seen in held)
+
+
+def test_dalis_private_names_that_the_graph_uses_are_there() -> None:
+    """A version without them fails here; `_check_api_type_scope` is replaced, as it makes a class at each call."""
+    made = pipeline_def(lambda: fn.constant(idata=1), batch_size=1, num_threads=1, device_id=None)()
+    made._build_graph()
+    assert made._ops
+    assert "self._check_api_type_scope(types.PipelineAPIType.SCHEDULED)" in inspect.getsource(type(made).schedule_run)
+    with made._check_api_type_scope(PipelineAPIType.SCHEDULED) as nothing:
+        assert nothing is None
+
+
+def test_files_are_not_mapped_into_memory() -> None:
+    made = make_pipeline(source(images(), pipeline=plain), [], 4, files=True)
+    (read,) = [
+        one for one in made._ops if "ile" in getattr(one._op, "schema_name", "") and "ead" in one._op.schema_name
+    ]
+    assert read._op._init_args["dont_use_mmap"] is True
 
 
 def test_the_names_of_the_outputs_are_the_users() -> None:

@@ -12,7 +12,7 @@ from dali_images import COUNT, Bytes, encoded, pixels, wrap
 
 import resumable
 from resumable import World
-from resumable.backends.dali.elastic import inputs
+from resumable.backends.dali.elastic import fetcher
 from resumable.errors import ConfigurationError, StateMismatchError
 
 GLOBAL = 8
@@ -149,7 +149,7 @@ def test_numbers_by_the_place_in_the_batch_would_be_caught(monkeypatch: pytest.M
     def by_place(keys: Any, count: int) -> Any:
         return np.random.default_rng(len(keys)).random((len(keys), count), np.float32)
 
-    monkeypatch.setattr(inputs, "uniforms", by_place)
+    monkeypatch.setattr(fetcher, "uniforms", by_place)
     assert run(ranks(2, tail="drop")) != whole
 
 

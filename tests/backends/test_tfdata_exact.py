@@ -16,11 +16,23 @@ import tensorflow as tf
 
 sys.path.insert(0, str(Path(__file__).parent))  # a fresh process of the conformance suite loads this file alone
 
-from tfdata_pipelines import DATA, NATIVE, doubled, explicit, generated, interleaved, of_epoch, repeated, typical
+from tfdata_pipelines import (
+    DATA,
+    EITHER,
+    NATIVE,
+    by,
+    doubled,
+    explicit,
+    generated,
+    interleaved,
+    of_epoch,
+    repeated,
+    typical,
+)
 
 import resumable
 from resumable.backends import tfdata
-from resumable.errors import UnsupportedError
+from resumable.errors import StateMismatchError, UnsupportedError
 from resumable.testing import BackendTests, Run, digest, rest_of_run
 
 pytestmark = pytest.mark.slow
@@ -36,14 +48,45 @@ def run_of(loader: resumable.Loader, epochs: int) -> tuple[Run, list[dict[str, A
     return run, states
 
 
-@pytest.mark.parametrize("name", NATIVE)
-def test_restored_at_every_step_the_rest_is_the_same(name: str) -> None:
-    run, states = run_of(resumable.wrap(NATIVE[name]()), 3)
+FEW = ("augmented", "unbatched", "structured")  # of the explicit ones; the symbolic ones are the delicate ones
+CELLS = [("auto", name) for name in NATIVE] + [("symbolic", name) for name in EITHER]
+OFTEN = {cell for cell in CELLS if cell[0] == "symbolic" or cell[1] not in EITHER or cell[1] in FEW}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "name"), [pytest.param(*cell, marks=[pytest.mark.long] * (cell not in OFTEN)) for cell in CELLS]
+)
+def test_restored_at_every_step_the_rest_is_the_same(strategy: str, name: str) -> None:
+    run, states = run_of(resumable.wrap(by(strategy, NATIVE[name]())), 3)
     assert {epoch for epoch, _ in run} == {0, 1, 2}
     for step, state in enumerate(states):
-        loader = resumable.wrap(NATIVE[name]())
+        loader = resumable.wrap(by(strategy, NATIVE[name]()))
         loader.load_state_dict(state)
         assert rest_of_run(loader, 3) == run[step:], f"{name}: restored after {step} batches"
+
+
+def test_a_run_goes_on_with_the_strategy_of_its_state() -> None:
+    """Earlier versions took a symbolic state for every pipeline that has one."""
+    run, states = run_of(resumable.wrap(by("symbolic", typical())), 2)
+    for step, state in enumerate(states):
+        loader = resumable.wrap(typical())
+        assert "tf.data/explicit" in repr(loader)
+        next(iter(loader))  # a stream is open, of the other kind
+        loader.load_state_dict(state)
+        assert "tf.data/symbolic" in repr(loader)
+        assert loader.state_dict()["backend"]["kind"] == "tf.data/symbolic"
+        assert rest_of_run(loader, 2) == run[step:], step
+        loader.load_state_dict(run_of(resumable.wrap(typical()), 1)[1][3])
+        assert "tf.data/explicit" in repr(loader)
+        assert rest_of_run(loader, 2) == run[3:]
+
+
+def test_a_refused_state_changes_no_strategy() -> None:
+    loader = resumable.wrap(typical())
+    other = resumable.wrap(by("symbolic", interleaved())).state_dict()
+    with pytest.raises(StateMismatchError):
+        loader.load_state_dict(other)
+    assert "tf.data/explicit" in repr(loader)
 
 
 @pytest.mark.parametrize("name", ["typical", "parallel interleave", "rerandomized", "cached"])
@@ -81,12 +124,14 @@ class TestSymbolic(BackendTests):
 
     @staticmethod
     def make(**options: Any) -> resumable.Loader:
-        return resumable.wrap(typical(), **options)
+        return resumable.wrap(by("symbolic", typical()), **options)
 
     others = {
         "kind": lambda: resumable.wrap(explicit(typical())),
-        "parameters": lambda: resumable.wrap(DATA.range(21).shuffle(8, seed=1).map(doubled).batch(3).prefetch(2)),
-        "operations": lambda: resumable.wrap(DATA.range(20).shuffle(8, seed=1).batch(3)),
+        "parameters": lambda: resumable.wrap(
+            by("symbolic", DATA.range(21).shuffle(8, seed=1).map(doubled).batch(3).prefetch(2))
+        ),
+        "operations": lambda: resumable.wrap(by("symbolic", DATA.range(20).shuffle(8, seed=1).batch(3))),
     }
 
 

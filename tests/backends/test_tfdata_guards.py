@@ -83,20 +83,38 @@ def test_python_is_replayed_and_said(name: str) -> None:
 
 
 NATIVE: dict[str, tuple[Callable[[], Any], str]] = {
+    "small": (typical, "explicit"),
+    "large elements": (lambda: images(64, 224).prefetch(2), "symbolic"),
+    "large elements, taken one by one": (lambda: images(1, 224).prefetch(2), "explicit"),
+    "large elements, nothing ahead": (lambda: images(64, 224), "explicit"),
+    "large elements in the shuffle alone": (lambda: images(1, 224).shuffle(999, seed=1).batch(64), "explicit"),
+    "text": (lambda: DATA.range(9).map(tf.strings.as_string).prefetch(2), "symbolic"),
+    "a part of no known size": (lambda: DATA.range(9).map(tf.range).prefetch(2), "symbolic"),
+    "many in a map": (lambda: DATA.range(99).map(image, num_parallel_calls=64), "symbolic"),
+    "tuned by TensorFlow": (lambda: images(64, 32).prefetch(tf.data.AUTOTUNE), "explicit"),
+    "repeated": (repeated, "symbolic"),
     "pure numpy_function": (lambda: tfdata.source(REPLAYED["PyFunc"](), assume_pure=True), "symbolic"),
     "said to be stateless": (
         lambda: DATA.range(9).map(lambda x: tf.numpy_function(abs, [x], tf.int64, stateful=False)),
-        "symbolic",
+        "explicit",
     ),
     "variable that stays": (lambda: tfdata.source(REFUSED["ReadVariableOp"](), assume_pure=True), "symbolic"),
-    "assert": (lambda: DATA.range(9).map(checked), "symbolic"),
+    "assert": (lambda: DATA.range(9).map(checked), "explicit"),
     "window": (lambda: DATA.range(9).window(3).flat_map(lambda window: window.batch(3)), "explicit"),
     "unique": (lambda: DATA.range(9).unique(), "explicit"),
     "cache": (lambda: DATA.range(9).cache(), "explicit"),
     "group by window": (lambda: DATA.range(9).group_by_window(lambda x: x % 2, lambda _, w: w.batch(2), 2), "explicit"),
     "ignore errors": (lambda: DATA.range(9).ignore_errors(), "explicit"),
-    "shuffle of one": (lambda: DATA.range(9).shuffle(1), "symbolic"),
+    "shuffle of one": (lambda: DATA.range(9).shuffle(1), "explicit"),
 }
+
+
+def image(x: Any) -> Any:
+    return tf.fill((224, 224, 3), tf.cast(x, tf.uint8))
+
+
+def images(batch: int, size: int) -> Any:
+    return DATA.range(99).map(lambda x: tf.fill((size, size, 3), tf.cast(x, tf.uint8))).batch(batch)
 
 
 def checked(x: Any) -> Any:
@@ -115,6 +133,21 @@ def test_the_choice_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
         list(resumable.wrap(DATA.range(9).cache()))
     assert [record.message for record in caplog.records if "resumes by" in record.message] == [
         "tf.data: resumes by explicit: Cache cannot be relied on to restore a symbolic state"
+    ]
+
+
+def test_the_estimate_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "resumable"):
+        resumable.wrap(images(64, 32).prefetch(2))
+        resumable.wrap(images(64, 32).prefetch(2), snapshot_every=2)
+        resumable.wrap(images(64, 32).prefetch(2), ack="manual")
+    said = [record.message.partition("resumes by ")[2].partition("; a symbolic one takes") for record in caplog.records]
+    assert {after for *_, after in said} == {" about 960 us per step"}
+    more = "an explicit state may have 0.5 MB more, about"
+    assert [before for before, *_ in said] == [
+        f"explicit: {more} 10 us per step with one every 1000 steps",
+        f"symbolic: {more} 5000 us per step with one every 2 steps",
+        f"explicit: {more} 100 us per step with one every 100 steps",
     ]
 
 

@@ -72,6 +72,17 @@ class TestWithoutThreads(TfdsTests):
         return resumable.wrap(open_split(decode="cv2", threads=0), **{**DRAWN, **options})
 
 
+class TestImagesOfOneShape(TfdsTests):
+    """OpenCV decodes them into the rows of the batch."""
+
+    @staticmethod
+    def make(**options: Any) -> resumable.Loader:
+        source = open_split("fixed", decode="cv2")
+        source.prepare()
+        assert source.makes_batches
+        return resumable.wrap(source, **{**DRAWN, **options})
+
+
 class TestArrayRecord(TfdsTests):
     @staticmethod
     def make(**options: Any) -> resumable.Loader:

@@ -329,16 +329,20 @@ def batches(source, state=None, tail="pad", **options):
         loader.load_state_dict(state)
     return loader, [batch for epoch in loader.epochs(2) for batch in epoch]
 
-shapes, digits = sys.argv[1:]
-fixed = {"fields": ["label", "name", "vector"]}
+shapes, digits, images = sys.argv[1:]
+fixed = {"reader": "tf", "fields": ["label", "name", "vector"]}
+cv2 = {"decode": "cv2", "fields": ["image", "label", "name", "vector"]}
 sources = {
+    "OpenCV": (images, cv2),
+    "OpenCV, marked": (images, {**cv2, "mark_padding": True, "add_tfds_id": True, "threads": 3}),
+    "OpenCV, supervised, no threads": (images, {"decode": "cv2", "as_supervised": True, "threads": 0}),
     "fields": (shapes, fixed),
     "marked": (shapes, {**fixed, "mark_padding": True, "add_tfds_id": True}),
     "repeated, no threads": (shapes, {**fixed, "repeats": 2, "threads": 0}),
-    "supervised": (digits, {"as_supervised": True, "mark_padding": True}),
+    "supervised": (digits, {"reader": "tf", "as_supervised": True, "mark_padding": True}),
 }
 for name, (root, options) in sources.items():
-    source = backend.source(root, "train", reader="tf", index_dir=False, **options)
+    source = backend.source(root, "train", index_dir=False, **options)
     _, whole = batches(source)
     assert source.makes_batches, name
     _, one_by_one = batches(source, transform=lambda sample: sample)
@@ -353,9 +357,10 @@ for name, (root, options) in sources.items():
         loader.seek(epoch=step * 2 // len(whole), step=step % (len(whole) // 2))
         _, rest = batches(source, loader.state_dict())
         assert [digest(batch) for batch in rest] == [digest(batch) for batch in whole[step:]], (name, step)
-source = backend.source(shapes, "train", reader="tf", index_dir=False)
-source.prepare()
-assert not source.makes_batches, "images of any size"
+for options in {"reader": "tf"}, {"decode": "cv2"}, {"decode": "pil"}:
+    source = backend.source(shapes, "train", index_dir=False, **options)
+    source.prepare()
+    assert not source.makes_batches, "images of any size"
 """
 
 BROKEN = """
@@ -382,7 +387,7 @@ def run(script: str, *arguments: str) -> None:
 
 @pytest.mark.slow
 def test_whole_batches_of_tensorflow_are_those_of_its_samples() -> None:
-    run(WHOLE, folder("shapes", "tfrecord"), folder("digits", "tfrecord"))
+    run(WHOLE, *(folder(variant, "tfrecord") for variant in ("shapes", "digits", "fixed")))
 
 
 @pytest.mark.slow

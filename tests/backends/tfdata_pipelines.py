@@ -6,6 +6,7 @@ import os
 
 os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,13 @@ def explicit(dataset: Any) -> Any:
     return tfdata.source(dataset, strategy="explicit")
 
 
+def by(strategy: Any, pipeline: Any) -> Any:
+    """Return a pipeline, or what was said about one, with another strategy."""
+    if isinstance(pipeline, tfdata.Source):
+        return replace(pipeline, strategy=strategy)
+    return tfdata.source(pipeline, strategy=strategy)
+
+
 NATIVE = {
     "typical": typical,
     "typical, explicit": lambda: explicit(typical()),
@@ -103,3 +111,9 @@ NATIVE = {
     "table": table_lookup,
     "structured": structured,
 }
+
+# Of these, both states were seen to be exact; "auto" takes the explicit one.
+EITHER = (
+    "typical", "interleave", "augmented", "of an epoch", "flat map", "zip", "concatenate", "sampled", "rerandomized",
+    "unbatched", "padded", "scan", "table", "structured",
+)  # fmt: skip

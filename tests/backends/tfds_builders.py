@@ -27,6 +27,7 @@ VARIANTS = {
     "resharded": ("shapes", "1.0.0", 3),
     "typed": ("shapes", "1.0.0", 5),
     "digits": ("digits", "1.0.0", 1),
+    "fixed": ("fixed", "1.0.0", 3),
 }
 
 
@@ -89,6 +90,18 @@ def typed_features(tfds: Any) -> dict[str, Any]:
     return {**shapes_features(tfds), "label": tfds.features.ClassLabel(num_classes=8)}
 
 
+def fixed_features(tfds: Any) -> dict[str, Any]:
+    """Images of one shape, some of them in shades of grey."""
+    return {**shapes_features(tfds), "image": tfds.features.Image(shape=(16, 16, 3), encoding_format="jpeg")}
+
+
+def fixed(index: int) -> dict[str, Any]:
+    made = shape(index)
+    if index % 5 == 0:
+        made["image"] = encoded(np.add.outer(np.arange(16), np.arange(16) * index % 200).astype(np.uint8), "jpeg")
+    return made
+
+
 def digits_features(tfds: Any) -> dict[str, Any]:
     return {
         "image": tfds.features.Image(shape=(8, 8, 1), encoding_format="png"),
@@ -109,6 +122,8 @@ def digits() -> list[dict[str, Any]]:
 def rows(name: str) -> dict[str, list[dict[str, Any]]]:
     if name == "digits":
         return {"train": digits()}
+    if name == "fixed":
+        return {"train": [fixed(index) for index in range(TRAIN)]}
     train = [shape(index) for index in range(TRAIN)]
     return {"train": train, "test": [shape(index) for index in range(TRAIN, TRAIN + TEST)]}
 
@@ -118,7 +133,7 @@ def write(root: Path, variant: str, file_format: str) -> None:
     from tensorflow_datasets.core import dataset_metadata, registered  # noqa: PLC0415  # as above
 
     set_name, version, shards = VARIANTS[variant]
-    make = {"digits": digits_features, "typed": typed_features}.get(variant, shapes_features)
+    make = {"digits": digits_features, "typed": typed_features, "fixed": fixed_features}.get(variant, shapes_features)
     content = rows(set_name)
 
     with registered.skip_registration():

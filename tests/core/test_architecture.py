@@ -41,7 +41,7 @@ LAYERS = [
     {"_peers"},
     {"_opening"},
     {"_state"},
-    {"_data"},
+    {"_data", "_dcp"},
     {"_fetch"},
     {"_flight", "_doubts"},
     {"_peeking"},

@@ -64,7 +64,7 @@ def of_older_torch(folder: Path, content: dict[str, Any]) -> Path:
 def of_distributed(folder: Path, content: dict[str, Any]) -> Path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is one process
-        dcp.save(dict(content), checkpoint_id=folder / "dcp", no_dist=True)  # type: ignore[attr-defined]  # as torch says it
+        dcp.save(dict(content), checkpoint_id=folder / "dcp", no_dist=True)
     return folder / "dcp"
 
 

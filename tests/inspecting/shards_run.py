@@ -22,9 +22,9 @@ def write(rank: int, ranks: int, folder: str) -> None:
         pass
     weight = distribute_tensor(torch.arange(12.0).reshape(4, 3), init_device_mesh("cpu", (ranks,)), [Shard(0)])
     content = {"model": {"weight": weight, "bias": torch.ones(2)}, "loader": loader.state_dict(), "step": 9}
-    checkpoint.async_save(content, checkpoint_id=folder).result()  # type: ignore[attr-defined, union-attr]
+    checkpoint.async_save(content, checkpoint_id=folder).result()  # type: ignore[union-attr]
     distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    torch.multiprocessing.start_processes(write, (int(sys.argv[2]), sys.argv[1]), int(sys.argv[2]), start_method="fork")  # type: ignore[attr-defined, no-untyped-call]
+    torch.multiprocessing.start_processes(write, (int(sys.argv[2]), sys.argv[1]), int(sys.argv[2]), start_method="fork")  # type: ignore[no-untyped-call]

@@ -13,7 +13,13 @@ import numpy as np
 from numba import njit
 
 from resumable.backends.ffcv.operations import draws_from_python
-from resumable.backends.ffcv.seeding import seed_generator, seed_python_generator
+from resumable.backends.ffcv.seeding import (
+    FEW,
+    seed_generator,
+    seed_generator_for_few,
+    seed_python_generator,
+    words_drawn,
+)
 from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -36,7 +42,7 @@ def mixed(key: Any, salt: Any) -> Any:
     return z ^ (z >> np.uint64(31))
 
 
-def per_sample(maker: CodeMaker, operation: Callable[..., Any], buffers: int, salt: int) -> Any:
+def per_sample(maker: CodeMaker, operation: Callable[..., Any], buffers: int, salt: int, *, few: bool) -> Any:
     """Make a transform seed the generator before each sample.
 
     Args:
@@ -44,32 +50,35 @@ def per_sample(maker: CodeMaker, operation: Callable[..., Any], buffers: int, sa
         operation: what `generate_code` returned.
         buffers: how many arrays of memory it asked for.
         salt: number of the operation; 64 bits.
+        few: it is known to draw a few numbers per sample only.
 
     Returns:
         A function of `(input, memory, keys, indices)` that returns what the operation returned for the last sample.
     """
     inner = maker.compile(operation)
     call, row = _caller(inner, indices=getattr(operation, "with_indices", False)), _rows(buffers)
-    number, seed = np.uint64(salt), _seeder(operation)
+    number, seed, check = np.uint64(salt), _seeder(operation, few=few), _check_few if few else _check_nothing
 
     def keyed(images: Any, memory: Any, keys: Any, indices: Any) -> Any:
         for i in range(len(keys)):
             seed(mixed(keys[i], number))
             result = call(images[i : i + 1], row(memory, i), indices[i : i + 1])
+            check()
         return result
 
     return maker.compile(keyed)
 
 
-def per_sample_decoder(maker: CodeMaker, decoder: Callable[..., Any], buffers: int, salt: int) -> Any:
+def per_sample_decoder(maker: CodeMaker, decoder: Callable[..., Any], buffers: int, salt: int, *, few: bool) -> Any:
     """Do the same for a decoder; return a function of `(indices, memory, keys, metadata, storage)`."""
     inner, row = maker.compile(decoder), _rows(buffers)
-    number, seed = np.uint64(salt), _seeder(decoder)
+    number, seed, check = np.uint64(salt), _seeder(decoder, few=few), _check_few if few else _check_nothing
 
     def keyed(indices: Any, memory: Any, keys: Any, metadata: Any, storage: Any) -> Any:
         for i in range(len(keys)):
             seed(mixed(keys[i], number))
             result = inner(indices[i : i + 1], row(memory, i), metadata, storage)
+            check()
         return result
 
     return maker.compile(keyed)
@@ -113,8 +122,34 @@ def _seed_both(key: Any) -> None:
     seed_python_generator(key ^ _PYTHON)
 
 
-def _seeder(function: Callable[..., Any]) -> Any:
-    return _seed_both if draws_from_python(function) else _seed_numpy
+@njit  # type: ignore[untyped-decorator]  # Numba ships no types
+def _seed_few(key: Any) -> None:
+    seed_generator_for_few(key)
+
+
+def _seeder(function: Callable[..., Any], *, few: bool = False) -> Any:
+    if draws_from_python(function):
+        return _seed_both
+    return _seed_few if few else _seed_numpy
+
+
+@njit  # type: ignore[untyped-decorator]  # Numba ships no types
+def _check_nothing() -> None:
+    pass
+
+
+@njit  # type: ignore[untyped-decorator]  # Numba ships no types
+def _check_few() -> None:
+    if words_drawn() > _FEW:
+        raise ValueError(_TOO_MANY)
+
+
+_FEW = FEW
+_TOO_MANY = (
+    "an operation of FFCV drew more than 128 random words for a sample, which it was not known to do.\n"
+    "The words after these belong to no key, so augmentations could not be repeated. Say "
+    'keyed={TheOperation: "batch"} for it.'
+)
 
 
 def _caller(inner: Any, *, indices: bool) -> Any:

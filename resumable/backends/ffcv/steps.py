@@ -12,7 +12,7 @@ from ffcv.pipeline.graph import DecoderNode, RefNode
 from resumable._randomness.keyed import derive
 from resumable.backends.ffcv.keyed import per_batch, per_batch_decoder, per_sample, per_sample_decoder
 from resumable.backends.ffcv.mixing import mixup
-from resumable.backends.ffcv.operations import is_ffcvs
+from resumable.backends.ffcv.operations import draws_few, is_ffcvs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,7 +108,7 @@ def make_step(maker: CodeMaker, place: Place, function: Any, mode: Mode, query: 
 
 def _decoder(maker: CodeMaker, place: Place, function: Any, mode: Mode, buffers: int, *, parallel: bool) -> Any:  # noqa: PLR0913  # one signature for both
     if mode == "sample":
-        return per_sample_decoder(maker, function, buffers, place.salt)
+        return per_sample_decoder(maker, function, buffers, place.salt, few=draws_few(place.operation))
     return (
         per_batch_decoder(maker, function, place.salt)
         if mode == "batch"
@@ -118,7 +118,7 @@ def _decoder(maker: CodeMaker, place: Place, function: Any, mode: Mode, buffers:
 
 def _transform(maker: CodeMaker, place: Place, function: Any, mode: Mode, buffers: int, *, parallel: bool) -> Any:  # noqa: PLR0913  # one signature for both
     if mode == "sample":
-        return per_sample(maker, function, buffers, place.salt)
+        return per_sample(maker, function, buffers, place.salt, few=draws_few(place.operation))
     if mode == "batch":
         return per_batch(maker, function, place.salt)
     if mode == "mixup":

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["adapt", "refuse_iterators"]
 
 _log = logging.getLogger("resumable")
+_RARELY = 1000  # steps between two states of a program that takes them itself
 
 
 def adapt(pipeline: Any, options: Options) -> tuple[ReplayBackend, Options]:
@@ -40,15 +41,18 @@ def adapt(pipeline: Any, options: Options) -> tuple[ReplayBackend, Options]:
     graph = Graph(dataset)
     check_pipeline(graph)
     _check_fresh(datasets, graph)
-    chosen = plan(graph, source.strategy, assume_pure=source.assume_pure, per_epoch=datasets.per_epoch)
+    every = options.snapshot_every or (NativeBackend.snapshot_every if options.ack == "manual" else _RARELY)
+    chosen = plan(graph, source.strategy, assume_pure=source.assume_pure, per_epoch=datasets.per_epoch, every=every)
     if options.resume == "state" and chosen.strategy == "replay":
         options.refuse("this tf.data pipeline", resume=f"It is replayed: {chosen.reason}.")
     if options.resume == "replay" and not datasets.per_epoch and is_endless(dataset):
         options.refuse("an endless tf.data pipeline", resume="Leave repeat() out: the loader goes from epoch to epoch.")
     _say(chosen)
-    make = ReplayBackend if chosen.strategy == "replay" else NativeBackend
     identity = _identity(Fingerprint(graph, dataset), options.identity)
-    return make(datasets, identity, chosen.strategy, converter(source.convert), _length(dataset)), options
+    given = (datasets, identity, chosen.strategy, converter(source.convert), _length(dataset))
+    if chosen.strategy == "replay":
+        return ReplayBackend(*given), options
+    return NativeBackend(*given, also=chosen.also), options
 
 
 def refuse_iterators(iterator: Any, options: Options) -> NoReturn:  # noqa: ARG001  # an adapter is called with both

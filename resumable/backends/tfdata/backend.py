@@ -6,6 +6,7 @@ import logging
 import time
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -50,7 +51,7 @@ class ReplayBackend:
         length: elements per epoch; None where TensorFlow does not know it.
     """
 
-    _snapshot_every = 1
+    snapshot_every = 1
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class ReplayBackend:
             hints=_HINTS,
             length=self._length,
             needs_shard=True,
-            snapshot_every=self._snapshot_every,
+            snapshot_every=self.snapshot_every,
             reads_ahead=True,
         )
 
@@ -91,12 +92,17 @@ class NativeBackend(ReplayBackend):
 
     An epoch depends on the pipeline and its number only: what shuffles count their passes by is set when it begins. So
     there is nothing to save between two epochs.
+
+    Args:
+        given: what `ReplayBackend` takes.
+        also: other strategies that were possible. A run that was started with one of them goes on with that.
     """
 
-    _snapshot_every = 100
+    snapshot_every = 100
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *given: Any, also: tuple[str, ...] = ()) -> None:
+        super().__init__(*given)
+        self._possible = (self._strategy, *also)
         self._endless = not self._datasets.per_epoch and is_endless(self._datasets.of(0))
         self._dataset: Any = None  # of all epochs, looked at once
         self._counters: Counters | None = None
@@ -106,8 +112,14 @@ class NativeBackend(ReplayBackend):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The same, and how to end TensorFlow's threads."""
-        return replace(super().capabilities, close=self._stop)
+        """The same, how to end TensorFlow's threads, and what else it can be."""
+        kinds = {f"tf.data/{one}": partial(self._become, one) for one in self._possible}
+        return replace(super().capabilities, close=self._stop, kinds=kinds)
+
+    def _become(self, strategy: str) -> None:
+        self._stop()
+        self.kind, self._strategy, self._dataset = f"tf.data/{strategy}", strategy, None
+        _log.info("tf.data: resumes by %s: the run that saved the state did", strategy)
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Begin a pass over the dataset of an epoch; an endless one goes on where it was left."""

@@ -37,7 +37,8 @@ def source(
         pipeline: a `tf.data.Dataset`, or a function that returns one. A function with a parameter `epoch` is called for
             each epoch, so that none depends on earlier ones; any other one is called once.
         strategy: how it is resumed: by TensorFlow's "symbolic" or "explicit" state, or by "replay", which rereads it
-            up to the place. "auto" takes the first that works.
+            up to the place. "auto" takes what works; where both states do, the one that is estimated to cost less per
+            step, and after a load that of the state.
         assume_pure: the Python functions, variables and tables in it give the same for the same element in every run.
             It cannot be checked.
         convert: what the elements become: "numpy" arrays, or "torch" tensors of their own memory.

@@ -8,13 +8,11 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from resumable._fetch.closing import may_wait
 from resumable._fetch.reader import Reader, indices_of
 from resumable._naming import identity_of
 from resumable._randomness.idle import Seeding
-from resumable.errors import DataError
+from resumable.backends.tfds.stacking import stack
 from resumable.failpoints import point
 from resumable.protocols import Capabilities
 
@@ -158,34 +156,3 @@ class _Ahead:
         ready = self._jobs and self._jobs[0].sample == index and type(self._jobs[0].sample) is type(index)
         sample = self._jobs.popleft().result() if ready else self._source[index]
         return sample if self._transform is None else self._transform(sample)
-
-
-def stack(samples: list[Any], where: str = "") -> Any:
-    """Stack samples along a new first axis.
-
-    Args:
-        samples: nested dicts and tuples of arrays and numbers, all alike. Strings and bytes
-            give lists.
-        where: name of the part, for messages.
-
-    Raises:
-        DataError: a part has another shape in some samples.
-    """
-    first = samples[0]
-    if isinstance(first, dict):
-        return {name: stack([sample[name] for sample in samples], f"{where}/{name}".strip("/")) for name in first}
-    if isinstance(first, tuple):
-        return tuple(
-            stack(list(part), f"{where}/{number}".strip("/")) for number, part in enumerate(zip(*samples, strict=True))
-        )
-    if isinstance(first, (str, bytes)):
-        return samples
-    arrays = [np.asarray(sample) for sample in samples]
-    shapes = {array.shape for array in arrays}
-    if len(shapes) > 1:
-        raise DataError(
-            f"the samples of a batch have different shapes in {where or 'their only part'}: "
-            f"{', '.join(map(str, sorted(shapes)[:4]))}.\nThey fit into no array. Give wrap(..., transform=...) that "
-            "makes them alike, or collate=list to get lists of samples."
-        )
-    return np.stack(arrays)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from resumable.backends.tfds import forks
+from resumable.backends.tfds.rows import batches_by_rows
 from resumable.errors import ConfigurationError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -67,12 +68,13 @@ class Decoding:
 
     @property
     def makes_batches(self) -> bool:
-        """Whether records can be decoded together: by TensorFlow, where all samples have the same shapes."""
+        """Whether records can be decoded together: where TensorFlow or OpenCV gives images of the same shapes."""
         return self._whole is not None
 
     def batch(self, records: list[bytes]) -> Any:
         """Decode records into what stacking their samples would give; only where `makes_batches`, once prepared."""
-        forks.check_tensorflow()
+        if self._decode == "tf":
+            forks.check_tensorflow()
         assert self._whole is not None
         values = self._whole(records)
         return values if self._structure is None else _arrange(values, self._structure)
@@ -96,6 +98,8 @@ class Decoding:
         for image in _images(chosen, features.Image):
             _set_decoder(image, self._decode)
         decode: Callable[[bytes], Any] = chosen.deserialize_example_np
+        if self._decode == "cv2":
+            self._whole = batches_by_rows(chosen, features.Image, decode)
         return decode
 
 

@@ -71,11 +71,11 @@ class TfdsSource(_Base):
 
     @property
     def makes_batches(self) -> bool:
-        """Whether `batch` can be asked, once `prepare` was called: TensorFlow decodes samples of equal shapes."""
+        """Whether `batch` can be asked, once `prepare` was called: the images have equal shapes."""
         return self._decoding.makes_batches
 
     def batch(self, indices: list[int]) -> Any:
-        """Return what stacking the samples gives, by fewer calls of TensorFlow: arrays `(len(indices), ...)`."""
+        """Return what stacking the samples gives, by fewer calls: arrays `(len(indices), ...)`."""
         batch = self._decoding.batch([self.record(index) for index in indices])
         if self._add_tfds_id:
             batch["tfds_id"] = [self.tfds_id(index).encode() for index in indices]

@@ -12,8 +12,8 @@ from nvidia.dali.tensors import TensorGPU
 
 from resumable._fetch.lost_workers import is_death
 from resumable.backends.dali.elastic.failures import find_bad_sample
+from resumable.backends.dali.elastic.fetcher import Fetcher
 from resumable.backends.dali.elastic.graph import check_graph, make_pipeline
-from resumable.backends.dali.elastic.inputs import Fetcher
 from resumable.errors import BackendError
 
 if TYPE_CHECKING:

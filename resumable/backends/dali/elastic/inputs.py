@@ -1,4 +1,7 @@
-"""Requests made into what a pipeline is given: paths for DALI to read, or bytes that were read already."""
+"""Requests made into what a pipeline is given: paths for DALI to read, or bytes that were read already.
+
+Worker processes import this, too, which do without DALI.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from resumable.backends.dali.elastic.uniforms import uniforms
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Generator, Iterable
 
     from resumable._fetch.reader import Reader
     from resumable.backends.dali.elastic.samples import Files, Labelled
     from resumable.protocols import Request
 
-__all__ = ["Fed", "Fetcher", "read_here", "read_paths"]
+__all__ = ["Fed", "read_here", "read_paths"]
 
 
 class Fed(NamedTuple):
@@ -50,42 +52,3 @@ def read_here(reader: Reader, requests: Iterable[Request]) -> Generator[Fed]:
 def split(request: Request, samples: list[Labelled]) -> Fed:
     """Take samples apart."""
     return Fed(request, [raw for raw, _ in samples], [label for _, label in samples])
-
-
-class Fetcher:
-    """Called by DALI for each batch. It knows nothing of the pipeline, so that dropping that frees it at once.
-
-    Args:
-        count: uniforms per sample.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._source: Iterator[Fed] = iter(())
-        self.asked: list[Request] = []
-        self.failure: Exception | None = None
-
-    def begin(self, source: Iterator[Fed]) -> None:
-        """Draw from another source from now on."""
-        self._source, self.asked, self.failure = source, [], None
-
-    def end(self) -> None:
-        """Draw no more."""
-        self._source = iter(())
-
-    def __call__(self) -> tuple[Any, ...]:
-        """Return the inputs of the next batch.
-
-        Raises:
-            StopIteration: there is none, or reading it failed; then the batches before it are delivered first.
-        """
-        try:
-            fed = next(self._source)
-        except StopIteration:
-            raise
-        except Exception as error:  # raised again when it is its turn
-            self.failure = error
-            raise StopIteration from error
-        self.asked.append(fed.request)
-        drawn = (uniforms(fed.request.keys, self._count),) if self._count else ()
-        return fed.raw, fed.labels, *drawn

@@ -1,0 +1,117 @@
+"""The scripts on the pages of SLURM and Kubernetes, run by stand-ins for what starts them there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import resumable
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))  # the reader of pages stands there
+
+from test_docs import ROOT, blocks
+
+pytestmark = pytest.mark.slow
+
+STEPS = 20
+# Starts the tasks of a step on this machine, and ends all of them when one fails.
+SRUN = """#!/bin/bash
+[ "$1" = --kill-on-bad-exit=1 ] || exit 64
+shift
+export SLURM_STEP_NUM_TASKS=$SLURM_NTASKS
+for ((task = 0; task < SLURM_NTASKS; task++)); do
+  SLURM_PROCID=$task "$@" >>"out-$task" 2>>errors & tasks+=($!)
+done
+echo "${tasks[@]}" >tasks
+for task in "${tasks[@]}"; do
+  wait -n || { kill -9 "${tasks[@]}" 2>/dev/null; exit 1; }
+done
+"""
+SCONTROL = '#!/bin/bash\n[ "$1 $2" = "show hostnames" ] && echo localhost && echo other\n'
+
+
+def files_of(page: str, folder: Path) -> None:
+    for block in blocks(ROOT / "docs/how-to" / page):
+        if block.title is not None:
+            (folder / block.title).write_text(block.code + "\n", encoding="utf-8")
+
+
+def environment(**more: str) -> dict[str, str]:
+    paths = os.pathsep.join([str(Path.cwd()), str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**os.environ, "PATH": paths, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+
+
+def wait_for(path: Path, process: subprocess.Popen[Any]) -> None:
+    while not path.exists():
+        assert process.poll() is None, (path.parents[2] / "errors").read_text(encoding="utf-8")
+        time.sleep(0.005)
+
+
+def check(folder: Path, ranks: int) -> None:
+    """See that each step had the samples of the baseline run, on all ranks, whenever it was done."""
+    baseline = list(resumable.wrap(list(range(240)), batch_size=12, shuffle=True, seed=0).steps(STEPS))
+    size = 12 // ranks
+    for rank in range(ranks):
+        lines = [list(map(int, line.split())) for line in (folder / f"out-{rank}").read_text().splitlines()]
+        for step, *batch in lines:
+            assert batch in (baseline[step - 1][rank * size : (rank + 1) * size], baseline[step - 1]), step
+        assert rank or {line[0] for line in lines} == set(range(1, STEPS + 1))
+
+
+def test_the_job_of_slurm_goes_on_with_fewer_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files_of("slurm.md", tmp_path)
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        Path(name).write_text(text, encoding="utf-8")
+        Path(name).chmod(0o755)
+    job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "localhost,other"}
+    first = subprocess.Popen(["/bin/bash", "job.sh"], env=environment(SLURM_NTASKS="2", **job))
+    wait_for(tmp_path / "checkpoints/4/COMPLETE.json", first)
+    os.kill(int(Path("tasks").read_text(encoding="utf-8").split()[1]), signal.SIGKILL)
+    assert first.wait(60) == 1
+    again = subprocess.run(["/bin/bash", "job.sh"], env=environment(SLURM_NTASKS="1", **job), timeout=120, check=False)
+    assert again.returncode == 0, Path("errors").read_text(encoding="utf-8")
+    check(tmp_path, 2)
+
+
+def test_the_job_of_kubernetes_starts_its_ranks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files_of("kubernetes.md", tmp_path)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    service, job = yaml.safe_load_all(Path("job.yaml").read_text(encoding="utf-8"))
+    pods = job["spec"]["template"]["spec"]
+    (container,) = pods["containers"]
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
+    assert service["metadata"]["name"] == pods["subdomain"]
+    assert pods["restartPolicy"] == "OnFailure"
+
+    def start() -> list[subprocess.Popen[bytes]]:
+        started = []
+        for index in range(2):
+            given = {one["name"]: one.get("value", str(index)) for one in container["env"]}
+            assert given["MASTER_ADDR"] == "train-0.train"
+            with Path(f"out-{index}").open("ab") as out, Path("errors").open("ab") as errors:
+                started.append(
+                    subprocess.Popen(
+                        container["command"], env=environment(**{**given, **address}), stdout=out, stderr=errors
+                    )
+                )
+        return started
+
+    ranks = start()
+    wait_for(tmp_path / "checkpoints/4/COMPLETE.json", ranks[0])
+    ranks[1].kill()
+    assert all(rank.wait(60) for rank in ranks)  # the other one fails, too
+    assert [rank.wait(120) for rank in start()] == [0, 0], Path("errors").read_text(encoding="utf-8")
+    check(tmp_path, 2)

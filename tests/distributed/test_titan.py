@@ -1,0 +1,56 @@
+"""torchtitan's checkpoint manager with a Loader, in an environment of its own: killed, on other ranks, to the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import resumable
+
+HERE = Path(__file__).parent
+PYTHON = Path(sys.executable).parents[1] / "titan/bin/python"
+BATCH, EPOCHS, SAMPLES = 6, 2, 42
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    child = subprocess.run(
+        [PYTHON, HERE / "titan_run.py", tmp_path_factory.mktemp("titan")],
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert child.returncode == 0, child.stdout + child.stderr
+    found: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.slow
+def test_each_start_goes_on_with_other_ranks_to_the_end_of_the_epochs(told: dict[str, Any]) -> None:
+    loader = resumable.wrap(list(range(SAMPLES)), batch_size=BATCH, shuffle=True, seed=0)
+    baseline = [batch for epoch in loader.epochs(EPOCHS) for batch in epoch]
+    assert [len(ranks) for ranks in told["starts"]] == [2, 3, 1, 2]
+    done = 0
+    for ranks in told["starts"]:
+        assert 0 < ranks[0][0][0] <= done + 1  # an asynchronous save that the kill cut is done again
+        for parts in zip(*ranks, strict=True):
+            (step,) = {step for step, _ in parts}
+            assert [sample for _, part in parts for sample in part] == baseline[step - 1]
+            done = step
+    assert done == len(baseline) == 14
+
+
+@pytest.mark.slow
+def test_what_makes_no_loader_of_this_rank_is_refused(told: dict[str, Any]) -> None:
+    for nothing, other in told["refused"]:
+        assert nothing.startswith("make has to return a Loader, but it returned None.")
+        assert "torchtitan: World(rank=0, size=1)\n  the Loader: World(rank=" in other
+        assert "Wrap with the world that make is given" in other
