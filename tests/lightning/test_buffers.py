@@ -49,7 +49,12 @@ def test_a_buffer_that_changes_in_place_gets_other_storage() -> None:
     module, seen = nn.Module(), torch.zeros(4)
     module.register_buffer("seen", seen)
     buffers = Buffers(module)
-    for change in (lambda: seen.resize_(1), lambda: seen.fill_(7), lambda: setattr(seen, "data", seen.data.half())):
+    for change in (
+        lambda: seen.resize_(1),
+        lambda: seen.fill_(7),
+        lambda: setattr(seen, "data", seen.data.half()),
+        int,
+    ):
         for _ in range(3):  # both storages have the older form at first
             (now,) = buffers.keep().tensors
             assert (now.shape, now.dtype) == (seen.shape, seen.dtype)
