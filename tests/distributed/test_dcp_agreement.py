@@ -55,7 +55,8 @@ class Own:
 
 
 def own(rank: int, snapshot: Any = None, **options: Any) -> Loader:
-    given = {"batch_size": 4, "tail": "drop", "seed": 0, "shard": False, "world": World(rank, 3), "watch": False}
+    given: dict[str, Any] = {"batch_size": 4, "tail": "drop", "seed": 0, "shard": False, "watch": False}
+    given["world"] = World(rank, 3)
     given |= options
     return resumable.wrap(Own(snapshot), **given)
 
