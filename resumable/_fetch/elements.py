@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resumable._fetch.agreed_ends import AgreedEnd
-    from resumable._fetch.dealing import Round
     from resumable._options import Options
     from resumable._order.plan import Plan, Tail
     from resumable._randomness.keys import Randomness
@@ -241,7 +240,8 @@ class ElementFetcher:
             drawn = self._dealer.draw(draws, cursor, size, world)
             if not drawn.total or (drawn.total < size and self._tail == "drop"):
                 break
-            last = self._canary_of(drawn, cursor)
+            needed = self._compares and not (self._has_state and place.base is not None)
+            last = (cursor.position + drawn.total, Canary(drawn.last[0])) if needed else None
             batch = draws.assemble(drawn.own, cursor.position + drawn.start)
             cursor = Cursor(cursor.epoch, cursor.position + drawn.total, cursor.step + 1)
             place.position, place.ended = cursor.position, drawn.total < size
@@ -269,12 +269,6 @@ class ElementFetcher:
             known = ahead = size if not self._place.ended and draws.has(cursor.position, least) else len(draws.ahead)
         end.looked_ahead(cursor, known, more=ahead >= least)
         return known
-
-    def _canary_of(self, drawn: Round, cursor: Cursor) -> tuple[int, Canary] | None:
-        """Return the canary of the last element that was drawn, with the position after it, where it may be needed."""
-        if not self._compares or (self._has_state and self._place.base is not None):
-            return None
-        return cursor.position + drawn.total, Canary(drawn.last[0])
 
     def _start(self, draws: Draws, mark: Mark) -> None:
         """Bring the source to a mark, and compare what it gives there with the mark's canary."""
