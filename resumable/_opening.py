@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from resumable._order.world import Found
-from resumable._peers import compares, facts_of
+from resumable._peers import compares, fingerprint_of_rank
 from resumable._ranks import Watch
 from resumable._seeds import refuse_unagreed
 from resumable.errors import ConfigurationError
@@ -110,7 +110,7 @@ class Opening:
             self._tell_first(mark, global_batch)
         if (first or not mark.cursor.step) and compares(self._watch, options):
             key = "set" if first else f"epoch {mark.cursor.epoch}"
-            self._watch.compare(key, facts_of(self._fetcher, options, mark, global_batch, noted))
+            self._watch.compare(key, fingerprint_of_rank(self._fetcher, options, mark, global_batch, noted))
 
     def _tell_first(self, mark: Mark, global_batch: int) -> None:
         if not self._agreed:
@@ -170,7 +170,7 @@ def _warn_of_job() -> None:
     _log.warning(
         "the SLURM job has %s tasks (SLURM_NTASKS), and this process was not started by srun: it is the only rank, and "
         "reads all the data.\nIf others run the same script, each of them trains on every sample. Start it by srun, or "
-        "read the first batch behind init_process_group().",
+        "read the first batch after init_process_group().",
         tasks,
     )
 

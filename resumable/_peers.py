@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from resumable._ranks import Watch
     from resumable._state import Mark
 
-__all__ = ["compares", "facts_of"]
+__all__ = ["compares", "fingerprint_of_rank"]
 
 
 def compares(watch: Watch, options: Options) -> bool:
@@ -31,7 +31,9 @@ def compares(watch: Watch, options: Options) -> bool:
     return watch.is_on
 
 
-def facts_of(fetcher: Fetcher, options: Options, mark: Mark, global_batch: int, noted: Noted) -> dict[str, Any]:
+def fingerprint_of_rank(
+    fetcher: Fetcher, options: Options, mark: Mark, global_batch: int, noted: Noted
+) -> dict[str, Any]:
     """Return what the ranks have to have in common, that first which explains most of the rest.
 
     Ranks with streams of their own (`shard=False`) have the place in common: their data and options may differ.
@@ -39,15 +41,15 @@ def facts_of(fetcher: Fetcher, options: Options, mark: Mark, global_batch: int, 
     cursor = mark.cursor
     if options.shard is False:
         return {"place": f"epoch {cursor.epoch}, step {cursor.step}"}
-    prints = fetcher.fingerprint()
-    of_data = {name: prints.pop(name) for name in list(prints) if name.startswith("backend.")}
-    of_order = {name: value for name, value in prints.items() if name not in {"rank", "randomness.seed"}}
+    own = fetcher.fingerprint()
+    of_data = {name: own.pop(name) for name in list(own) if name.startswith("backend.")}
+    of_order = {name: value for name, value in own.items() if name not in {"rank", "randomness.seed"}}
     return {
         **of_data,
         "length": fetcher.can.length,
         "samples": noted.of_rank(),
         "batch_size": options.batch_size,
-        "randomness.seed": prints["randomness.seed"],
+        "randomness.seed": own["randomness.seed"],
         **of_order,
         "global_batch": global_batch,
         "uneven": options.uneven,

@@ -1,8 +1,8 @@
-"""Where an epoch ends on all ranks, for sources whose length nobody knows.
+"""Where an epoch ends on all ranks, for sources of unknown length.
 
 Each rank draws a step ahead, and posts that its source has come to its end before it delivers the last batch. A loop
-with a collective in each step then makes sure that the others find that before they deliver another one, and no rank
-asks for anything but its own post: what nobody waits for cannot hang.
+with a collective in each step then makes sure that the others find that before they deliver another one. No rank waits
+for another one's post, so none can hang there.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class AgreedEnd:
             return
         digest = Canary(element).digest
         if digest is not None:
-            facts = {"element": f"element {cursor.position - 1} with the digest {digest}"}
-            self._watch.compare(f"{self._epoch}/element {cursor.position}", facts)
+            fingerprint = {"element": f"element {cursor.position - 1} with the digest {digest}"}
+            self._watch.compare(f"{self._epoch}/element {cursor.position}", fingerprint)
 
     def is_reached(self, cursor: Cursor, ahead: int) -> bool:
         """Return whether another rank's own stream had no batch after this place.

@@ -91,7 +91,7 @@ class Ranks:
             f"  then: rank {fixed.rank} of {fixed.size} ({fixed.by})\n"
             f"  now:  rank {now.rank} of {now.size} ({now.by})\n"
             "Its data are divided among the ranks of then: samples would be read twice, or never. Call wrap, or read "
-            "the first batch and load the state, behind torch.distributed.init_process_group(). If ranks come or go "
+            "the first batch and load the state, after torch.distributed.init_process_group(). If ranks come or go "
             "while this process goes on, load a state that was taken before: then they are found out again."
         )
 

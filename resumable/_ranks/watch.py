@@ -97,17 +97,17 @@ class Watch:
         """Compare nothing from now on."""
         self._posts = self._word = None
 
-    def compare(self, key: str, facts: Mapping[str, Any]) -> None:
-        """Compare facts with those that were posted first.
+    def compare(self, key: str, fingerprint: Mapping[str, Any]) -> None:
+        """Compare a fingerprint with the one that was posted first.
 
         Raises:
             RankMismatchError: they differ; the message has the ranks and both values.
         """
         if self._posts is None:
             return
-        facts = json.loads(json.dumps(facts, default=repr))  # as the others' come
-        first = self._posts.agree(f"{self.key}{key}", {"rank": self.rank, "facts": facts})
-        told = first_difference(self.rank, facts, first["rank"], first["facts"])
+        fingerprint = json.loads(json.dumps(fingerprint, default=repr))  # as the others' come
+        first = self._posts.agree(f"{self.key}{key}", {"rank": self.rank, "fingerprint": fingerprint})
+        told = first_difference(self.rank, fingerprint, first["rank"], first["fingerprint"])
         if told is not None:
             self.disagree(told)
 
@@ -154,9 +154,9 @@ class Watch:
         if self._word is not None and not isinstance(error, RankError):
             self._failed = post_failure(self._word, self.rank, error, place)
 
-    def ended(self, epoch: int, facts: Mapping[str, int]) -> dict[str, Any]:
+    def ended(self, epoch: int, fingerprint: Mapping[str, int]) -> dict[str, Any]:
         """Post where the stream ends, and return what is posted: what was first, unless that is a later step."""
-        own, step = {"rank": self.rank, **facts}, facts.get("step", 0)
+        own, step = {"rank": self.rank, **fingerprint}, fingerprint.get("step", 0)
         if self._posts is None:
             return own
         return self._posts.agree(f"{self.key}{epoch}/end", own, keep=lambda found: found.get("step", 0) <= step)

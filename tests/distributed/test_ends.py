@@ -146,7 +146,7 @@ def test_every_tail_gives_the_ranks_as_many_batches() -> None:
 
 
 def broken_off_run(rank: int, _size: int) -> Any:
-    """One rank leaves its loop: nobody waits for it in the loader."""
+    """One rank leaves its loop: none waits for it in the loader."""
     loader = resumable.wrap(lambda: iter(range(40)), identity="numbers", batch_size=2, tail="drop", shard=True)
     began, count = time.monotonic(), 0
     for _ in loader:
@@ -156,7 +156,7 @@ def broken_off_run(rank: int, _size: int) -> Any:
     return count, time.monotonic() - began
 
 
-def test_a_loop_that_one_rank_leaves_hangs_nobody() -> None:
+def test_a_loop_that_one_rank_leaves_hangs_no_other() -> None:
     (first, _), (second, seconds) = ranks(2, broken_off_run)
     assert (first, second) == (3, 10)
     assert seconds < 8

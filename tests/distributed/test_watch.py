@@ -236,5 +236,5 @@ def skipping_run(rank: int, _size: int) -> Any:
     return count
 
 
-def test_a_rank_that_goes_on_after_its_error_ends_nobody() -> None:
+def test_a_rank_that_goes_on_after_its_error_ends_no_other() -> None:
     assert ranks(2, skipping_run) == [10, 10]
