@@ -34,7 +34,7 @@ _WIDTH = 160
 
 
 def first_difference(rank: int, own: Mapping[str, Any], other_rank: int, other: Mapping[str, Any]) -> str | None:
-    """Return what differs between the fingerprints of two ranks, as the message of an error; None where nothing does."""
+    """Return what differs between the fingerprints of two ranks, as an error says it; None where nothing does."""
     for name in [*own, *(name for name in other if name not in own)]:
         mine, its = own.get(name), other.get(name)
         if mine == its:
