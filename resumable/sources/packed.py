@@ -43,7 +43,7 @@ class Packed:
 
     What is in a window is a function of the epoch and its number, and nothing is kept but 16 bytes for each block
     of documents. Index `e * len(packed) + i` is window `i` of epoch `e`; `wrap` reads those of its epoch, and says by
-    `shuffle` in which order. Without `wrap`, and in a mixture, the windows are those of epoch 0.
+    `shuffle` in which order. Without `wrap`, and inside of a mixture or a `Subset`, the windows are those of epoch 0.
 
     Args:
         tokens: as for `Tokens`: path of a `.npy`, a `.bin`, or Megatron's `.bin` and `.idx`; or an array.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -136,6 +137,52 @@ def test_a_state_goes_on_in_a_fresh_process() -> None:
     command = [sys.executable, "-c", FRESH, str(Path(__file__).parent)]
     child = subprocess.run(command, input=json.dumps(states), capture_output=True, text=True, check=True)
     assert child.stdout.splitlines() == rest
+
+
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from torch.utils.data import DataLoader
+import resumable
+folder, crash = Path(sys.argv[1]), int(sys.argv[2])
+packed = resumable.Packed(folder / "train.bin", 32, documents=folder / "lengths.npy", how="fit", block=20)
+loader = resumable.wrap(DataLoader(packed, batch_size=12, shuffle=True, num_workers=2), seed=3)
+place = folder / "state.json"
+if place.exists():
+    loader.load_state_dict(json.loads(place.read_text()))
+for batch in loader.steps(16):
+    with (folder / "read").open("a") as log:
+        log.write(json.dumps(batch["input"].tolist()) + "\\n")
+    (folder / "new").write_text(json.dumps(loader.state_dict()))
+    (folder / "new").replace(place)
+    if loader.global_step == crash:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_goes_on_with_its_files(tmp_path: Path) -> None:
+    (TOKENS.astype(np.uint16)).tofile(tmp_path / "train.bin")
+    np.save(tmp_path / "lengths.npy", LENGTHS)
+    command = [sys.executable, "-W", "error", "-c", KILLED, str(tmp_path)]
+    assert subprocess.run([*command, "7"], check=False).returncode == -signal.SIGKILL
+    subprocess.run([*command, "0"], check=True)
+    read = [json.loads(line) for line in (tmp_path / "read").read_text().splitlines()]
+    assert read == [[sample[0] for sample in step] for step in plain(alone().steps(16))]
+
+
+def test_the_order_of_torch_has_the_epoch_too() -> None:
+    def make() -> resumable.Loader[Any]:
+        generator = torch.Generator().manual_seed(4)
+        loader: DataLoader[Any] = DataLoader(packed(), batch_size=12, shuffle=True, generator=generator)
+        return resumable.wrap(loader, order="torch")
+
+    expected, loader = tensors(make().steps(12)), make()
+    list(loader.steps(7))
+    resumed = make()
+    resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert tensors(resumed.steps(12)) == expected[7:]
+    assert {index // len(packed()) for index in resumed.sample_indices(epoch=3, step=0)} == {3}
 
 
 @pytest.mark.parametrize("shuffle", [True, False, "blocks"])

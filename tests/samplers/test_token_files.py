@@ -220,3 +220,19 @@ def test_a_damaged_kept_file_is_made_again(damage: bytes, tmp_path: Path) -> Non
 def test_nothing_is_kept_where_that_is_not_wanted(tmp_path: Path) -> None:
     packed_of(tmp_path, LENGTHS, sidecar=False)
     assert [path.name for path in tmp_path.iterdir()] == ["lengths.npy"]
+
+
+def test_a_place_that_cannot_be_written_to_costs_time_only(tmp_path: Path) -> None:
+    (tmp_path / "lengths.npy.packed-2.npz").mkdir()
+    first = packed_of(tmp_path, LENGTHS)
+    assert first == packed_of(tmp_path, LENGTHS, sidecar=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lengths.npy", "lengths.npy.packed-2.npz"]
+
+
+def test_a_write_that_breaks_off_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    packed_of(tmp_path, LENGTHS)
+    assert [path.name for path in tmp_path.iterdir()] == ["lengths.npy"]
