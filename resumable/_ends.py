@@ -35,7 +35,7 @@ class Ends(Peeks):
         """Say by which rank and world size what trains divides data; it counts where `wrap` was given none."""
         self._options.ranks.suggest(world)
 
-    def stand_together(self, together: bool) -> None:  # noqa: FBT001  # what it says is its name
+    def stand_together(self, together: bool) -> None:
         """Say whether all ranks stand at the same place, or whoever drives them lets some of them catch up."""
         self._options.ranks.together = together
 
