@@ -12,6 +12,7 @@ from resumable.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
     from numpy.typing import NDArray
 
     from resumable._randomness.keyed import IntArray

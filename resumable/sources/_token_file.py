@@ -1,4 +1,4 @@
-"""Opens tokens and lengths: raw files, NumPy's, Megatron's with an index, and arrays; refuses what is something else."""
+"""Opens tokens and lengths: raw files, NumPy's, Megatron's with an index, and arrays; anything else is refused."""
 
 from __future__ import annotations
 
