@@ -35,6 +35,10 @@ class Ends(Peeks):
         """Say by which rank and world size what trains divides data; it counts where `wrap` was given none."""
         self._options.ranks.suggest(world)
 
+    def stand_together(self, together: bool) -> None:
+        """Say whether all ranks stand at the same place, or whoever drives them lets some of them catch up."""
+        self._options.ranks.together = together
+
     def share_evaluation(self) -> None:
         """Say that whoever drives this loader puts the scores of all ranks together, so that no log has to warn."""
         self._opening.shares = True

@@ -36,11 +36,14 @@ def fingerprint_of_rank(
 ) -> dict[str, Any]:
     """Return what the ranks have to have in common, that first which explains most of the rest.
 
-    Ranks with streams of their own (`shard=False`) have the place in common: their data and options may differ.
+    Ranks with streams of their own (`shard=False`) have the place in common: their data and options may differ. Where
+    an integration lets ranks catch up, as the Lightning callback does after an error, the place is not compared.
     """
     cursor = mark.cursor
+    step = f"epoch {cursor.epoch}, step {cursor.step}"
+    place = {"place": f"{step}, after {cursor.position} samples"} if options.ranks.together else {}
     if options.shard is False:
-        return {"place": f"epoch {cursor.epoch}, step {cursor.step}"}
+        return {"place": step} if place else {}
     own = fetcher.fingerprint()
     of_data = {name: own.pop(name) for name in list(own) if name.startswith("backend.")}
     of_order = {name: value for name, value in own.items() if name not in {"rank", "randomness.seed"}}
@@ -53,5 +56,5 @@ def fingerprint_of_rank(
         **of_order,
         "global_batch": global_batch,
         "uneven": options.uneven,
-        "place": f"epoch {cursor.epoch}, step {cursor.step}, after {cursor.position} samples",
+        **place,
     }

@@ -91,7 +91,7 @@ class Noted:
         message = self._describe(stored["of"], values, now, moments[0])
         if strict:
             raise StateMismatchError(message)
-        warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=3)
+        warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=5)
 
     def _look(self) -> Mapping[str, Sequence[Any]]:
         return {} if self._stored is None else self._stored(self._indices)

@@ -35,7 +35,7 @@ _DIFFERENT = (
 def find_end(options: Options, can: Capabilities, cursor: Cursor) -> AgreedEnd | None:
     """Return where the epoch ends on all ranks; None where there are no others, or they are not looked at."""
     watch, ranks = options.ranks.watch, options.find_world().size
-    if watch is None or not watch.is_on or ranks == 1 or can.dealt:
+    if watch is None or not watch.is_on or ranks == 1 or can.dealt or not options.ranks.together:
         return None
     own = options.shard is False
     return AgreedEnd(watch, ranks, cursor, own=own, waits=not options.evaluation)

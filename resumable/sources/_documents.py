@@ -12,14 +12,16 @@ import numpy as np
 
 from resumable._durable import sync_directory
 from resumable.errors import ConfigurationError
-from resumable.sources._token_file import Array, index_of, lengths_of, open_vector
+from resumable.sources._mapped import Array
+from resumable.sources._megatron import index_of, lengths_of
+from resumable.sources._token_file import open_vector
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from resumable._randomness.keyed import IntArray
-    from resumable.sources._token_file import TokenSource
+    from resumable.sources._mapped import TokenSource
 
 __all__ = ["Documents", "open_documents"]
 

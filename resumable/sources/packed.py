@@ -12,8 +12,9 @@ from resumable.errors import ConfigurationError
 from resumable.samplers.base import check_length
 from resumable.samplers.laps import Laps
 from resumable.sources._documents import Documents, open_documents
+from resumable.sources._mapped import Array
 from resumable.sources._packing import Concat, Fit, Flat, Pieces
-from resumable.sources._token_file import Array, open_tokens
+from resumable.sources._token_file import open_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -89,6 +89,24 @@ def test_megatron_documents_are_those_of_its_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("borders", "lengths"),
+    [([0, 3, 4], [341, 659]), ([0, 2, 2, 3, 4], [300, 0, 41, 659]), ([0, 0, 2, 3, 4], [0, 300, 41, 659])],
+)
+def test_documents_of_several_sequences_or_none(borders: list[int], lengths: list[int], tmp_path: Path) -> None:
+    found = resumable.Packed(write_megatron(tmp_path, borders), 50, how="fit")
+    given = resumable.Packed(TOKENS, 50, how="fit", documents=lengths)
+    assert [sample["document"].tolist() for sample in found] == [sample["document"].tolist() for sample in given]
+
+
+@pytest.mark.parametrize("borders", [[0, 1, 2, 3], [1, 2, 4], [0, 3, 2, 4]])
+def test_an_index_with_sequences_of_no_document_is_refused(borders: list[int], tmp_path: Path) -> None:
+    path = write_megatron(tmp_path, borders)
+    with pytest.raises(ConfigurationError, match=r"the documents in .*corpus.idx are not all of its 4 sequences"):
+        resumable.Packed(path, 50)
+    assert len(resumable.Tokens(path, 50)) == 19
+
+
+@pytest.mark.parametrize(
     ("kind", "cut", "message"),
     [
         ("bin", -1, "1999 bytes, which is no whole number of uint16"),
