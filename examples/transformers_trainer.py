@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, Tra
 from resumable.integrations.transformers import last_whole_checkpoint, prepare
 
 
-class Words(Dataset):
+class Words(Dataset[dict[str, Any]]):
     """Sentences of eight made-up words, of which one is masked at random each time."""
 
     def __len__(self) -> int:
@@ -36,7 +36,7 @@ def train(folder: str, crash_at: int | None = None) -> torch.Tensor:
     trainer = prepare(Trainer(model, args, train_dataset=Words()))
     step, count = trainer.training_step, 0
 
-    def training_step(*arguments: Any) -> torch.Tensor:
+    def training_step(*arguments: Any) -> Any:
         nonlocal count
         count += 1
         if count == crash_at:
