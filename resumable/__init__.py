@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from resumable.backends.torch.sampler import ResumableSampler
     from resumable.checkpoint import CheckpointStore
     from resumable.distributed.preemption import preemption
-    from resumable.sources import mix
+    from resumable.sources import Packed, Tokens, mix
 
 __all__ = [
     "Adoption",
@@ -54,11 +54,13 @@ __all__ = [
     "Loader",
     "LoaderStats",
     "Options",
+    "Packed",
     "ReplayBackend",
     "Request",
     "ResumableError",
     "ResumableSampler",
     "SnapshotBackend",
+    "Tokens",
     "World",
     "__version__",
     "adopt",
@@ -88,6 +90,8 @@ _LAZY = {
     "verify": "resumable._selfcheck.verify",  # the same
     "CheckpointStore": "resumable.checkpoint",  # its file systems are imported with it
     "mix": "resumable.sources",  # for those who mix
+    "Packed": "resumable.sources",  # for those who train on tokens
+    "Tokens": "resumable.sources",  # the same
     "preemption": "resumable.distributed.preemption",  # for jobs that are ended from outside
     "ResumableSampler": "resumable.backends.torch.sampler",  # a torch Sampler, so torch comes with it
 }

@@ -13,6 +13,7 @@ from resumable._order.plan import Tail
 from resumable._order.world import World
 from resumable._randomness.keyed import check_seed
 from resumable._randomness.keys import Randomness
+from resumable._ranks import group_of_mesh, group_of_processes
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.samplers import Sampler
 from resumable.samplers.base import check_length
@@ -155,6 +156,7 @@ _FLAGS = {
     "shard": "True lets the ranks divide one stream among them, False leaves it to the source.",
     "evaluation": "True begins each loop at the beginning of epoch 0.",
     "uneven": "True lets the shares of the ranks differ by one sample.",
+    "watch": "True compares the ranks with each other, False does not.",
     "canary": "True compares samples after a resume with those that the state knows, False does not.",
 }
 
@@ -288,6 +290,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "identity": _check_identity,
     "stall_after": _check_seconds,
     "world": _check_world,
+    "mesh": group_of_mesh,
+    "process_group": group_of_processes,
     "flight_recorder": _check_folder,
     **dict.fromkeys(_CHOICES, _check_choice),
     **dict.fromkeys(_COUNTS, _check_count),

@@ -8,6 +8,7 @@ from resumable._peeking import Peeks
 
 if TYPE_CHECKING:
     from resumable._fetch import Fetcher
+    from resumable._opening import Opening
     from resumable._order.plan import Plan
     from resumable._order.world import World
 
@@ -18,6 +19,7 @@ class Ends(Peeks):
     """What is known of the end of an epoch: by its plan, or by reading one batch ahead."""
 
     _fetcher: Fetcher
+    _opening: Opening
 
     if TYPE_CHECKING:  # what Progress has
 
@@ -28,6 +30,18 @@ class Ends(Peeks):
     def world(self) -> World:
         """Rank and world size by which the batches are divided."""
         return self._options.find_world()
+
+    def divide_among(self, world: World) -> None:
+        """Say by which rank and world size what trains divides data; it counts where `wrap` was given none."""
+        self._options.ranks.suggest(world)
+
+    def stand_together(self, together: bool) -> None:
+        """Say whether all ranks stand at the same place, or whoever drives them lets some of them catch up."""
+        self._options.ranks.together = together
+
+    def share_evaluation(self) -> None:
+        """Say that whoever drives this loader puts the scores of all ranks together, so that no log has to warn."""
+        self._opening.shares = True
 
     @property
     def strided(self) -> bool:

@@ -7,18 +7,22 @@ standard error of a script that configures no logging, and nothing below.
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING
 
-from resumable._order.world import World, find
+from resumable._order.world import Found
+from resumable._peers import compares, fingerprint_of_rank
+from resumable._ranks import Watch
 from resumable._seeds import refuse_unagreed
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from typing import Any
 
+    from resumable._data import Noted
     from resumable._fetch import Fetcher
     from resumable._options import Options
-    from resumable._order.world import Found
+    from resumable._order.cursor import Cursor
     from resumable._state import Mark
 
 __all__ = ["Opening", "warn_of_environment"]
@@ -44,6 +48,10 @@ class Opening:
         self._how: str | None = "from the beginning" + (" of each loop" if options.evaluation else "")
         self._agreed = False  # the ranks on the seed
         self.shares = False
+        self._ranks = options.ranks
+        if self._ranks.watch is None:
+            self._ranks.watch = Watch(options.known_as, named=bool(options.name))
+        self._watch = self._ranks.watch
 
     def of(self, fetcher: Fetcher, options: Options) -> Opening:
         """Return the same for another fetcher of the loader."""
@@ -54,22 +62,67 @@ class Opening:
     def moved(self, how: str) -> None:
         """Note that the place was set, and by what."""
         self._how = how
+        self._watch.moved()
 
     def loaded(self) -> None:
         """Note that the place was set by a state, which is the same on all ranks, as its seed is."""
-        self._how, self._agreed = "after a loaded state", True
+        self.moved("after a loaded state")
+        self._agreed = True
+        self._ranks.fix(self._options.world, self._options.group)
 
-    def tell(self, mark: Mark, global_batch: int) -> None:
-        """Say that the stream opens at a mark, unless it is a later opening of a running loop."""
-        if self._how is None:
-            return
+    def check_ranks(self) -> None:
+        """Refuse to go on where the ranks are others than those by which the data were divided.
+
+        Raises:
+            ConfigurationError: they are.
+        """
+        self._ranks.check(self._options.world, self._options.group)
+
+    def step(self) -> None:
+        """A batch is asked for.
+
+        Raises:
+            RankError: another rank differs from this one, or has failed.
+        """
+        self._watch.step()
+
+    def failed(self, error: BaseException, at: Cursor) -> None:
+        """Tell the other ranks of an error."""
+        if not self._options.evaluation:
+            self._watch.failed(error, f" in epoch {at.epoch}, step {at.step}")
+
+    def tell(self, mark: Mark, global_batch: int, noted: Noted) -> None:
+        """Fix the ranks, and say that the stream opens at a mark, unless it is a later opening of a running loop.
+
+        Args:
+            mark: the place.
+            global_batch: samples per step over all ranks.
+            noted: what the data are like.
+
+        Raises:
+            ConfigurationError: the ranks are others than before, or have no seed in common.
+            RankMismatchError: another rank has posted something else of its stream.
+        """
+        options = self._options
+        self._ranks.fix(options.world, options.group)
+        first = self._how is not None
+        if first:
+            self._tell_first(mark, global_batch)
+        if (first or not mark.cursor.step) and compares(self._watch, options):
+            key = "set" if first else f"epoch {mark.cursor.epoch}"
+            self._watch.compare(key, fingerprint_of_rank(self._fetcher, options, mark, global_batch, noted))
+
+    def _tell_first(self, mark: Mark, global_batch: int) -> None:
         if not self._agreed:
             options = self._options
             refuse_unagreed(options.origin.seed, options.seed or 0, options.known_as, options.world)
             self._agreed = True
-        how, self._how = self._how, None
-        if self._options.world is None and self._fetcher.world().size > 1:
-            self._warn(find())
+        how, self._how = self._how or "", None
+        found = self._ranks.find(self._options.world, self._options.group)
+        if self._fetcher.world().size > 1:
+            self._warn(found)
+        elif found == Found():
+            _warn_of_job()
         if _log.isEnabledFor(logging.INFO):
             _log.info(
                 "%s: %s; %s; %s; seed %d%s",
@@ -82,7 +135,8 @@ class Opening:
             )
 
     def _warn(self, found: Found) -> None:
-        if self._options.evaluation and not self.shares:
+        asked = self._options.world or self._options.group
+        if self._options.evaluation and not self.shares and asked is None:
             _warn_of_part(found)
         else:
             warn_of_environment(found, "this loader", _BOTH_WAYS)
@@ -104,6 +158,20 @@ def warn_of_environment(found: Found, what: str, way_out: str) -> None:
         "torch.distributed is not initialised, so nothing else shows that there are other ranks. Without them, the "
         "rest of the data is not read at all. Give %s",
         *(found.rank, found.size, found.variables, what, found.size, way_out),
+    )
+
+
+def _warn_of_job() -> None:
+    """Say, once per process, that a job of SLURM has more tasks than run this script."""
+    tasks = os.environ.get("SLURM_NTASKS", "1")
+    if tasks == "1" or "SLURM_STEP_NUM_TASKS" in os.environ or "job" in _said:
+        return
+    _said.add("job")
+    _log.warning(
+        "the SLURM job has %s tasks (SLURM_NTASKS), and this process was not started by srun: it is the only rank, and "
+        "reads all the data.\nIf others run the same script, each of them trains on every sample. Start it by srun, or "
+        "read the first batch after init_process_group().",
+        tasks,
     )
 
 
@@ -156,9 +224,6 @@ def _none(_: Any) -> int:
 
 
 def _rank(fetcher: Fetcher, options: Options) -> str:
-    given = options.world
-    found = find() if given is None else None
-    world = given or (World() if found is None else World(found.rank, found.size))
-    by = "as given by world= or the sampler" if found is None else found.by
-    own = ", with a stream of its own" if fetcher.world().size < world.size else ""
-    return f"rank {world.rank} of {world.size} ({by}){own}"
+    found = options.ranks.find(options.world, options.group)
+    own = ", with a stream of its own" if fetcher.world().size < found.size else ""
+    return f"rank {found.rank} of {found.size} ({found.by}){own}"

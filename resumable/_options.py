@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from resumable._checks import Resume, check_batch_size, check_option
-from resumable._order.world import World
+from resumable._ranks import Ranks
 from resumable._seeds import GIVEN, STATE, Origin, find_seed, salted
 from resumable.errors import ConfigurationError, UnsupportedError
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from resumable._order.plan import Tail
+    from resumable._order.world import World
     from resumable._randomness.keys import Randomness
+    from resumable._ranks import Group
     from resumable.samplers import Sampler
 
 __all__ = ["Options", "check_batch_size", "refuse_unknown"]
@@ -27,7 +29,8 @@ _BY_WRAP = Origin()
 class Options:
     """The options of `wrap`, under the same names; None where the caller left one to the adapter.
 
-    What an adapter is given has a seed and a name, and `origin` tells who said them.
+    What an adapter is given has a seed and a name, and `origin` tells who said them. `ranks` is one object in all
+    options that are made of these.
 
     Raises:
         ConfigurationError: an option is of a wrong type, or out of range.
@@ -45,6 +48,9 @@ class Options:
     shard: bool | None = None
     identity: str | None = None
     world: World | None = None
+    mesh: Group | None = None
+    process_group: Group | None = None
+    watch: bool = True
     ack: Literal["auto", "manual"] = "auto"
     on_batch_change: Literal["error", "continue"] = "error"
     on_world_change: Literal["keep_global", "keep_local"] = "keep_global"
@@ -59,14 +65,16 @@ class Options:
     streams: int | None = None
     order: Literal["feistel", "torch"] | None = None
     origin: Origin = _BY_WRAP
+    ranks: Ranks = field(default_factory=Ranks, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if field.name == "origin":
+        for one in fields(self):
+            if one.name in _NO_OPTIONS:
                 continue
-            value = getattr(self, field.name)
-            if value is not None or field.default is not None:
-                object.__setattr__(self, field.name, check_option(field.name, value))
+            value = getattr(self, one.name)
+            if value is not None or one.default is not None:
+                object.__setattr__(self, one.name, check_option(one.name, value))
+        self._refuse_several_worlds()
         if self.evaluation and self.ack == "manual":
             raise UnsupportedError(
                 'evaluation=True and ack="manual" were given, but an evaluation has no place that could be saved.\n'
@@ -76,6 +84,14 @@ class Options:
             raise UnsupportedError(
                 "evaluation=True and flight_recorder were given, but an evaluation has no place to record.\n"
                 "After a crash there would be nothing to tell. Leave flight_recorder out."
+            )
+
+    def _refuse_several_worlds(self) -> None:
+        given = [name for name in ("world", "mesh", "process_group") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ConfigurationError(
+                f"{' and '.join(f'{name}=' for name in given)} were given, and each says which ranks divide the data.\n"
+                "All but one would have no effect. Give one of them."
             )
 
     @classmethod
@@ -119,9 +135,17 @@ class Options:
         origin = Origin(*(by if by == GIVEN else STATE for by in self.origin))
         return replace(self, seed=seed, name=name, origin=origin)
 
+    @property
+    def group(self) -> Group | None:
+        """The ranks that divide the data, where a mesh or a process group was given."""
+        return self.mesh or self.process_group
+
     def find_world(self) -> World:
-        """Return the world that was given, or the one that is there now."""
-        return self.world or World.detect()
+        """Return the world that was given; else the one in which the stream was first used, or that is there now."""
+        if self.world is not None:
+            return self.world
+        found = self.ranks.find(None, self.group)
+        return found.world
 
     def decided(self, *, randomness: Randomness = "sample", tail: Tail | None = None) -> Options:
         """Return the options with a choice where the caller made none; adapters say where theirs differ.
@@ -181,7 +205,7 @@ class Options:
         Raises:
             UnsupportedError: one of the options was given.
         """
-        given = {field.name for field in fields(self) if _is_given(getattr(self, field.name), field.default)}
+        given = {one.name for one in fields(self) if _is_given(getattr(self, one.name), one.default)}
         for name, instead in reasons.items():
             if name in given:
                 raise UnsupportedError(
@@ -194,7 +218,8 @@ def _is_given(value: object, default: object) -> bool:
     return value is not None if default is None else value != default
 
 
-_NAMES = tuple(field.name for field in fields(Options) if field.name != "origin")
+_NO_OPTIONS = {"origin", "ranks"}
+_NAMES = tuple(one.name for one in fields(Options) if one.name not in _NO_OPTIONS)
 
 
 def refuse_unknown(options: Mapping[str, Any]) -> None:
@@ -221,4 +246,7 @@ _OF_OTHERS = {
     "num_samples": "sampler",
     "rank": "world",
     "world_size": "world",
+    "device_mesh": "mesh",
+    "group": "process_group",
+    "pg": "process_group",
 }

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     import numpy as np
     import torch
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.utils.data import DataLoader
 
     from resumable._order.plan import Tail
@@ -92,6 +94,9 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
     shard: bool | None = None,
     identity: str | None = None,
     world: World | None = None,
+    mesh: DeviceMesh | None = None,
+    process_group: ProcessGroup | None = None,
+    watch: bool = True,
     ack: Literal["auto", "manual"] = "auto",
     on_batch_change: Literal["error", "continue"] = "error",
     on_world_change: Literal["keep_global", "keep_local"] = "keep_global",
@@ -134,7 +139,14 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         shard: for sources without sample indices: whether the ranks divide one stream among them (True), or the source
             does so itself (False).
         identity: a name for the data, which a state must have in common with it.
-        world: rank and world size; found out when the loader is first used, by default.
+        world: rank and world size. By default they are found out when the first batch is read or a state is loaded, and
+            stay: from `torch.distributed`, else from the variables of `torchrun`, MPI's launchers or `srun`.
+        mesh: one dimension of a `DeviceMesh`, as `mesh["dp"]`: the ranks along it divide the data, and those along the
+            others read the same, as parts of one model do. Without it, a model on several ranks gets other data on each
+            of them: that there is a mesh cannot be known.
+        process_group: the ranks that divide the data, as a group of `torch.distributed`.
+        watch: compare the ranks: each posts what its stream is like to the store of the process group, and who differs
+            raises `RankMismatchError`. No rank waits for another.
         ack: "auto" counts a batch as trained on once the next one is asked for, or a state is taken outside of an
             exception; "manual" once `Loader.ack` says so.
         on_world_change: what stays where a state was saved by another number of ranks: the samples of a step over all
@@ -188,6 +200,9 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         shard=shard,
         identity=identity,
         world=world,
+        mesh=mesh,  # type: ignore[arg-type]  # its ranks are taken of it
+        process_group=process_group,  # type: ignore[arg-type]  # likewise
+        watch=watch,
         ack=ack,
         on_batch_change=on_batch_change,
         on_world_change=on_world_change,

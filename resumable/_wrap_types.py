@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from os import PathLike
 
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
     from resumable._checks import Resume
     from resumable._order.plan import Tail
     from resumable._order.world import World
@@ -47,6 +50,9 @@ class Given(TypedDict, total=False):
     shard: bool | None
     identity: str | None
     world: World | None
+    mesh: DeviceMesh | None
+    process_group: ProcessGroup | None
+    watch: bool
     ack: Literal["auto", "manual"]
     on_batch_change: Literal["error", "continue"]
     on_world_change: Literal["keep_global", "keep_local"]

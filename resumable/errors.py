@@ -13,6 +13,9 @@ ResumableError
 │   ├── WorkerError                      a worker process died or could not be started
 │   ├── OnePassError                     a source that can be read once was to be read again
 │   └── BackendError                     a backend broke its protocol
+├── RankError (RuntimeError)
+│   ├── RankMismatchError                ranks that train together differ in data, order, configuration or place
+│   └── RankFailedError                  another rank raised; the message has its number and its error
 ├── PreemptionError (RuntimeError)       a rank has passed the step at which all ranks stop
 └── CheckpointError (RuntimeError)
     ├── CheckpointNotFoundError          no committed checkpoint of that step
@@ -47,6 +50,9 @@ __all__ = [
     "OnePassError",
     "PreemptionError",
     "PromiseWarning",
+    "RankError",
+    "RankFailedError",
+    "RankMismatchError",
     "ResumableError",
     "SampleError",
     "ShuffleWarning",
@@ -116,6 +122,18 @@ class OnePassError(DataError):
 
 class BackendError(DataError):
     """A backend broke its protocol: it gave more, fewer or other batches than were asked for."""
+
+
+class RankError(ResumableError, RuntimeError):
+    """Base of the errors about other ranks of this run."""
+
+
+class RankMismatchError(RankError):
+    """Ranks that train together differ in their data, order, configuration or place."""
+
+
+class RankFailedError(RankError):
+    """Another rank raised an error; the message has its number, its place and its error."""
 
 
 class PreemptionError(ResumableError, RuntimeError):

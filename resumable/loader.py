@@ -353,7 +353,8 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
         """
         self._refuse_evaluation("load_state_dict()")
         accept = partial(self._accepted, strict=strict)
-        accepted(sys._getframe(1), state_dict, self._options.find_world, accept)()  # noqa: SLF001  # as above
+        with self._options.ranks.found_again():
+            accepted(sys._getframe(1), state_dict, self._options.find_world, accept)()  # noqa: SLF001  # as above
 
     def _accepted(self, state_dict: Mapping[str, Any], *, strict: bool) -> Callable[[], None]:
         """Check whether a state can be loaded, and return what does it."""

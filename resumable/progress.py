@@ -110,6 +110,7 @@ class Progress(Ends):
 
     def begin(self) -> int:
         """Go back to after the last acknowledged batch, and return the number of the epoch."""
+        self._opening.check_ranks()
         self.stopwatch.begin_loop()
         self._go_back(new_loop=True)
         if self._in_flight:
@@ -130,12 +131,14 @@ class Progress(Ends):
         before, watch = self._delivered.cursor, self.stopwatch
         watch.start()
         try:
+            self._opening.step()
             batch = self._next(epoch)
             watch.delivered(before, self._delivered.cursor, batch)
         except StopIteration:
             raise
         except Exception as error:
             note_place(error, before, self._options.find_world().rank)
+            self._opening.failed(error, before)
             raise
         else:
             return batch
@@ -172,10 +175,6 @@ class Progress(Ends):
         self._touch()
         mark = self._acknowledged
         self._home = mark._replace(source=self._fetcher.begins_with(mark.source))
-
-    def share_evaluation(self) -> None:
-        """Say that whoever drives this loader puts the scores of all ranks together, so that no log has to warn."""
-        self._opening.shares = True
 
     def close(self) -> None:
         """End the stream, and what of the source lives on between epochs; the place stays.
@@ -267,6 +266,7 @@ class Progress(Ends):
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
         """Return a function that makes the state of the place at which the loader stands now."""
+        self._opening.check_ranks()
         mark = self._mark_without() or self._mark_now()
         acknowledged, global_batch = self._acknowledged, self.global_batch
         journal = self._changes.journal_at(mark, stays=lambda: self._acknowledged is acknowledged)
@@ -335,9 +335,9 @@ class Progress(Ends):
     def _opened(self, mark: Mark) -> Stream:
         self.stopwatch.opens(self._fetcher.can)
         self._opened_at = mark
-        self._opening.tell(mark, self.global_batch)
-        self._owner.opened()
         self.noted.opened()
+        self._opening.tell(mark, self.global_batch, self.noted)
+        self._owner.opened()
         self._in_force = self._changes.in_force(mark)
         mark = mark._replace(in_force=self._in_force)
         stream = Stream(self._fetcher.open(mark, self.global_batch), self.stopwatch.meter)

@@ -12,7 +12,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from scripts_forked import run_script
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
-OWN = {"ray_train": "ray"}  # what is run by the interpreter of an environment of its own, in tests of its own
+OWN = {
+    "ray_train": "ray",
+    "transformers_trainer": "transformers",
+}  # what is run by the interpreter of an environment of its own, in tests of its own
 
 
 def name(example: Path) -> str:

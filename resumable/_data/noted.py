@@ -60,6 +60,13 @@ class Noted:
         text = _text(_sketched(values))
         self._opened = None if text == self._text else text
 
+    def of_rank(self) -> list[tuple[int, str, float | None, float]] | None:
+        """Return what is compared between ranks: index, digest, number and its scale of each sample, as it is now."""
+        if self._name is None:
+            return None
+        now = self._wrapped[self._name] if self._opened is None else _sketched(self._again(self._name))
+        return [(index, *sketch) for index, sketch in zip(self._indices, now, strict=False)]
+
     def as_dict(self) -> dict[str, Any] | None:
         """Return what a state says of the data: plain values, or None."""
         if self._name is None:
@@ -80,10 +87,10 @@ class Noted:
         for message in filter(None, (self._compare(stored), self._count(stored))):
             if strict:
                 raise StateMismatchError(message)
-            warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=3)
+            warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=5)
         before, now = self._both(stored, "version")
         if before != now:
-            warnings.warn(_other_version(before, now), StateMismatchWarning, stacklevel=3)
+            warnings.warn(_other_version(before, now), StateMismatchWarning, stacklevel=5)
 
     def _both(self, stored: Any, name: str) -> tuple[Any, Any]:
         """Return what a state says and what is so now, where both are known; else nothing twice."""

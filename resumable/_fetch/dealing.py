@@ -51,6 +51,16 @@ class Dealer:
     def __init__(self, backend: ReplayBackend, can: Capabilities, *, compares: bool) -> None:
         self._backend, self._can = backend, can
         self._to_try = compares and not can.goes_on  # whether the source skips to where reading leads
+        self._ahead: tuple[KeyedDraws, Cursor, Round | Exception] | None = None
+
+    def look(self, draws: KeyedDraws, cursor: Cursor, size: int, world: World) -> int:
+        """Return how many elements the global batch after a cursor has, by drawing it ahead; if that fails, all."""
+        try:
+            drawn: Round | Exception = self._draw(draws, cursor, size, world)
+        except Exception as error:  # noqa: BLE001  # of whatever type, it is raised where it belongs
+            drawn = error
+        self._ahead = draws, cursor, drawn
+        return size if isinstance(drawn, Exception) else drawn.total
 
     def draw(self, draws: KeyedDraws, cursor: Cursor, size: int, world: World) -> Round:
         """Draw the global batch after a cursor.
@@ -58,6 +68,14 @@ class Dealer:
         Raises:
             BackendError: the source does not skip to where reading leads.
         """
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead[0] is not draws or ahead[1] != cursor:
+            return self._draw(draws, cursor, size, world)
+        if isinstance(ahead[2], Exception):
+            raise ahead[2]
+        return ahead[2]
+
+    def _draw(self, draws: KeyedDraws, cursor: Cursor, size: int, world: World) -> Round:
         if world.size == 1 or self._can.dealt or not draws.strides:
             return _whole(draws, cursor.position, size, world, self._can)
         if cursor.position or not self._to_try:

@@ -52,6 +52,13 @@ class Draws(KeyedDraws):
             note_first(error, f"element {self.position} of the epoch")
             raise
 
+    def has_ended(self, position: int, tells: Callable[[], bool] | None) -> bool:
+        """Return whether there are no more elements: by the source's own word, or by drawing one ahead."""
+        if tells is None:
+            return not self.has(position)
+        with self.guard():
+            return tells()
+
     def assemble(self, elements: list[Any], position: int) -> Any:
         """Make the batch of this rank's elements: transform each, and collate them."""
         transform, collate, single = self._options.transform, self._options.collate, self._options.batch_size is None

@@ -13,6 +13,7 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from resumable._fetch.agreed_ends import find_end, left_early
 from resumable._fetch.canaries import (
     differs_ahead,
     gone_elsewhere,
@@ -21,25 +22,22 @@ from resumable._fetch.canaries import (
     skipped_elsewhere,
 )
 from resumable._fetch.dealing import Dealer
+from resumable._fetch.divided import check_divided
 from resumable._fetch.draws import Draws, too_few
 from resumable._fetch.fingerprints import as_the_state_knows, fingerprint_of
 from resumable._fetch.place import Place
 from resumable._fetch.restoring import given_back, without_state
 from resumable._order.cursor import Cursor
-from resumable._order.plan import Schedule, check_share
+from resumable._order.plan import Schedule
 from resumable._order.world import World
 from resumable._state import AtPlace, Canary, LeftEarly, Mark
-from resumable.errors import (
-    ConfigurationError,
-    StateMismatchError,
-    StateMismatchWarning,
-)
+from resumable.errors import StateMismatchError, StateMismatchWarning
 from resumable.protocols import SnapshotBackend, capabilities_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resumable._fetch.dealing import Round
+    from resumable._fetch.agreed_ends import AgreedEnd
     from resumable._options import Options
     from resumable._order.plan import Plan, Tail
     from resumable._randomness.keys import Randomness
@@ -73,6 +71,7 @@ class ElementFetcher:
         self._place = Place(reached=True, between=True)
         self._standing: SourceState | None = None  # the last state between epochs: the source stands there by itself
         self._live: Draws | None = None
+        self._left: SourceState | None = None  # of an epoch that another rank has ended
         self._dealer = Dealer(backend, self.can, compares=self._compares)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -139,7 +138,7 @@ class ElementFetcher:
         if place.reached and (place.base is None or self._is_stale(place, asked=asked) or place.ended):
             self._take_snapshot(place)
         if place.reached and not place.ended and self._live is not None and place.base is not None:
-            place.ended = self._has_ended(self._live, place)
+            place.ended = self._live.has_ended(place.position, self.can.ended)
             if place.ended:
                 self._take_snapshot(place)
         if place.base is None:
@@ -211,42 +210,65 @@ class ElementFetcher:
     def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
         """Yield the rest of the mark's epoch: batches, each with the cursor after it."""
         world, cursor, state = self.world(), mark.cursor, mark.source
-        self._check(global_batch, world)
+        check_divided(global_batch, world, self._tail, self._options, self.can)
         self._global_batch = global_batch
         if state is not None and state.ended and cursor.position:
             self._place = Place(replace(state, skip=0, ended=False), between=True)
             return
-        draws = self._live = self._draws(cursor.epoch)
+        draws, self._left = self._draws(cursor.epoch), None
+        self._live = draws
         try:
             self._start(draws, mark)
             yield from self._rounds(draws, cursor, world)
         finally:
             self._place.reached, self._live = False, None
             draws.close()
-        self._place = Place(reached=True, between=True)
+        early = self._left is not None  # then the source stands after elements that were drawn ahead
+        self._place = Place(self._left, reached=not early, between=not early)
 
     def _rounds(self, draws: Draws, cursor: Cursor, world: World) -> Iterator[tuple[Any, Cursor]]:
         place, size = self._place, self._global_batch
+        end = find_end(self._options, self.can, cursor)
+        ahead = self._look_ahead(end, draws, cursor, world)
         while not place.ended:
+            if end is not None and end.is_reached(cursor, ahead):
+                self._left = None if self.can.forgets else left_early(self.source_state(), cursor)
+                break
             if place.reached and self.can.eager and self._is_stale(place, asked=True):
                 self._take_snapshot(place)
             place.reached = False
             drawn = self._dealer.draw(draws, cursor, size, world)
             if not drawn.total or (drawn.total < size and self._tail == "drop"):
-                return
-            last = self._canary_of(drawn, cursor)
+                break
+            needed = self._compares and not (self._has_state and place.base is not None)
+            last = (cursor.position + drawn.total, Canary(drawn.last[0])) if needed else None
             batch = draws.assemble(drawn.own, cursor.position + drawn.start)
             cursor = Cursor(cursor.epoch, cursor.position + drawn.total, cursor.step + 1)
             place.position, place.ended = cursor.position, drawn.total < size
             place.last, place.earlier = last, place.last
             place.reached = True
+            if end is not None and self._compares:
+                end.compare_element(cursor, drawn.last[0])
+            ahead = self._look_ahead(end, draws, cursor, world)
             yield batch, cursor
+        if end is not None:
+            end.is_over()
 
-    def _canary_of(self, drawn: Round, cursor: Cursor) -> tuple[int, Canary] | None:
-        """Return the canary of the last element that was drawn, with the position after it, where it may be needed."""
-        if not self._compares or (self._has_state and self._place.base is not None):
-            return None
-        return cursor.position + drawn.total, Canary(drawn.last[0])
+    def _look_ahead(self, end: AgreedEnd | None, draws: Draws, cursor: Cursor, world: World) -> int:
+        """Look how many elements of another batch come after a place, where other ranks have to know it."""
+        if end is None:
+            return 0
+        least = size = self._global_batch
+        if draws.strides and world.size > 1 and not self._has_state:
+            ahead = self._dealer.look(draws, cursor, size, world)
+            known = size if ahead == size else 0  # of a part, each rank sees its own elements
+        else:
+            if self._place.reached:
+                self.source_state()
+            least = size if self._tail == "drop" else 1
+            known = ahead = size if not self._place.ended and draws.has(cursor.position, least) else len(draws.ahead)
+        end.looked_ahead(cursor, known, more=ahead >= least)
+        return known
 
     def _start(self, draws: Draws, mark: Mark) -> None:
         """Bring the source to a mark, and compare what it gives there with the mark's canary."""
@@ -355,13 +377,6 @@ class ElementFetcher:
         else:
             draws.begin(lambda: given_back(lambda: again(epoch, snapshot), snapshot))
 
-    def _has_ended(self, draws: Draws, place: Place) -> bool:
-        tells = self.can.ended
-        if tells is None:
-            return not draws.has(place.position)
-        with draws.guard():
-            return tells()
-
     def _is_stale(self, place: Place, *, asked: bool) -> bool:
         """Return whether a new snapshot is due; none can be taken where the source is ahead of the place."""
         if self._live is not None and self._live.ahead:
@@ -380,18 +395,3 @@ class ElementFetcher:
     def _draws(self, epoch: int) -> Draws:
         stream = (self._options.find_world().rank,) if self._options.shard is False else ()
         return Draws(self._options, epoch, stream, seeds=self._seeds)
-
-    def _check(self, global_batch: int, world: World) -> None:
-        if world.size > 1 and self._options.shard is None and self.can.needs_shard:
-            raise ConfigurationError(
-                f"with {world.size} ranks, the source does not say whether it gives each rank the whole stream or its "
-                "own part.\nBatches would be lost or repeated by a wrong guess. Give wrap(..., shard=True) if every "
-                "rank's source gives the same and the ranks are to divide it, or shard=False if the source or its "
-                "sampler looks at the rank itself."
-            )
-        check_share(global_batch, world, uneven=self._options.uneven)
-        if self._tail == "partial" and world.size > 1:
-            raise ConfigurationError(
-                f'with tail="partial", {world.size} ranks could end with different numbers of batches: '
-                'this source has no length.\nThe ranks would wait for each other. Use tail="drop".'
-            )

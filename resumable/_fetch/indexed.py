@@ -49,7 +49,8 @@ class IndexedFetcher:
         self.backend, self._tail = backend, tail
         self._randomness, self._options = randomness, options
         self.can = capabilities_of(backend)
-        self._binding = Binding(sampler, lambda: (options.batch_size or 1) * options.find_world().size)
+        ordered = _by_epoch(sampler, self.can.shows.get("dataset"))
+        self._binding = Binding(ordered, lambda: (options.batch_size or 1) * options.find_world().size)
         self._facts: tuple[Sampler, dict[str, Any]] | None = None
         self._order: Order | None = None
         own = None if options.evaluation else self.can.own_state
@@ -220,3 +221,10 @@ def _check_last(plan: Plan, cursor: Cursor, world: World) -> None:
             "A rank would get no batch and the others would wait for it. "
             'Use tail="drop", "pad", "pad_ranks" or "carry", or drop_last=True in the DataLoader.'
         )
+
+
+def _by_epoch(sampler: Sampler, source: Any) -> Sampler:
+    """Return the order with the epoch in its indices, where a source has other samples in each epoch."""
+    method = getattr(type(source), "resumable_epochs", None)
+    epochs: Sampler = sampler if method is None else method(source, sampler)
+    return epochs

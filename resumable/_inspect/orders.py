@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from resumable._distribution import pip_install
 from resumable.errors import MissingDependencyError, StateFormatError, StateMismatchError, UnsupportedError
 from resumable.samplers import Blocks, Sequential, Shuffle, Uniform
+from resumable.samplers.laps import Laps
 from resumable.samplers.mixture import mixture_of
 from resumable.samplers.shards import parse_sizes
 
@@ -46,7 +47,7 @@ def sampler_of(state: State) -> Sampler:
         )
     make = _KNOWN.get(name)
     try:
-        sampler = None if make is None or "subset" in spec else make(spec)
+        sampler = None if make is None or "subset" in spec else _by_epoch(make, spec)
     except ImportError as error:
         raise MissingDependencyError(
             f"the order of this state is that of torch, and torch is not installed.\nInstall it: {pip_install('torch')}"
@@ -58,6 +59,12 @@ def sampler_of(state: State) -> Sampler:
     if sampler is None:
         raise UnsupportedError(f"{_missing(spec)}\nThe samples cannot be computed from the state alone. {_WAY_OUT}")
     return _check(sampler, spec)
+
+
+def _by_epoch(make: Callable[[Mapping[str, Any]], Sampler | None], spec: Mapping[str, Any]) -> Sampler | None:
+    """Make a sampler, with the epoch in its indices where the state is of packed documents."""
+    inner = make(spec)
+    return inner if inner is None or "packing" not in spec else Laps(inner, spec["windows"], spec["packing"])
 
 
 def _check(sampler: Sampler, spec: Mapping[str, Any]) -> Sampler:

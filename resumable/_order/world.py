@@ -12,9 +12,16 @@ from resumable.errors import ConfigurationError
 
 __all__ = ["Found", "World", "find"]
 
-# (name of the rank's variable, name of the world size's variable), the first pair that is there counts.
-# SLURM's step size, not its job size: only inside `srun` does it mean processes that run this script.
-_VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
+# (name of the rank's variable, name of the world size's variable), the first pair that is there counts. SLURM's last:
+# mpirun starts one helper per node by `srun`, and the ranks that this starts inherit the variables of the helper.
+_VARIABLES = (
+    ("RANK", "WORLD_SIZE"),  # torchrun
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # OpenMPI
+    ("PMI_RANK", "PMI_SIZE"),  # MPICH, Intel MPI, `srun --mpi=pmi2`
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),  # MVAPICH2
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # the step's size: only inside `srun` do tasks run this script
+)
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0  # SLURM's numbers of the batch script, of an interactive shell and the like
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +58,11 @@ class World:
     def detect(cls) -> World:
         """Find the world of this process.
 
-        From `torch.distributed` where a process group is initialised, else from the variables of `torchrun` and of
-        SLURM's `srun`, else a single process. Imports nothing.
+        From `torch.distributed` where a process group is initialised, else from the variables of `torchrun`, of MPI's
+        launchers (OpenMPI, and those that speak PMI) and of SLURM's `srun`, else a single process. Imports nothing.
+
+        Raises:
+            ConfigurationError: a launcher says which rank this is, and not how many there are.
         """
         found = find()
         return _ALONE if found is _NOTHING else cls(found.rank, found.size)
@@ -69,6 +79,11 @@ class Found(NamedTuple):
     by: str = "no process group, no launcher"
     variables: str | None = None
 
+    @property
+    def world(self) -> World:
+        """Rank and world size alone."""
+        return _ALONE if self is _NOTHING else World(self.rank, self.size)
+
 
 _NOTHING, _ALONE = Found(), World()
 
@@ -78,11 +93,26 @@ def find() -> Found:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Found(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
-    for rank, size in _VARIABLES:
+    for rank, size in (*_VARIABLES, *_of_step()):
         if rank in os.environ and size in os.environ:
             variables = f"{rank}, {size}"
             return Found(_integer(rank), _integer(size), f"the environment: {variables}", variables)
+    if "PMIX_RANK" in os.environ:
+        raise ConfigurationError(
+            f"PMIX_RANK says that this is rank {os.environ['PMIX_RANK']}, and no variable says of how many.\n"
+            "Each rank would read all the data. Call torch.distributed.init_process_group() before the first batch, or "
+            "give wrap(..., world=World(rank, size))."
+        )
     return _NOTHING
+
+
+def _of_step() -> list[tuple[str, str]]:
+    """Return SLURM's variables of a job, where `srun` has set them to those of a step: some containers keep no others.
+
+    In a batch script without `srun` they are there, too, and one process runs it.
+    """
+    step = os.environ.get("SLURM_STEP_ID", "")
+    return [("SLURM_PROCID", "SLURM_NTASKS")] if step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP else []
 
 
 def _integer(name: str) -> int:

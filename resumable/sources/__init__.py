@@ -1,5 +1,7 @@
-"""Sources that are made of others, and carry the order in which they are read."""
+"""Sources that are made of others or of files, and say what an epoch of them is."""
 
 from resumable.sources.mix import Mix, mix
+from resumable.sources.packed import Packed, cu_seqlens
+from resumable.sources.tokens import Tokens
 
-__all__ = ["Mix", "mix"]
+__all__ = ["Mix", "Packed", "Tokens", "cu_seqlens", "mix"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,77 +12,19 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import accelerate_run
 from accelerate_run import BATCH, EPOCHS, SAMPLES
+from killed_runs import KILLED, Bench, attempts, lines, said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.slow
 
-KILLED = -9
-
-
-class Bench:
-    """Runs trainings, and those that are not killed only once."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._count = folder, 0
-        self._whole: dict[str, Path] = {}
-        program = [sys.executable, accelerate_run.__file__]
-        self._server = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def new(self) -> Path:
-        self._count += 1
-        folder = self._folder / str(self._count)
-        folder.mkdir()
-        return folder
-
-    def run(self, folder: Path, **options: Any) -> list[int]:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.write(json.dumps({"folder": str(folder), **options}) + "\n")
-        self._server.stdin.flush()
-        codes: list[int] = json.loads(self._server.stdout.readline())
-        return codes
-
-    def whole(self, **options: Any) -> Path:
-        key = json.dumps(options)
-        if key not in self._whole:
-            self._whole[key] = self.new()
-            codes = self.run(self._whole[key], every=10**9, **options)
-            assert not any(codes), said(self._whole[key])
-        return self._whole[key]
-
-    def close(self) -> None:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.close()
-        self._server.wait(10)
-        self._server.stdout.close()
-
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    found = Bench(tmp_path_factory.mktemp("accelerated"))
+    found = Bench(tmp_path_factory.mktemp("accelerated"), accelerate_run.__file__, every=10**9)
     yield found
     found.close()
-
-
-def lines(folder: Path, rank: int = 0) -> list[list[Any]]:
-    return [json.loads(line) for line in (folder / f"log-{rank}").read_text(encoding="utf-8").splitlines()]
-
-
-def said(folder: Path) -> str:
-    return "\n".join(path.read_text(encoding="utf-8") for path in folder.glob("output-*"))
-
-
-def attempts(folder: Path, rank: int = 0) -> list[list[list[Any]]]:
-    """What each process did, from its start on."""
-    found: list[list[list[Any]]] = []
-    for line in lines(folder, rank):
-        if line[0] == "start":
-            found.append([])
-        found[-1].append(line)
-    return found
 
 
 def check(folder: Path, whole: Path, rank: int = 0) -> None:

@@ -105,6 +105,6 @@ def test_extras_that_the_code_names_exist() -> None:
 
 def test_all_is_every_extra_that_is_for_users() -> None:
     extras = project()["optional-dependencies"]
-    ours = {"all", "demo", "docs", "bench", "peers", "dev", "transformers"}  # the sum itself, and what is for us
+    ours = {"all", "demo", "docs", "bench", "peers", "dev"}  # the sum itself, and what is for us
     (everything,) = extras["all"]
     assert set(everything.removeprefix(f"{DISTRIBUTION}[").removesuffix("]").split(",")) == set(extras) - ours

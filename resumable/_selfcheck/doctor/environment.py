@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["look_at_processes", "look_at_ranks", "look_at_variables"]
 
 _PAIRS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
-_UNREAD = (("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "MPI"))  # launchers whose variables are not asked
+_OF_LAUNCHERS = (("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "MPI"))
 _MEBI = 1 << 20
 _FEW_FILES = 1024
 _LITTLE = 128 * _MEBI  # of shared memory; Docker gives 64 MiB
@@ -45,11 +45,11 @@ def look_at_ranks(found: Findings) -> None:
         if len(there) == 1 and pair[0] == "RANK":
             (missing,) = set(pair) - set(there)
             found.breaks(f"{there[0]} is set and {missing} is not, so each process reads all the data. {_WORLD}")
-    for name, launcher in _UNREAD:
+    for name, launcher in _OF_LAUNCHERS:
         if os.environ.get(name, "1") != "1" and world.size == 1:
             found.breaks(
-                f"{launcher} has started {os.environ[name]} processes ({name}), which are not known as ranks: each "
-                f"reads all the data. {_WORLD}"
+                f"{launcher} has started {os.environ[name]} processes ({name}), and nothing says the rank of this "
+                f"one: each reads all the data. {_WORLD}"
             )
     if os.environ.get("SLURM_NTASKS", "1") != "1" and "SLURM_STEP_NUM_TASKS" not in os.environ and world.size == 1:
         found.mind(f"the SLURM job has {os.environ['SLURM_NTASKS']} tasks, but this was not started by srun: 1 rank.")

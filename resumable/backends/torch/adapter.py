@@ -121,7 +121,7 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
         aware = any(isinstance(layer, DistributedSampler) for layer in layers)
         shard = False if aware and options.shard is None else options.shard
         return CustomOrderBackend(loader, reader, options), replace(options, shard=shard)
-    world = options.world or (order and order.world)
+    world = options.world or (order and order.world if options.group is None else None)
     tail, made_before = _tails(order, world, batch_size, drop_last=drop_last)
     older = None if options.tail else made_before
     options = replace(

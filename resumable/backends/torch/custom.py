@@ -99,6 +99,8 @@ class CustomOrderBackend:
 class _Batches:
     """Batches of an epoch, each with what the sampler's state was when its indices were drawn."""
 
+    anywhere = False  # only before the first batch is read: what workers read ahead comes before what is skipped
+
     def __init__(self, drawn: Iterator[Drawn], ahead: deque[Drawn], reading: Iterator[Any], snapshot: Any) -> None:
         self._drawn, self._ahead, self._reading = drawn, ahead, reading
         self._snapshot = snapshot

@@ -30,7 +30,7 @@ def exchange(own: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
         if place != places[0]:
             raise StateMismatchError(
                 f"the ranks save at different batches.\n  rank 0: {places[0]}\n  rank {rank}: {place}\n"
-                "No checkpoint could bring both back. Call save_state() on all ranks, after the same optimizer step."
+                "No checkpoint could bring both back. Save on all ranks, after the same optimizer step."
             )
     return everyone
 

@@ -10,7 +10,7 @@ from resumable.loader import Loader
 if TYPE_CHECKING:
     from resumable.integrations.accelerate.prepared import PreparedLoader
 
-__all__ = ["check", "check_alone", "check_types"]
+__all__ = ["check", "check_alone", "check_engine", "check_settings", "check_types", "check_world"]
 
 _TRIED = {"NO", "MULTI_CPU", "MULTI_GPU"}
 _OURS = (
@@ -57,10 +57,8 @@ def check(accelerator: Any, loader: Loader) -> None:
         UnsupportedError: a setting, or the way in which the model is distributed.
         ConfigurationError: ranks that are others than the Loader's, or uneven last batches.
     """
-    _check_engine(accelerator)
-    for name, why in _SETTINGS.items():
-        if getattr(accelerator, name):
-            raise UnsupportedError(f"the Accelerator has {name}=True: {why}.\n{_OURS}")
+    check_engine(accelerator)
+    check_settings(accelerator)
     seed = accelerator.dataloader_config.data_seed
     if seed is not None:
         raise UnsupportedError(
@@ -68,7 +66,7 @@ def check(accelerator: Any, loader: Loader) -> None:
             f"  data_seed:   {seed}\n  loader.seed: {loader.seed}\n"
             "The first would be without effect. Leave it out, and use wrap(..., seed=...)."
         )
-    _check_world(accelerator, loader)
+    check_world(accelerator, loader)
     if accelerator.num_processes > 1:
         _check_even(accelerator, loader)
 
@@ -87,7 +85,23 @@ def check_alone(loader: Loader) -> None:
         )
 
 
-def _check_engine(accelerator: Any) -> None:
+def check_settings(accelerator: Any) -> None:
+    """Refuse settings by which the accelerator would divide batches that are divided already.
+
+    Raises:
+        UnsupportedError: the message says which one, and why.
+    """
+    for name, why in _SETTINGS.items():
+        if getattr(accelerator, name):
+            raise UnsupportedError(f"the Accelerator has {name}=True: {why}.\n{_OURS}")
+
+
+def check_engine(accelerator: Any) -> None:
+    """Refuse ways of distributing the model for which exact resumes were not tried.
+
+    Raises:
+        UnsupportedError: the message names it.
+    """
     name = accelerator.distributed_type.name
     if name not in _TRIED:
         raise UnsupportedError(
@@ -103,7 +117,12 @@ def _check_engine(accelerator: Any) -> None:
         )
 
 
-def _check_world(accelerator: Any, loader: Loader) -> None:
+def check_world(accelerator: Any, loader: Loader) -> None:
+    """Refuse a Loader that has other ranks than the accelerator.
+
+    Raises:
+        ConfigurationError: the message has both.
+    """
     world, rank, size = loader.progress.world, accelerator.process_index, accelerator.num_processes
     if (world.rank, world.size) != (rank, size):
         raise ConfigurationError(

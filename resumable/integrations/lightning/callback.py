@@ -189,8 +189,9 @@ class ResumableCallback(LightningCallback):
 
     def _begin_evaluation(self, trainer: Any, stage: str) -> None:
         from resumable.integrations.lightning.evaluating import EvaluationStreams  # noqa: PLC0415  # torch comes with it
+        from resumable.integrations.lightning.shares import divide_as_strategy  # noqa: PLC0415  # likewise
 
-        self._evaluated = EvaluationStreams(lambda _: False)
+        self._evaluated = EvaluationStreams(lambda _: False, lambda loader: divide_as_strategy(loader, trainer))
         private.swap_source_of(trainer, getattr(stage, "value", stage), self._evaluated)
 
     def _end_evaluation(self, trainer: Any) -> None:

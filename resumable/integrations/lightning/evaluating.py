@@ -25,10 +25,11 @@ class EvaluationStreams:
 
     Args:
         is_trained_on: tells whether a Loader is a train loader of this run, too.
+        divide: lets a Loader divide its data as the strategy does.
     """
 
-    def __init__(self, is_trained_on: Callable[[Loader], bool]) -> None:
-        self._is_trained_on = is_trained_on
+    def __init__(self, is_trained_on: Callable[[Loader], bool], divide: Callable[[Loader], None]) -> None:
+        self._is_trained_on, self._divide = is_trained_on, divide
         self._streams: dict[int, _EvaluationStream] = {}  # by the identity of their Loaders, which they keep alive
 
     def __call__(self, tree: Any) -> Any:
@@ -50,6 +51,7 @@ class EvaluationStreams:
             loader = loader.loader
         if not isinstance(loader, Loader):
             return loader
+        self._divide(loader)
         if loader.evaluation:  # it begins again by itself
             loader.progress.share_evaluation()
             return loader

@@ -10,6 +10,7 @@ from resumable._twins import tell_twins_of
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.integrations.lightning import private
 from resumable.integrations.lightning.handed import Handed
+from resumable.integrations.lightning.shares import divide_as_strategy
 from resumable.integrations.lightning.sources import make_loader, replace_loaders
 from resumable.integrations.lightning.streams import TrainStream
 from resumable.loader import Loader
@@ -60,6 +61,7 @@ class TrainLoaders:
         trainer, number = self._trainer, len(self.streams)
         overfit = trainer.overfit_batches > 0
         loader = make_loader(source, name, self._wrap, world_size=trainer.world_size, overfit=overfit)
+        divide_as_strategy(loader, trainer)
         if self._is_evaluated(loader):
             raise ConfigurationError(
                 f"the Loader {loader!r} is given for training and for validation.\nEach validation would move the "

@@ -15,6 +15,7 @@ from resumable.integrations.lightning.loaders import TrainLoaders
 from resumable.integrations.lightning.place import Place, rewind
 from resumable.integrations.lightning.ranks import Notes, RankState, check_ranks, exchange
 from resumable.integrations.lightning.saved import FORMAT, Saved
+from resumable.integrations.lightning.shares import divide_as_strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -63,7 +64,7 @@ class Session:
     def __init__(self, trainer: Any, wrap: bool | Mapping[str, Any], *, strict: bool) -> None:
         private.check_names(trainer)
         self._trainer, self._strict = trainer, strict
-        self._evaluated = EvaluationStreams(self._is_trained_on)
+        self._evaluated = EvaluationStreams(self._is_trained_on, lambda loader: divide_as_strategy(loader, trainer))
         self._loaders = TrainLoaders(trainer, wrap, self._note_fetch, self._go_to_checkpoint, self._evaluated.has)
         self._held: list[Iterable[int]] = []  # trained on, and not in the weights yet
         self._seen = 0  # batches that were trained on

@@ -51,6 +51,7 @@ class TrainStream:
         self.stands_in_for: Any = loader
         self._acks = loader.ack_mode
         loader.progress.set_ack("manual")
+        loader.progress.stand_together(False)  # ranks that were saved after an error on one of them catch up
         loader.progress.begin()  # an interrupted run may have left batches without an answer
         if loader.epoch > loader.acknowledged.epoch:
             loader.end_epoch()  # nothing is left of it
@@ -134,6 +135,7 @@ class TrainStream:
     def give_back(self) -> None:
         """Let the Loader acknowledge as it did before."""
         self.loader.progress.set_ack(self._acks)
+        self.loader.progress.stand_together(True)
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
         """Return a function that makes what `restore` takes, of where training stands now."""

@@ -1,0 +1,134 @@
+"""Where an epoch ends on all ranks, for sources of unknown length.
+
+Each rank draws a step ahead, and posts that its source has come to its end before it delivers the last batch. A loop
+with a collective in each step then makes sure that the others find that before they deliver another one. No rank waits
+for another one's post, so none can hang there.
+"""
+
+from __future__ import annotations
+
+from logging import getLogger
+from typing import TYPE_CHECKING, Any
+
+from resumable._state import Canary, LeftEarly
+
+if TYPE_CHECKING:
+    from resumable._options import Options
+    from resumable._order.cursor import Cursor
+    from resumable._ranks import Watch
+    from resumable._state import SourceState
+    from resumable.protocols import Capabilities
+
+__all__ = ["AgreedEnd", "find_end", "left_early"]
+
+_log = getLogger("resumable")
+_AT_END = 2.0  # seconds in which ranks that end together come to it
+_AT_BEGIN = 5.0  # seconds in which ranks that go on in the middle of an epoch have opened their streams
+_DIFFERENT = (
+    "the ranks disagree: the stream that they divide among them ends differently.\n{}\n"
+    "Each of them reads all of it and keeps its share, so samples would be lost or doubled, and the rank that ends "
+    "earlier would leave the others waiting. Let the source give the same elements on all ranks; or, if each rank has "
+    "a stream of its own, give shard=False: then all end with the shortest one."
+)
+
+
+def find_end(options: Options, can: Capabilities, cursor: Cursor) -> AgreedEnd | None:
+    """Return where the epoch ends on all ranks; None where there are no others, or they are not looked at."""
+    watch, ranks = options.ranks.watch, options.find_world().size
+    if watch is None or not watch.is_on or ranks == 1 or can.dealt or not options.ranks.together:
+        return None
+    own = options.shard is False
+    return AgreedEnd(watch, ranks, cursor, own=own, waits=not options.evaluation)
+
+
+def left_early(state: SourceState | None, cursor: Cursor) -> LeftEarly | None:
+    """Return a source's state after an epoch that ends at a place since another rank has no more."""
+    return None if state is None or state.ended else LeftEarly(state, cursor.epoch, cursor.position)
+
+
+class AgreedEnd:
+    """The end of one epoch.
+
+    Args:
+        watch: of the loader.
+        ranks: how many there are.
+        cursor: where the stream opens.
+        own: each rank has a stream of its own, so the shortest one says where all end.
+        waits: for a moment, for ranks that are at the same place.
+    """
+
+    def __init__(self, watch: Watch, ranks: int, cursor: Cursor, *, own: bool, waits: bool) -> None:
+        self._watch, self._ranks, self._own, self._waits = watch, ranks, own, waits
+        self._epoch = cursor.epoch
+        self._steps = 0
+        self._known: int | None = None  # elements of the shared stream
+        self._opens = own and waits and cursor.step > 0  # in the run before, another rank may have ended here
+
+    def looked_ahead(self, cursor: Cursor, ahead: int, *, more: bool) -> None:
+        """Note what comes after a place.
+
+        Args:
+            cursor: the place, after the batch that is delivered next.
+            ahead: how many elements were drawn that are after it.
+            more: they make another batch.
+
+        Raises:
+            RankMismatchError: the stream is shared, and has ended differently on another rank.
+        """
+        if not more and self._own:
+            self._watch.ended(self._epoch, {"step": cursor.step})
+        elif not more and self._known is None:
+            self._known = cursor.position + ahead
+            end = self._watch.ended(self._epoch, {"elements": self._known})
+            if end["elements"] != self._known:
+                self._disagree(end, f"{self._known}")
+        if self._opens:
+            self._opens = False
+            self._watch.wait_for_others(f"{self._epoch}/opened", self._ranks, _AT_BEGIN)
+
+    def compare_element(self, cursor: Cursor, element: Any) -> None:
+        """Compare the last element of a step with that of the other ranks, at steps 1, 2, 4, ... of the stream.
+
+        Raises:
+            RankMismatchError: the stream is shared, and gives another element on another rank.
+        """
+        self._steps += 1
+        if self._own or self._steps & (self._steps - 1):
+            return
+        digest = Canary(element).digest
+        if digest is not None:
+            fingerprint = {"element": f"element {cursor.position - 1} with the digest {digest}"}
+            self._watch.compare(f"{self._epoch}/element {cursor.position}", fingerprint)
+
+    def is_reached(self, cursor: Cursor, ahead: int) -> bool:
+        """Return whether another rank's own stream had no batch after this place.
+
+        Raises:
+            RankMismatchError: the stream is shared, and has ended earlier on another rank.
+        """
+        if self._known is not None or (end := self._watch.end(self._epoch)) is None:
+            return False
+        if not self._own:
+            if end["elements"] < (least := cursor.position + ahead):
+                self._disagree(end, f"{least} or more")
+            return False
+        if reached := cursor.step >= end["step"]:
+            _log.info(
+                "epoch %d ends after %d steps on all ranks, as rank %d has no more batches: the rest is not read",
+                *(self._epoch, cursor.step, end["rank"]),
+            )
+        return bool(reached)
+
+    def is_over(self) -> None:
+        """Wait a moment for the others, whose epoch ends here, too, so that they find that while the store is there.
+
+        Raises:
+            RankError: one has not, or has failed.
+        """
+        if self._waits:
+            self._watch.wait_for_others(f"{self._epoch}/ended", self._ranks, _AT_END)
+
+    def _disagree(self, end: dict[str, int], own: str) -> None:
+        lines = sorted([(end["rank"], f"{end['elements']}"), (self._watch.rank, own)])
+        told = "\n".join(f"  rank {rank}: {count} elements in epoch {self._epoch}" for rank, count in lines)
+        self._watch.disagree(_DIFFERENT.format(told))

@@ -1,0 +1,303 @@
+"""One Trainer and its Loader: what is loaded when a run begins, what counts as trained on, what a checkpoint says."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from resumable._wrap import wrap
+from resumable.errors import CheckpointNotFoundError, ConfigurationError, PromiseWarning, StateMismatchError
+from resumable.integrations.accelerate.ranks import exchange
+from resumable.integrations.transformers import private
+from resumable.integrations.transformers.callback import ResumableState
+from resumable.integrations.transformers.checkpoints import NAME, last_whole_checkpoint, read_saved
+from resumable.integrations.transformers.rank_buffers import load_buffers, save_buffers
+from resumable.integrations.transformers.refusals import check_driver, check_epochs, check_loader
+from resumable.integrations.transformers.saved import Saved
+from resumable.integrations.transformers.train_loader import TrainLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from resumable._order.cursor import Cursor
+    from resumable.loader import Loader
+
+__all__ = ["Session"]
+
+
+class Session:
+    """Puts itself between a Trainer and its batches.
+
+    Args:
+        trainer: the Trainer.
+        loader: what it trains from; None to wrap what the Trainer itself makes.
+        options: of `wrap`, where that is done here.
+
+    Attributes:
+        to_save: what the checkpoint that is being saved says of the Loader; None before the first one.
+    """
+
+    def __init__(self, trainer: Any, loader: Loader[Any] | None, options: Mapping[str, Any]) -> None:
+        self._trainer, self._given, self._options = trainer, loader, options
+        self._loader: TrainLoader | None = None  # of the run
+        self._first: dict[str, Any] | None = None  # where the Loader that was given stood before the first run
+        self._inside = False
+        self._checkpoint: str | None = None
+        self._saved: Saved | None = None
+        self._ended = False
+        self._stopped_at: int | None = None  # an epoch that a callback had ended before the checkpoint
+        self.to_save: Saved | None = None
+        self.callback = ResumableState(self)
+
+    def install(self) -> None:
+        """Take the places of the methods that concern the Loader."""
+        if self._given is not None:
+            check_driver(self._given)
+            self._drive(self._given)
+        self._trainer.add_callback(self.callback)
+        private.replace(self._trainer, "train", self._train)
+        private.replace(self._trainer, "_inner_training_loop", self._run)
+        private.replace(self._trainer, "get_train_dataloader", self._get_train_dataloader)
+        private.replace(self._trainer, "_init_training_state", self._begin_state)
+        private.replace(self._trainer, "_save_rng_state", self._save)
+
+    @property
+    def _ranks(self) -> tuple[int, int]:
+        return self._trainer.args.process_index, self._trainer.args.world_size
+
+    # ------------------------------------------------------------------ a run begins
+
+    def _train(self, train: Callable[..., Any]) -> Callable[..., Any]:
+        def train_exactly(resume_from_checkpoint: Any = None, *rest: Any, **options: Any) -> Any:
+            if resume_from_checkpoint is True:
+                resume_from_checkpoint = self._newest()
+            elif resume_from_checkpoint:
+                resume_from_checkpoint = os.fspath(resume_from_checkpoint)
+                read_saved(resume_from_checkpoint)
+            return train(resume_from_checkpoint, *rest, **options)
+
+        return train_exactly
+
+    def _newest(self) -> str | bool:
+        """Return the newest whole checkpoint, as rank 0 sees it; True where there is none at all, for the Trainer."""
+        from accelerate.utils import broadcast_object_list  # noqa: PLC0415  # only who uses it pays for it
+
+        folder = self._trainer.args.output_dir
+        torn = bool(private.checkpoints_in(folder))
+        found: list[Any] = [last_whole_checkpoint(folder), torn]
+        newest, torn = broadcast_object_list(found) if self._ranks[1] > 1 else found
+        if newest is None and torn:
+            raise CheckpointNotFoundError(
+                f"{folder} has checkpoints, and none of them is whole and says where the data stood.\n"
+                "The first save was killed, or they were saved by a Trainer that was not prepared. Delete them, and "
+                "begin a new run: train()."
+            )
+        return newest or True
+
+    def _run(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def run_exactly(
+            batch_size: int | None = None, *rest: Any, resume_from_checkpoint: str | None = None, **options: Any
+        ) -> Any:
+            self._checkpoint, self._inside = resume_from_checkpoint, True
+            try:
+                with private.skipping_by(self._skip):
+                    return run(batch_size, *rest, resume_from_checkpoint=resume_from_checkpoint, **options)
+            finally:
+                self._inside = False
+
+        return run_exactly
+
+    def _get_train_dataloader(self, get: Callable[[], Any]) -> Callable[[], Any]:
+        def get_train_loader() -> TrainLoader:
+            loader = self._given or self._wrapped(get)
+            prepared = TrainLoader(loader, self._trainer.accelerator, self._gives_nothing)
+            if self._inside:
+                self._begin(prepared)
+            return prepared
+
+        return get_train_loader
+
+    def _wrapped(self, get: Callable[[], Any]) -> Loader[Any]:
+        args = self._trainer.args
+        with private.unprepared(self._trainer):
+            source = get()
+        options = {"seed": args.seed if args.data_seed is None else args.data_seed, **self._options}
+        shared = args.world_size > 1 and getattr(source, "sampler", None) is not None
+        if shared and not args.dataloader_drop_last and _is_map_style(source):
+            options.setdefault("tail", "pad_ranks")  # as even_batches of Accelerate does
+        return wrap(source, **options)
+
+    def _begin(self, prepared: TrainLoader) -> None:
+        loader = prepared.loader
+        if self._loader is not None and self._loader.loader is not loader:
+            self._loader.loader.close()
+        check_loader(self._trainer, loader)
+        self._drive(loader)
+        self._loader, self._ended, self._stopped_at, self.to_save = prepared, False, None, None
+        if self._given is not None and self._first is None:
+            self._first = _at_its_beginning(loader)
+        self._saved = None if self._checkpoint is None else read_saved(self._checkpoint)
+        if self._saved is not None:
+            loader.load_state_dict(self._saved.state_of(*self._ranks))
+        elif self._first is not None:
+            loader.load_state_dict(self._first)
+
+    def _drive(self, loader: Loader[Any]) -> None:
+        """Count the batches of a Loader at the optimizer's steps, and at nothing else."""
+        loader.progress.set_ack("manual")
+        loader.driver = "resumable.integrations.transformers.prepare()"
+
+    def _begin_state(self, begin: Callable[..., Any]) -> Callable[..., Any]:
+        def begin_exactly(max_steps: int, updates: int, epochs: int, *rest: Any) -> tuple[int, int]:
+            place: tuple[int, int] = begin(max_steps, updates, epochs, *rest)
+            self._keep_callback()
+            self._trainer.state.stateful_callbacks.setdefault(NAME, self.callback.state())
+            if self._loader is not None:
+                check_epochs(self._loader, epochs)
+            if self._saved is None:
+                return place
+            if self._is_done() and self._saved.ended:  # nothing is left to do, and the end of the epoch was seen
+                assert self._checkpoint is not None
+                private.load_generators(self._trainer, self._checkpoint)
+                return epochs, 0
+            return self._place()
+
+        return begin_exactly
+
+    def _place(self) -> tuple[int, int]:
+        """Return the epoch in which the Loader stands, and how many micro-batches of it are in the weights."""
+        assert self._loader is not None
+        assert self._saved is not None
+        cursor, accumulation = self._acknowledged, self._trainer.args.gradient_accumulation_steps
+        self._stopped_at = cursor.epoch if self._saved.epoch_stopped else None
+        whole = self._loader.loader.is_sized and cursor.step == len(self._loader)
+        if cursor.step % accumulation and not whole:
+            raise StateMismatchError(
+                f"the checkpoint stands after {cursor.step} micro-batches of epoch {cursor.epoch}, which is no whole "
+                "number of optimizer steps.\n"
+                f"  gradient_accumulation_steps in the checkpoint: {self._saved.accumulation}\n"
+                f"  gradient_accumulation_steps in this run:       {accumulation}\n"
+                "Micro-batches would be added up across two steps. Resume with the old number; change it at the end "
+                "of an epoch."
+            )
+        return cursor.epoch, cursor.step
+
+    def _keep_callback(self) -> None:
+        """Put the callback back where the Trainer has made one of the checkpoint, and name what it left out."""
+        callbacks = private.callbacks(self._trainer)
+        for number, one in enumerate(callbacks):
+            if type(one) is ResumableState and one is not self.callback:
+                callbacks[number] = self.callback
+        if self._saved is not None and not self._trainer.args.restore_callback_states_from_checkpoint:
+            there = set(self._trainer.state.stateful_callbacks) - {NAME}
+            lost = sorted(there & {type(one).__name__ for one in callbacks})
+            if lost:
+                warnings.warn(
+                    f"{', '.join(lost)} begins again after this resume, and a run that was not interrupted would go on "
+                    "counting.\nIt may stop at another step. Its count is in the checkpoint: use "
+                    "TrainingArguments(restore_callback_states_from_checkpoint=True).",
+                    PromiseWarning,
+                    stacklevel=2,
+                )
+
+    def _skip(self, loader: Any, count: int, skip: Callable[..., Any]) -> Any:
+        """Answer the Trainer, which would read and drop what comes before the place: the Loader stands there."""
+        if loader is not self._loader or self._checkpoint is None:
+            return skip(loader, count)
+        private.load_generators(self._trainer, self._checkpoint)
+        return loader
+
+    # ------------------------------------------------------------------ a run goes on
+
+    def _is_done(self) -> bool:
+        """Return whether the run has come to its last step, or was stopped by a callback before the checkpoint."""
+        state, saved = self._trainer.state, self._saved
+        if not self._inside:
+            return False
+        if saved is not None and saved.stopped and saved.max_steps == state.max_steps:
+            return True
+        return bool(state.global_step >= state.max_steps > 0)
+
+    def _gives_nothing(self) -> bool:
+        """Return whether no batch is to come: the run is done, or a callback had ended the epoch before the save."""
+        return self._is_done() or (self._stopped_at is not None and self._stopped_at == self._acknowledged.epoch)
+
+    @property
+    def _acknowledged(self) -> Cursor:
+        assert self._loader is not None
+        return self._loader.loader.progress.acknowledged
+
+    def go_on(self) -> None:
+        """Go on with the losses that no line of the log has yet, and with this rank's own buffers."""
+        if self._saved is None or self._checkpoint is None:
+            return
+        rank, size = self._ranks
+        private.begin_logs(self._trainer, self._saved.loss_of(rank, size), self._saved.logged)
+        if size == self._saved.world_size:
+            load_buffers(self._trainer.model, self._checkpoint, rank)
+
+    def acknowledge(self) -> None:
+        """Count all that was delivered as trained on."""
+        self._ended = False
+        if self._loader is not None:
+            self._loader.loader.ack(self._loader.loader.progress.in_flight)
+
+    def end_epoch(self, *, stops: bool) -> None:
+        """Count the epoch as done; where the run stops in the middle of it, a longer run would go on there."""
+        self._ended = True
+        if self._loader is None:
+            return
+        left = not self._loader.loader.is_sized or self._acknowledged.step < len(self._loader)
+        if not ((stops or self._is_done()) and left):
+            self._loader.end_epoch()
+
+    def _save(self, save: Callable[..., Any]) -> Callable[..., Any]:
+        def save_generators_and_place(output_dir: str) -> Any:
+            result = save(output_dir)
+            if self._loader is not None:
+                save_buffers(self._trainer.model, output_dir, *self._ranks)
+                self.to_save = self._gathered(self._loader.loader)
+            return result
+
+        return save_generators_and_place
+
+    def _gathered(self, loader: Loader[Any]) -> Saved:
+        """Return what all ranks know. They wait for each other, so rank 0 writes the last file after the others."""
+        _, size = self._ranks
+        losses, logged = private.logged(self._trainer)
+        everyone = exchange({"loaders": [loader.state_dict()], "losses": losses}, size)
+        return Saved(
+            states=[one["loaders"][0] for one in everyone],
+            world_size=size,
+            accumulation=self._trainer.args.gradient_accumulation_steps,
+            losses=[one["losses"] for one in everyone],
+            logged=logged,
+            ended=self._ended,
+            epoch_stopped=bool(self._trainer.control.should_epoch_stop) and not self._ended,
+            stopped=bool(self._trainer.control.should_training_stop) and not self._is_done(),
+            max_steps=self._trainer.state.max_steps,
+        )
+
+
+def _at_its_beginning(loader: Loader[Any]) -> dict[str, Any]:
+    """Return the state of a Loader at which a run of the Trainer can begin.
+
+    Raises:
+        ConfigurationError: it stands somewhere else.
+    """
+    loader.progress.begin()  # without what was only looked at
+    at = loader.progress.acknowledged
+    if at.position or at.epoch:
+        raise ConfigurationError(
+            f"the Loader stands at {at}, and the Trainer begins at epoch 0, step 0.\n"
+            "Its counts, its schedule and the end of its epochs would be those of other batches. Give the Loader as "
+            "wrap() made it; train(resume_from_checkpoint=...) brings it to its place."
+        )
+    return loader.state_dict()
+
+
+def _is_map_style(source: Any) -> bool:
+    from torch.utils.data import IterableDataset  # noqa: PLC0415  # only who uses it pays for it
+
+    return not isinstance(getattr(source, "dataset", None), IterableDataset)

@@ -1,0 +1,139 @@
+"""Opens tokens and lengths: raw files, NumPy's, Megatron's with an index, and arrays; anything else is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from resumable.errors import ConfigurationError
+from resumable.sources._mapped import Array, Mapped
+from resumable.sources._megatron import dtype_of, index_of
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    from resumable.sources._mapped import TokenSource
+
+__all__ = ["open_tokens", "open_vector"]
+
+_LLM_C = 20240520
+_SEEN = 4096
+_HIGH = 16  # a vocabulary has less than 2**20 tokens
+
+
+def open_tokens(tokens: Any, dtype: DTypeLike | None) -> TokenSource:
+    """Open tokens for reading.
+
+    Args:
+        tokens: path of a `.npy`, of a `.bin` without a header, or of Megatron's `.bin` with its `.idx` beside it; or
+            an array of integers of shape `(n,)`.
+        dtype: of the tokens of a `.bin`; None: what its index says, or `uint16`.
+
+    Raises:
+        ConfigurationError: it is none of them, has another dtype or size than said, or has no tokens.
+    """
+    found = _open_tokens(tokens, None if dtype is None else np.dtype(dtype))
+    if not found.count:
+        raise ConfigurationError(f"{found.name} has no tokens.\nThere would be nothing to read. Check what wrote it.")
+    return found
+
+
+def _open_tokens(tokens: Any, dtype: np.dtype[Any] | None) -> TokenSource:
+    if not isinstance(tokens, (str, os.PathLike)) or Path(tokens).suffix == ".npy":
+        return open_vector(tokens, "tokens", dtype)
+    path = _existing(tokens)
+    index = index_of(path)
+    if index is not None:
+        said = dtype_of(index)
+        _same_dtype(path, said, dtype)
+        return Mapped(path, said)
+    found = Mapped(path, _whole(dtype or np.dtype("<u2"), str(path)))
+    if dtype is None and found.count:
+        _refuse_other_formats(found)
+    return found
+
+
+def open_vector(values: Any, what: str, dtype: np.dtype[Any] | None = None) -> TokenSource:
+    """Open a `.npy` or take an array; of integers, shape `(n,)`.
+
+    Raises:
+        ConfigurationError: it is none, has another dtype or shape, or was cut.
+    """
+    if not isinstance(values, (str, os.PathLike)):
+        array = np.asarray(values)
+        _check_shape(array.shape, what)
+        _same_dtype(what, _whole(array.dtype, what), dtype)
+        return Array(array)
+    path = _existing(values)
+    shape, found, offset = _npy_header(path)
+    _check_shape(shape, str(path))
+    _same_dtype(path, _whole(found, str(path)), dtype)
+    return Mapped(path, found, offset, shape[0])
+
+
+def _npy_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    try:
+        with path.open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, found = read(file)
+            return shape, found, file.tell()
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{path} is no .npy file, or was cut inside of its header: {error}.\n"
+            "Nothing could be read from it. Write it with numpy.save; a file without a header is a .bin."
+        ) from error
+
+
+def _existing(path: Any) -> Path:
+    found = Path(path)
+    if not found.is_file():
+        raise ConfigurationError(
+            f"there is no file {found}.\nThere would be nothing to read. Files have to be local: a .npy, a .bin, or "
+            "Megatron's .bin and .idx."
+        )
+    return found
+
+
+def _whole(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
+    if dtype.kind not in "iu" or dtype == np.uint64:
+        raise ConfigurationError(
+            f"{what} must be of integers of at most 63 bits, but the dtype is {dtype}.\n"
+            "Tokens and lengths would be rounded. Store them as integers, such as uint16, uint32 or int64."
+        )
+    return dtype
+
+
+def _check_shape(shape: tuple[int, ...], what: str) -> None:
+    if len(shape) != 1:
+        raise ConfigurationError(
+            f"{what} must have one dimension, but the shape is {shape}.\n"
+            "What follows what could not be known. Give it one after the other, as array.reshape(-1)."
+        )
+
+
+def _same_dtype(what: Any, found: np.dtype[Any], given: np.dtype[Any] | None) -> None:
+    if given is not None and given != found:
+        raise ConfigurationError(
+            f"dtype={given} was given, but {what} says {found}.\nOther tokens would be read. Leave dtype out."
+        )
+
+
+def _refuse_other_formats(tokens: Mapped) -> None:
+    """Refuse a file that is not of `uint16` by its looks, where no dtype was given."""
+    first = tokens.read(0, _SEEN)
+    if len(first) > 1 and first[0] + (first[1] << 16) == _LLM_C:
+        raise ConfigurationError(
+            f"{tokens.name} begins with the header of llm.c.\nIt would be read as tokens. Write the tokens without it: "
+            "numpy.save(path, numpy.fromfile(file, 'uint16', offset=1024))."
+        )
+    pairs = first[: len(first) // 2 * 2].reshape(-1, 2)
+    if len(pairs) >= _HIGH and pairs[:, 1].max() < _HIGH and pairs[:, 0].max() >= _HIGH:
+        raise ConfigurationError(
+            f"{tokens.name} looks like tokens of 32 bits: every second number of 16 bits is below {_HIGH}.\n"
+            "As uint16, each token would be read as two. Give dtype=numpy.uint32; or dtype=numpy.uint16, if that is "
+            "what it has."
+        )

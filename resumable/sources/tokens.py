@@ -1,0 +1,68 @@
+"""Tokens: a file of tokens, cut into windows of one length."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from resumable.errors import ConfigurationError
+from resumable.samplers.base import check_length
+from resumable.sources._token_file import open_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import DTypeLike
+
+    from resumable._randomness.keyed import IntArray
+
+__all__ = ["Tokens"]
+
+
+class Tokens:
+    """A file of tokens as samples `(input, target)`, one token apart; for `wrap`, a `DataLoader`, or by itself.
+
+    Sample `i` has the tokens `i * length..(i + 1) * length - 1` as input, and as target those that follow each of them.
+    Both are of shape `(length,)` and 64-bit integers, so that nothing overflows in what a model computes with them. The
+    file is mapped into memory in each process that reads it.
+
+    Args:
+        tokens: path of a `.npy`, of a `.bin` of nothing but tokens (nanoGPT's), or of Megatron's `.bin` with its `.idx`
+            beside it; or an array of integers of shape `(n,)`. Files are local.
+        length: tokens per sample.
+        dtype: of the tokens of a `.bin`. None: what its index says, or `uint16`.
+
+    Raises:
+        ConfigurationError: what is no such file, was cut, has another dtype, or has too few tokens.
+        DataError: while reading, if the file was written again since it was opened.
+    """
+
+    def __init__(self, tokens: Any, length: int, *, dtype: DTypeLike | None = None) -> None:
+        self._tokens, self._length = open_tokens(tokens, dtype), check_length(length, "the length of a sample")
+        self._samples = (self._tokens.count - 1) // self._length
+        if not self._samples:
+            raise ConfigurationError(
+                f"{self._tokens.name} has {self._tokens.count} tokens, but a sample takes {self._length + 1}: its "
+                f"{self._length}, and the target of the last.\nThere would be no sample. Give a smaller length."
+            )
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __iter__(self) -> Iterator[tuple[IntArray, IntArray]]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, index: int) -> tuple[IntArray, IntArray]:
+        number = operator.index(index)
+        if not 0 <= number < self._samples:
+            raise IndexError(f"there are the samples 0..{self._samples - 1}, so there is no sample {number}")
+        first = number * self._length
+        window = self._tokens.read(first, first + self._length + 1)
+        return window[:-1].copy(), window[1:].copy()
+
+    def fingerprint(self) -> str:
+        """Return what tells these samples from others: the file's name, its size, some of its tokens, and `length`."""
+        return f"{self._tokens.digest()} length={self._length}"
+
+    def __repr__(self) -> str:
+        return f"Tokens({self._tokens.name!r}, {self._length})"

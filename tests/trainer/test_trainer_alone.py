@@ -1,0 +1,45 @@
+"""What needs transformers in its own process: tests, the example and the page, run by the environment on top."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ON_TOP = Path(sys.prefix) / "transformers/bin/python"
+CASES = Path(__file__).with_name("trainer_cases.py")
+
+
+@pytest.mark.slow
+def test_what_needs_transformers_in_its_own_process() -> None:
+    command = [str(ON_TOP), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(CASES)]
+    child = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert child.returncode == 0, child.stdout + child.stderr
+    assert " passed" in child.stdout
+
+
+@pytest.mark.slow
+def test_the_example_resumes(tmp_path: Path) -> None:
+    child = run(ROOT / "examples/transformers_trainer.py", tmp_path)
+    assert "bit for bit: True" in child.stdout
+    assert "resumes from checkpoint-6" in child.stdout
+    assert not list(tmp_path.iterdir()), "it left files behind"
+
+
+@pytest.mark.slow
+def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
+    page = (ROOT / "docs/how-to/transformers.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r'```python title="train.py"\n(.*?)```', page, re.DOTALL)
+    (tmp_path / "train.py").write_text(code, encoding="utf-8")
+    run(tmp_path / "train.py", tmp_path)
+
+
+def run(script: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(ON_TOP), "-W", "error", str(script)]
+    child = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    assert child.returncode == 0, child.stdout + child.stderr
+    return child

@@ -1,0 +1,294 @@
+"""A training by transformers' Trainer, as a program of its own; killed where it is told to, or run to its end.
+
+Run as a script it is a server: it imports everything once and forks the ranks of each run. A request and its answer are
+one line of JSON each.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import time
+import traceback
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+
+import resumable
+from resumable.integrations.transformers import prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SAMPLES, BATCH = 22, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What is run.
+
+    Args:
+        folder: of the checkpoints, and of what the ranks write down.
+        data: name of what is trained on, in `DATA`.
+        world: number of ranks.
+        arguments: of `TrainingArguments`.
+        alone: without `prepare`.
+        patience: of early stopping.
+        resume: from the newest checkpoint where there is one.
+        die_at: each rank kills itself after so many micro-batches of this process.
+        die_in: the main process kills itself within a save: in the how many of this process, before which file.
+        die_after_save: each rank kills itself after so many saves of this process.
+        port: for the ranks to find each other.
+    """
+
+    folder: str
+    data: str = "samples"
+    world: int = 1
+    arguments: dict[str, Any] = field(default_factory=dict)
+    alone: bool = False
+    patience: int = 0
+    resume: bool = True
+    die_at: int | None = None
+    die_in: tuple[int, str] | None = None
+    die_after_save: int | None = None
+    port: int = 0
+
+
+class Samples(Dataset[dict[str, Any]]):
+    """Samples that tell their number, and have been augmented."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index >= SAMPLES:
+            raise IndexError(index)  # group_by_length iterates over it
+        inputs = torch.tensor([index, torch.rand(()).item() + random.random()])
+        return {"x": inputs, "labels": torch.tensor(float(index % 3)), "input_ids": [0] * (1 + index % 5)}
+
+
+class Elements(IterableDataset[dict[str, Any]]):
+    """The same as a stream, without a length."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield from map(Samples().__getitem__, range(SAMPLES))
+
+
+def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Leave out what has another length in each sample."""
+    return {name: torch.stack([sample[name] for sample in samples]) for name in ("x", "labels")}
+
+
+class Net(nn.Module):
+    """Dropout, running means, and a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        out = self.layers(x)[:, 0]
+        return {"loss": (out - labels).pow(2).mean(), "logits": out}
+
+
+def own_loader() -> resumable.Loader[Any]:
+    data = DataLoader(Samples(), BATCH, shuffle=True, drop_last=True, collate_fn=collate)
+    return resumable.wrap(data, seed=5)
+
+
+def stream() -> Iterator[dict[str, Any]]:
+    rank = int(os.environ.get("RANK", "0"))
+    for index in range(SAMPLES):
+        yield {"x": torch.tensor([index + 100.0 * rank, random.random()]), "labels": torch.tensor(1.0)}
+
+
+def own_streams() -> resumable.Loader[Any]:
+    options: dict[str, Any] = {"shard": False, "tail": "drop", "identity": "numbers"}
+    return resumable.wrap(stream, batch_size=BATCH, collate=collate, seed=5, **options)
+
+
+DATA: dict[str, tuple[Any, Callable[[], Any] | None]] = {
+    "samples": (Samples, None),
+    "elements": (Elements, None),
+    "loader": (Samples, own_loader),
+    "streams": (Samples, own_streams),
+}
+
+
+class Log:
+    """Lines of JSON that are there after a kill."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, *line: Any) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+class Logging(TrainerCallback):  # type: ignore[misc]
+    def __init__(self, log: Log, run: Run) -> None:
+        self.log, self.run, self.saves = log, run, 0
+
+    def on_epoch_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+        self.log.write("end of epoch", state.global_step)
+
+    def on_save(self, *_: Any, **__: Any) -> None:
+        self.saves += 1
+        if self.saves == self.run.die_after_save:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(run: Run, rank: int) -> None:
+    """Train as one of the ranks, from the last whole checkpoint if there is one."""
+    folder = Path(run.folder)
+    log = Log(folder / f"log-{rank}")
+    defaults: dict[str, Any] = {
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "learning_rate": 0.01,
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": BATCH,
+        "per_device_eval_batch_size": 4,
+        "remove_unused_columns": False,
+        "logging_steps": 3,
+        "save_steps": 1,
+        "seed": 7,
+        "lr_scheduler_type": "cosine",
+        **({"ddp_backend": "gloo"} if run.world > 1 else {}),
+    }
+    args = TrainingArguments(str(folder / "out"), **{**defaults, **run.arguments})
+    dataset, loader = DATA[run.data]
+    torch.manual_seed(0)
+    callbacks: list[Any] = [Logging(log, run)]
+    if run.patience:
+        callbacks.append(EarlyStoppingCallback(run.patience))
+    trainer = Trainer(Net(), args, collate, dataset(), Samples(), callbacks=callbacks)
+    done, step = 0, trainer.training_step
+
+    def noted(model: Any, inputs: dict[str, Any], *rest: Any) -> Any:
+        nonlocal done
+        loss = step(model, inputs, *rest)
+        done += 1
+        log.write("train", trainer.state.global_step, inputs["x"].tolist(), loss.item())
+        if done == run.die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return loss
+
+    trainer.training_step = noted
+    if not run.alone:
+        prepare(trainer) if loader is None else prepare(trainer, loader())
+    if run.die_in is not None and rank == 0:
+        _die_in(trainer, *run.die_in)
+    there = run.resume and any((folder / "out").glob("checkpoint-*"))
+    log.write("start", there)
+    trainer.train(resume_from_checkpoint=True if there else None)
+    weights = {name: tensor.tolist() for name, tensor in trainer.model.state_dict().items()}
+    moments = [[value.tolist() for value in state.values()] for state in trainer.optimizer.state.values()]
+    kept = [
+        {name: value for name, value in one.items() if "time" not in name and "per_second" not in name}
+        for one in trainer.state.log_history
+        if "train_runtime" not in one
+    ]
+    draws = [torch.rand(()).item(), random.random()]
+    log.write(
+        "end",
+        {
+            "weights": weights,
+            "moments": moments,
+            "logs": kept,
+            "draws": draws,
+            "rate": trainer.lr_scheduler.get_last_lr(),
+            "step": trainer.state.global_step,
+            "epoch": trainer.state.epoch,
+            "best": trainer.state.best_metric,
+        },
+    )
+
+
+def _die_in(trainer: Trainer, count: int, before: str) -> None:
+    """Die in a save, where a part of it is about to be written."""
+    owner: Any = TrainerState if before == "save_to_json" else trainer
+    original, saves = getattr(owner, before), 0
+
+    def dying(*arguments: Any, **options: Any) -> Any:
+        nonlocal saves
+        saves += 1
+        if saves == count:
+            if before == "save_to_json":
+                Path(arguments[1]).write_text('{"best_global_step": null,', encoding="utf-8")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments, **options)
+
+    setattr(owner, before, dying)
+
+
+# ---------------------------------------------------------------------- the server
+
+
+def fork(run: Run, rank: int) -> int:
+    """Train in a process of its own, and return its number."""
+    if pid := os.fork():
+        return pid
+    code, output = 1, Path(run.folder, f"output-{rank}")
+    try:
+        with output.open("ab") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        if run.world > 1:
+            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(run.port)}
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(run.world)}
+        torch.set_num_threads(1)
+        warnings.simplefilter("error")
+        train(run, rank)
+        code = 0
+    except BaseException as error:  # noqa: BLE001  # the process ends here in any case
+        traceback.print_exc()
+        Log(Path(run.folder, f"log-{rank}")).write("error", type(error).__name__, str(error))
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def answer(**values: Any) -> list[int]:
+    """Run all ranks, and return how each of them ended; what still runs after a rank was killed is killed, too."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        run = Run(**{**values, "port": free.getsockname()[1]})
+    alive = {fork(run, rank): rank for rank in range(run.world)}
+    codes, deadline = [0] * run.world, time.monotonic() + 60
+    while alive:
+        for pid in list(alive):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                codes[alive.pop(pid)] = os.waitstatus_to_exitcode(status)
+                if status:
+                    deadline = min(deadline, time.monotonic() + 2)
+        if time.monotonic() > deadline:
+            for pid in alive:
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+    return codes
+
+
+if __name__ == "__main__":
+    torch.optim.Adam(nn.Linear(1, 1).parameters())  # which imports a thousand modules, once for all runs
+    iter(own_loader())
+    gc.freeze()
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(answer(**json.loads(line))) + "\n")
+        sys.stdout.flush()
