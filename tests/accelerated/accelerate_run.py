@@ -1,20 +1,14 @@
 """A training by Accelerate, as a program of its own; killed where it is told to, or run to its end.
 
-Run as a script it is a server: it imports everything once and forks the ranks of each run, so that a run takes half a
-second and not five. A request and its answer are one line of JSON each.
+Run as a script it is a server, as `run_server.py` says: so a run takes half a second and not five.
 """
 
 from __future__ import annotations
 
-import gc
-import json
 import os
 import random
 import signal
-import socket
 import sys
-import time
-import traceback
 import warnings
 from dataclasses import dataclass
 from io import BytesIO
@@ -22,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the server
 
 import torch
 from accelerate import Accelerator, notebook_launcher
+from run_server import Log, serve
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -103,17 +99,6 @@ def evaluation() -> resumable.Loader[Any]:
 
 
 LOADERS: dict[str, Callable[[], resumable.Loader[Any]]] = {"indexed": indexed, "stream": stream}
-
-
-class Log:
-    """Lines of JSON that are there after a kill."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
-
-    def write(self, *line: Any) -> None:
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
 
 
 def train(run: Run, rank: int | None) -> None:
@@ -205,63 +190,16 @@ def _die_at_file(number: int, *, torn: bool) -> None:
     torch.save = half  # type: ignore[assignment]  # Accelerate calls it like this
 
 
-# ---------------------------------------------------------------------- the server
-
-
-def fork(run: Run, rank: int) -> int:
-    """Train in a process of its own, and return its number."""
-    if pid := os.fork():
-        return pid
-    code, output = 1, Path(run.folder, f"output-{rank}")
-    try:
-        with output.open("ab") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-        if run.world > 1 and not run.launched:
-            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(run.port)}
-            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(run.world)}
-        torch.set_num_threads(1)
-        warnings.simplefilter("error")
-        if run.launched:
-            warnings.simplefilter("default")  # the launcher has its own
-            notebook_launcher(train, (run, None), num_processes=run.world, use_port=str(run.port))
-        else:
-            train(run, rank)
-        code = 0
-    except BaseException as error:  # noqa: BLE001  # the process ends here in any case
-        traceback.print_exc()
-        Log(Path(run.folder, f"log-{rank}")).write("error", type(error).__name__, str(error))
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
-
-
-def answer(**values: Any) -> list[int]:
-    """Run all ranks, and return how each of them ended; what still runs after a rank was killed is killed, too."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        run = Run(**{**values, "port": free.getsockname()[1]})
-    started = 1 if run.launched else run.world
-    alive = {fork(run, rank): rank for rank in range(started)}
-    codes, deadline = [0] * started, time.monotonic() + 60
-    while alive:
-        for pid in list(alive):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                codes[alive.pop(pid)] = os.waitstatus_to_exitcode(status)
-                if status:
-                    deadline = min(deadline, time.monotonic() + 2)
-        if time.monotonic() > deadline:
-            for pid in alive:
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.005)
-    return codes
+def start(run: Run, rank: int) -> None:
+    """Train as one of the ranks, or have Accelerate start them."""
+    if run.launched:
+        warnings.simplefilter("default")  # the launcher has its own
+        notebook_launcher(train, (run, None), num_processes=run.world, use_port=str(run.port))
+    else:
+        train(run, rank)
 
 
 if __name__ == "__main__":
     torch.optim.Adam(nn.Linear(1, 1).parameters())  # which imports a thousand modules, once for all runs
     iter(indexed())
-    gc.freeze()
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(answer(**json.loads(line))) + "\n")
-        sys.stdout.flush()
+    serve(Run, start, lambda run: 1 if run.launched else run.world)
