@@ -4,7 +4,7 @@ In a worker, `datasets` gives the state to the stream of all shards, and then to
 state it is. Where a stream has a list of states, of which the worker's is another length, the first of the two fails,
 as for `shuffle(buffer_size=1)` and `concatenate_datasets`. What it is for is the second alone.
 
-Private names of `datasets` (seen in 4.0 to 5.2): `_iter_pytorch`, `_prepare_ex_iterable_for_iteration`,
+Private names of `datasets` (seen in 5.2): `_iter_pytorch`, `_prepare_ex_iterable_for_iteration`,
 `_starting_state_dict`. Where one is missing, nothing is mended.
 """
 
