@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, IterableDataset
 import resumable
 from resumable.errors import RankMismatchError
 
+pytestmark = pytest.mark.slow  # ranks are processes
+
 LENGTHS = {  # elements of each rank's own stream, and how many steps of 2 all ranks do
     "the last is shorter": ([28, 24, 20], 10),
     "the first is shorter": ([20, 28, 24], 10),

@@ -13,6 +13,8 @@ import resumable
 from resumable.distributed import fail_together
 from resumable.errors import RankFailedError
 
+pytestmark = pytest.mark.slow  # ranks are processes
+
 
 def fail() -> None:
     raise ValueError("out of memory")

@@ -17,6 +17,8 @@ from resumable._ranks.store import Posts
 from resumable._ranks.watch import word_of_others
 from resumable.errors import RankFailedError, RankMismatchError
 
+pytestmark = pytest.mark.slow  # ranks are processes
+
 SECONDS = 10  # within which a disagreement has to be told, on a machine that does other things, too
 
 
