@@ -360,7 +360,10 @@ def test_files_are_left_out_by_patterns_and_compared_again_in_a_replay(capsys: p
 
 
 @pytest.mark.slow
-def test_a_program_that_saves_no_model_has_an_exit_status_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_that_saves_no_model_has_an_exit_status_of_its_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
     words = [sys.executable, str(SCRIPTS / "data_state_loop.py")]
     assert main(["chaos", "run", "--points", "1", "--preload", "torch", "--", *words]) == 3
     printed = capsys.readouterr().out
