@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from benchmarks.case import Case
 from benchmarks.contenders import ENTRIES, PEERS
 from benchmarks.ratios import median, ratio
-from benchmarks.remote import MissingLibraryError
+from benchmarks.remote import MeasurementError, MissingLibraryError
 from benchmarks.report import Table
 from benchmarks.suites.throughput import per_second
 from benchmarks.suites.turns import get_ready, read_in_turns, wait_in_turns
@@ -103,7 +103,7 @@ def _in_bytes(case: Case) -> str:
 
 
 def _wait(plan: Plan, case: Case, remotes: dict[str, Remote]) -> list[tuple[str, ...]]:
-    get_ready(case, remotes, case.batches * 9 // 10)
+    remotes, broken = _those_that_resume(case, remotes)
     rounds = max(plan.rounds // 3, 1)
     cold, resumed = (wait_in_turns(rounds, remotes, resume=resume) for resume in (False, True))
     rows: list[tuple[str, ...]] = []
@@ -113,4 +113,20 @@ def _wait(plan: Plan, case: Case, remotes: dict[str, Remote]) -> list[tuple[str,
         size = remote.call("size")
         times = (f"{median(cold[name]):.1f}", f"{median(resumed[name]):.1f}" if size else "none")
         rows.append((ENTRIES[name].label, str(case.workers), *times, str(size or "none"), *compared))
-    return rows
+    raised = ("none", "raises an error", "none", "none", "none")
+    return rows + [(ENTRIES[name].label, str(case.workers), *raised) for name in broken]
+
+
+def _those_that_resume(case: Case, remotes: dict[str, Remote]) -> tuple[dict[str, Remote], list[str]]:
+    """Make all ready that go on from their own state, and name the peers that raise an error there."""
+    ready, broken = {}, []
+    for name, remote in remotes.items():
+        try:
+            get_ready(case, {name: remote}, case.batches * 9 // 10)
+            ready[name] = remote
+        except MeasurementError as error:
+            if name in _OURS:
+                raise
+            print(f"{ENTRIES[name].label} does not resume: {str(error).splitlines()[-1]}", file=sys.stderr)
+            broken.append(name)
+    return ready, broken

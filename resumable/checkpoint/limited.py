@@ -45,7 +45,7 @@ class _LimitedFiles(Files):
 
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
-        inner = self._files.create(path)
+        inner = call(self._files.create, path)
         file: Any = _LimitedFile(call(inner.__enter__))
         try:
             yield file

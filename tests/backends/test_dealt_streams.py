@@ -29,7 +29,7 @@ def ranks(source: str, size: int, workers: int = 0, *lengths: int, **options: An
         make(
             SOURCES[source](*(lengths or (5,))),
             workers,
-            {"streams": STREAMS, "world": World(rank, size), "on_world_change": "keep_local", **options},
+            {"seed": 0, "streams": STREAMS, "world": World(rank, size), "on_world_change": "keep_local", **options},
         )
         for rank in range(size)
     ]

@@ -55,6 +55,7 @@ def test_every_adapter_and_every_kind_of_backend_has_a_source(monkeypatch: pytes
     kinds = {kind_of(wrap(source)) for source in SOURCES.values()}
     known = {entry.path for entry in registry._adapters.values()} | {registry._SEQUENCE.path, registry._ITERABLE.path}
     known = {path for path in known if ":refuse" not in path}  # what only tells that something cannot be wrapped
+    known.remove("resumable.backends.ray:adapt")  # an iterable by another name; Ray has an environment of its own
     missed = sorted(known - asked)
     assert not missed, "no source of the demo's catalogue uses these adapters, so chaos does not reach them"
     assert kinds == {"indexed", "snapshot", "replay"}

@@ -44,7 +44,7 @@ def test_a_command_prints_what_the_page_says(number: int, tmp_path: Path) -> Non
     child = subprocess.run(
         shlex.split(command.removeprefix("$ ")),
         cwd=tmp_path,
-        env={**os.environ, "PATH": paths, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PATH": paths, "OMP_NUM_THREADS": "1", "COLUMNS": "60"},
         capture_output=True,
         text=True,
         check=False,

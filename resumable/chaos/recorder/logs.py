@@ -157,7 +157,7 @@ class RankLog:
         self.batches[loader, place] = Batch(indices, tuple(event["digests"]))
         if event["acked"]:
             self.acked[loader] = place
-        if event["evaluation"]:
+        if event.get("evaluation"):  # not in records of before
             self.evaluating.add(loader)
 
     def _add_ack(self, event: dict[str, Any]) -> None:
