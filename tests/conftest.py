@@ -36,6 +36,14 @@ def unseeded() -> None:
         torch.default_generator.manual_seed(_UNSEEDED)
 
 
+@pytest.fixture(autouse=True)
+def no_group_of_before() -> None:
+    """End a process group that another test has left, as by a strategy of Lightning: ranks are forked from here."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
 @pytest.fixture
 def no_death_of_before() -> None:
     """End torch's workers that other tests left in cycles, and take those that are held off torch's list.
