@@ -103,7 +103,7 @@ def test_a_disk_that_hangs_ends_a_save_in_time(tmp_path: Path, monkeypatch: pyte
     real = getattr(files_module._LocalFiles, name, None) or getattr(files_module.Files, name)
 
     def hang(self: Any, *args: Any) -> Any:
-        back.wait(100)
+        back.wait(20)
         return real(self, *args)
 
     monkeypatch.setattr(writer, "_processes", {})  # as a new process, which takes the token
@@ -111,7 +111,7 @@ def test_a_disk_that_hangs_ends_a_save_in_time(tmp_path: Path, monkeypatch: pyte
     began = time.monotonic()
     with pytest.raises(CheckpointTimeoutError, match=r"(?s)step 4 was not saved.*0\.3 s, the time limit"):
         hung.save(4, content(4))
-    assert time.monotonic() - began < 60, "it was waited for"  # 15 were too few beside other programs
+    assert time.monotonic() - began < 15, "it was waited for"
     back.set()
     for thread in threading.enumerate():
         if thread.name == "resumable-checkpoint":
