@@ -25,6 +25,7 @@ __all__ = ["GIVEN", "STATE", "Origin", "find_seed", "refuse_unagreed", "salted"]
 GIVEN = "wrap"
 STATE = "the state"
 _TORCH = "torch.manual_seed"
+_LIGHTNINGS = "Lightning's seed_everything"
 _RANK_0 = "torch.manual_seed of rank 0"
 _SAMPLER, _GENERATOR = "the sampler", "the generator"
 _LARGEST = 1 << 32  # of seeds that somebody set: an unseeded process, or generator, has more bits
@@ -71,10 +72,10 @@ def find_seed(source: Any, given: int | None, name: str, world: World | None) ->
         return given, GIVEN
     if own is not None:
         return own, by
-    seed = _of_process()
+    seed, by = _of_process()
     if seed is None:
         return 0, "the default"
-    return _agree(seed, name, world)
+    return _agree(seed, by, name, world)
 
 
 def refuse_unagreed(by: str, seed: int, name: str, world: World | None) -> None:
@@ -84,18 +85,18 @@ def refuse_unagreed(by: str, seed: int, name: str, world: World | None) -> None:
         ConfigurationError: it has another one; or there is no process group, by which it could be known.
     """
     ranks = (world or find()).size
-    if by != _TORCH or ranks == 1:
+    if by not in {_TORCH, _LIGHTNINGS} or ranks == 1:
         return
-    first, who = _agree(seed, name, world)
+    first, who = _agree(seed, by, name, world)
     if who != _RANK_0:
         raise ConfigurationError(
             f"{ranks} ranks divide one order, and its seed was given to none of them: this one took {seed}, which "
-            f"torch.manual_seed had set.\n{_OTHERWISE} Give wrap(..., seed=...), or call wrap after "
+            f"{by} had set.\n{_OTHERWISE} Give wrap(..., seed=...), or call wrap after "
             "torch.distributed.init_process_group, so that they can agree."
         )
     if first != seed:
         raise ConfigurationError(
-            f"this rank took the seed {seed} from torch.manual_seed, and rank 0 took {first}.\n{_OTHERWISE} Give "
+            f"this rank took the seed {seed} from {by}, and rank 0 took {first}.\n{_OTHERWISE} Give "
             "wrap(..., seed=...), or call wrap after torch.distributed.init_process_group: then rank 0's counts."
         )
 
@@ -122,23 +123,23 @@ def _seeds_of(source: Any) -> Iterator[tuple[int, str]]:
             yield generator.initial_seed(), _GENERATOR
 
 
-def _of_process() -> int | None:
-    """Return what Lightning's `seed_everything` left for its own samplers, else what torch was seeded with."""
+def _of_process() -> tuple[int | None, str]:
+    """Return what Lightning's `seed_everything` left for its own samplers, else torch's seed; and who said it."""
     if sys.modules.keys() & _LIGHTNING and os.environ.get("PL_GLOBAL_SEED", "").isdecimal():
-        return int(os.environ["PL_GLOBAL_SEED"])
+        return int(os.environ["PL_GLOBAL_SEED"]), _LIGHTNINGS
     torch = sys.modules.get("torch")
     seed = None if torch is None else int(torch.initial_seed())
-    return seed if seed is not None and seed < _LARGEST else None
+    return (seed if seed is not None and seed < _LARGEST else None), _TORCH
 
 
-def _agree(seed: int, name: str, world: World | None) -> tuple[int, str]:
+def _agree(seed: int, by: str, name: str, world: World | None) -> tuple[int, str]:
     """Return the seed of rank 0, where there is a process group; its store tells it, so that no rank waits for others.
 
     Each rank counts the loaders of a name, as all of them make the same ones in the same order.
     """
     found = find()
     if found.variables is not None or found.size == 1 or (world is not None and world.size == 1):
-        return seed, _TORCH
+        return seed, by
     number = _agreements[name]
     _agreements[name] += 1
     key = f"resumable/seed/{number}/{name}"

@@ -30,7 +30,8 @@ _UNSEEDED = (1 << 64) - 59  # a seed as a process has it in which nobody set one
 
 @pytest.fixture(autouse=True)
 def unseeded() -> None:
-    """Let each test begin as a process in which nobody has seeded torch."""
+    """Let each test begin as a process in which nobody has seeded torch, by itself or by Lightning."""
+    os.environ.pop("PL_GLOBAL_SEED", None)
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.default_generator.manual_seed(_UNSEEDED)

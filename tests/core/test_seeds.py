@@ -378,6 +378,14 @@ def test_ranks_that_cannot_agree_are_refused() -> None:
     assert list(loader)
 
 
+def test_the_refusal_names_lightning_where_that_seeded_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lightning", sys)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "7")
+    loader = resumable.wrap(range(12), batch_size=3, shuffle=True, world=World(0, 2))
+    with pytest.raises(ConfigurationError, match="this one took 7, which Lightning's seed_everything had set"):
+        next(iter(loader))
+
+
 LATE = """
     import os, sys, torch, torch.distributed as dist
     import resumable
