@@ -32,7 +32,7 @@ class Fit:
     """
 
     def __init__(
-        self, *, resumable: bool, batches: int, step: float, buffers: int | None = None, randomness: str = "sample"
+        self, *, resumable: bool, batches: int, step: float, buffers: int | None = None, randomness: Any = "sample"
     ) -> None:
         logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", module="pytorch_lightning|lightning_fabric")
