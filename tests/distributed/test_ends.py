@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from launched import HUNG, ranks, step_together
+from forked import HUNG, ranks, step_together
 from torch import distributed
 from torch.utils.data import DataLoader, IterableDataset
 

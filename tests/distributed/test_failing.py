@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from launched import ranks, step_together
+from forked import ranks, step_together
 from torch import distributed
 
 import resumable
@@ -65,7 +65,7 @@ def hanging_run(rank: int, _size: int) -> Any:
 
 
 def test_a_rank_that_hangs_in_a_collective_is_ended() -> None:
-    assert ranks(2, hanging_run, collective=60) == ["died 42", "own"]
+    assert ranks(2, hanging_run, collective=60) == ["ended with 42", "own"]
 
 
 def right_run(rank: int, _size: int) -> Any:

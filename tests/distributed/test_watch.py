@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from launched import HUNG, ranks, step_together
+from forked import HUNG, ranks, step_together
 from torch import distributed
 from torch._C._distributed_c10d import TCPStore
 from torch.utils.data import DataLoader, Dataset
