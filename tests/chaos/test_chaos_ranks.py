@@ -25,7 +25,7 @@ from resumable.chaos.recorder.logs import Batch, Place, RankLog
 from resumable.chaos.recorder.sketch import digest_weights, parts_of
 from resumable.chaos.report import Outcome
 from resumable.chaos.report.text import tell_lines
-from resumable.chaos.targets import aim, note_targets
+from resumable.chaos.targets import aim, note_sizes, note_targets
 from resumable.chaos.verify.checkpoint_checks import same_checkpoints
 from resumable.chaos.verify.checks import CHECKS, check, same_weights, whole_history
 from resumable.chaos.verify.history import steps_of
@@ -367,6 +367,14 @@ def test_one_rank_and_ranks_without_an_agent_and_failures_by_the_clock() -> None
     assert aim([clock], BASELINE) == [clock]
     resized = Case((Leg(None, 2), Leg(Fault("kill", 3), 1), Leg()))
     assert "rank 1" not in "".join(str(aim([resized] * 3, BASELINE)))
+
+
+def test_numbers_of_ranks_that_no_case_comes_to_are_named() -> None:
+    starts = (4, 3, 1, 2, 3)
+    case = Case(tuple(Leg(KILL, ranks) for ranks in starts[:2]))
+    told = "no start has 1 or 2 ranks, as a case has a start more than faults: use random, or mtbf and failures"
+    assert note_sizes([case], starts) == [told]
+    assert note_sizes([case, Case(tuple(Leg(KILL, ranks) for ranks in starts))], starts) == []
 
 
 # ---------------------------------------------------------------------- rounding

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from power_cuts import PowerCuts
 from stores import assert_tidy, content, found
-from torch.distributed import HashStore
+from torch._C._distributed_c10d import HashStore
 
 from resumable._ranks import rendezvous
 from resumable._ranks.rendezvous import Rendezvous

@@ -65,7 +65,7 @@ class Training:
         for samples, inputs in self.loader.steps(STEPS):
             before(self.loader.global_step, samples.tolist(), inputs.tolist())
             self.optimizer.zero_grad()
-            nn.functional.mse_loss(model(inputs[:, None]), samples[:, None] / 56).backward()
+            nn.functional.mse_loss(model(inputs[:, None]), samples[:, None] / 56).backward()  # type: ignore[no-untyped-call]  # torch's
             self.optimizer.step()
             after(self.loader.global_step)
 
