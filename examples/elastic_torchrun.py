@@ -16,7 +16,7 @@ import resumable
 
 TORCHRUN = "-m torch.distributed.run --nnodes=1:2 --nproc-per-node=1 --max-restarts=3 --local-addr=127.0.0.1"
 RENDEZVOUS = f"--rdzv-id=job --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:{20_000 + os.getpid() % 10_000} --rdzv-conf"
-QUICK = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=2"  # seconds, for a demonstration
+QUICK = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=6"  # seconds, for a demonstration
 
 
 def train() -> None:

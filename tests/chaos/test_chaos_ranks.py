@@ -46,7 +46,7 @@ def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
 
 
-def words(*options: str, ranks: int = 2, restarts: int = 0) -> tuple[str, ...]:
+def words(*options: str, ranks: int | str = 2, restarts: int = 0) -> tuple[str, ...]:
     launch, script = (str(SCRIPTS / name) for name in ("launch_ranks.py", "ranks_loop.py"))
     return (sys.executable, launch, str(ranks), str(restarts), script, *options)
 
@@ -206,13 +206,13 @@ def test_the_targets_take_turns_and_the_report_names_them(command: tuple[str, ..
 
 
 KILLS = {  # of the starts of four, three and one ranks: at which point, and what of it
-    "while it trains": ((17, "rank"), (13, "all"), (14, "agent")),
+    "while it trains": ((9, "rank"), (13, "all"), (16, "agent")),
     "while it loads": ((24, "all"), (1, "rank"), (2, "all")),
     "at its first batch": ((16, "agent"), (3, "all"), (4, "rank")),
-    "while it saves": ((15, "all"), (9, "all"), (9, "all")),
+    "while it saves": ((15, "all"), (7, "all"), (12, "all")),
     "late": ((31, "rank"), (15, "agent"), (5, "all")),
 }
-RESIZED = [(words("--resized", ranks=4), kills) for kills in KILLS]
+RESIZED = [(words("--resized", ranks="{ranks}"), kills) for kills in KILLS]
 RESIZED.append((by_torchrun("--resized", "--torch", ranks=4), "while it saves"))
 
 

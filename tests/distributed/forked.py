@@ -45,6 +45,7 @@ def ranks(  # noqa: PLR0913  # a harness; each has a default
     group: bool = True,
     seconds: float = 120.0,
     collective: float = 30.0,
+    host_stays: bool = True,
 ) -> list[Any]:
     """Run a function on several ranks; rank 0 hosts the store of the process group, as with torchrun.
 
@@ -56,6 +57,7 @@ def ranks(  # noqa: PLR0913  # a harness; each has a default
         group: make a process group of gloo before.
         seconds: after which ranks are killed.
         collective: seconds after which a collective fails.
+        host_stays: rank 0 stays until the others have ended, and with it the store.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -64,16 +66,17 @@ def ranks(  # noqa: PLR0913  # a harness; each has a default
     sys.stderr.flush()
     living = {}
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+        over = Path(folder, "over")
         for rank in range(size):
             own = partial(_run, rank, size, port, variables, timedelta(seconds=collective) if group else None, run)
             if (child := os.fork()) == 0:
-                _be_a_rank(partial(own, *given), Path(folder, str(rank)))
+                _be_a_rank(partial(own, *given), Path(folder, str(rank)), over if host_stays and rank == 0 else None)
             living[child] = rank
-        ended = _wait(living, seconds)
+        ended = _wait(living, seconds, over)
         return [_result(Path(folder, str(rank)), ended.get(rank, HUNG)) for rank in range(size)]
 
 
-def _be_a_rank(run: Callable[[], Any], path: Path) -> NoReturn:
+def _be_a_rank(run: Callable[[], Any], path: Path, over: Path | None) -> NoReturn:
     code = 1
     try:
         try:
@@ -83,6 +86,8 @@ def _be_a_rank(run: Callable[[], Any], path: Path) -> NoReturn:
         part = path.with_suffix(".part")
         part.write_bytes(_packed(result))
         part.rename(path)
+        while over is not None and not over.exists():
+            time.sleep(0.005)
         code = 0
     except BaseException:  # noqa: BLE001  # nothing of a rank may go on in the test
         traceback.print_exc()
@@ -115,7 +120,7 @@ def _run(  # noqa: PLR0913, PLR0917  # what `ranks` was given
     return run(rank, size, *given)
 
 
-def _wait(living: dict[int, int], seconds: float) -> dict[int, str]:
+def _wait(living: dict[int, int], seconds: float, over: Path) -> dict[int, str]:
     """Wait until all children ended, and kill those that did not; return how each rank did."""
     ended: dict[int, str] = {}
     end = time.monotonic() + seconds
@@ -125,6 +130,8 @@ def _wait(living: dict[int, int], seconds: float) -> dict[int, str]:
             if done:
                 ended[rank] = f"ended with {os.waitstatus_to_exitcode(status)}"
                 del living[child]
+        if [*living.values()] == [0]:
+            over.touch()
         time.sleep(0.01)
     for child in living:
         os.kill(child, signal.SIGKILL)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PROGRAM = Path(__file__).parent / "elastic_run.py"
-SETTINGS = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=2,join_timeout=120"
+SETTINGS = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=6,join_timeout=120"
 PATIENCE = 240.0  # seconds in which what has to happen does, on a machine that does other things, too
 
 
