@@ -71,14 +71,6 @@ class _Parquet(BackendTests):
     }
 
 
-class TestSequential(_Parquet):
-    @staticmethod
-    def make(**options: Any) -> resumable.Loader:
-        return resumable.wrap(source(transform=plain), **{"batch_size": 12, **options})
-
-    others = {**_Parquet.others, "sampler": lambda: TestInBlocks.make()}
-
-
 class TestShuffled(_Parquet):
     @staticmethod
     def make(**options: Any) -> resumable.Loader:
@@ -93,6 +85,14 @@ class TestInBlocks(_Parquet):
         return resumable.wrap(source(transform=drawn), **{"batch_size": 12, "shuffle": "blocks", **options})
 
     others = {**_Parquet.others, "sampler": lambda: TestInBlocks.make(shuffle=False)}
+
+
+class TestSequential(_Parquet):
+    @staticmethod
+    def make(**options: Any) -> resumable.Loader:
+        return resumable.wrap(source(transform=plain), **{"batch_size": 12, **options})
+
+    others = {**_Parquet.others, "sampler": TestInBlocks.make}
 
 
 _IN_TORCH = {
