@@ -49,10 +49,10 @@ def drawn(sample: dict[str, Any]) -> Any:
     return plain(sample), float(np.random.random())
 
 
-def in_torch(workers: int = 0, order: str = "blocks", data: Any = None) -> resumable.Loader[Any]:
+def in_torch(workers: int = 0, order: str = "blocks", data: Any = None, size: int = 12) -> resumable.Loader[Any]:
     """Return a DataLoader wrapped, with its samples in turn, in the order of a shuffle or in one of blocks."""
     loader: DataLoader[Any] = DataLoader(
-        data or source(transform=drawn), 12, shuffle=order == "shuffle", num_workers=workers, collate_fn=list
+        data or source(transform=drawn), size, shuffle=order == "shuffle", num_workers=workers, collate_fn=list
     )
     return resumable.wrap(loader, shuffle="blocks" if order == "blocks" else None, seed=3)
 
@@ -96,7 +96,7 @@ class TestSequential(_Parquet):
 
 
 _IN_TORCH = {
-    "files": lambda: resumable.wrap(DataLoader(resumable.Parquet(paths()[:2]), batch_size=12), shuffle="blocks"),
+    "files": lambda: in_torch(data=resumable.Parquet(paths()[:2], columns=NAMES)),
     "kind": TestInBlocks.make,
 }
 
@@ -200,7 +200,7 @@ folder = Path(sys.argv[2])
 
 def one_step(order, workers, steps):
     source = resumable.Parquet(folder / "*.parquet", columns=NAMES, cache_bytes=4000, transform=drawn)
-    loader = in_torch(workers, order, source)
+    loader = in_torch(workers, order, source, 24)
     place = folder / "state.json"
     if place.exists():
         loader.load_state_dict(json.loads(place.read_text()))
@@ -212,10 +212,10 @@ def one_step(order, workers, steps):
         os.kill(os.getpid(), signal.SIGKILL)
 
 for order, workers in (("turn", 0), ("shuffle", 0), ("blocks", 0), ("blocks", 2)):
-    for step in range(18):
+    for step in range(10):
         child = os.fork()
         if not child:
-            one_step(order, workers, 18)
+            one_step(order, workers, 10)
             os._exit(1)
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     (folder / "read").rename(folder / f"read-{order}-{workers}")
@@ -239,7 +239,7 @@ def test_a_run_that_is_killed_after_each_step_reads_what_one_without_reads(tmp_p
     subprocess.run(command, check=True)
     for order, workers in (("turn", 0), ("shuffle", 0), ("blocks", 0), ("blocks", 2)):
         read = [json.loads(line) for line in (tmp_path / f"read-{order}-{workers}").read_text().splitlines()]
-        expected = json.loads(json.dumps(list(in_torch(order=order).steps(18))))
+        expected = json.loads(json.dumps(list(in_torch(order=order, size=24).steps(10))))
         assert read == expected
 
 
