@@ -28,7 +28,7 @@ demo: .venv-demo/.ready  ## kill real training runs with SIGKILL, resume them, c
 	$(call say,demo: training runs are killed and resumed)
 	@PYTHONUNBUFFERED=1 .venv-demo/bin/python -m examples.demo
 
-demo-all: .venv/.ready  ## the same with every source, DALI, FFCV and TensorFlow included
+demo-all: .venv/.ready  ## the same with every source, DALI, FFCV, TensorFlow and Hugging Face included
 	$(call say,demo-all: training runs of every source are killed and resumed)
 	@PYTHONUNBUFFERED=1 $(ALL) -m examples.demo
 

@@ -20,6 +20,7 @@ from .task import EPOCHS, SAVE_EVERY, Task, read_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -59,7 +60,7 @@ class Training:
         self.model, self.optimizer = self.accelerator.prepare(model, make_optimizer(model))
         self.scores = Scores()
         self.accelerator.register_for_checkpointing(self.scores)
-        self.count = 0
+        self.count = self.saves = 0
 
     def run(self) -> None:
         """Train up to the end, from the last checkpoint where there is one."""
@@ -92,12 +93,13 @@ class Training:
 
     def save(self) -> None:
         """Save all that Accelerate knows; the place of the loader is that of the last step of the optimizer."""
-        folder = self.folder / f"checkpoint_{self.count}"
-        if folder.exists():  # of before the evaluation, or of a run that was killed
+        folder = self.folder / f"checkpoint_{self.saves}"
+        if folder.exists():  # half of one, of a run that was killed
             shutil.rmtree(folder)
         self.accelerator.save_state(str(folder))
         seal(folder)
-        for old in sorted(self.folder.iterdir(), key=lambda path: int(path.name.rpartition("_")[2]))[:-_KEPT]:
+        self.saves += 1
+        for old in sorted(self.folder.iterdir(), key=_number)[:-_KEPT]:
             shutil.rmtree(old)
         state = json.dumps(self.loader.loader.state_dict(), default=bytes.hex)
         self.ledger.write("save", self.loader.global_step, state_bytes=len(state))
@@ -108,6 +110,7 @@ class Training:
         self.ledger.write("start", 0)
         if last is not None:
             self.accelerator.load_state(str(last))
+            self.saves = _number(last) + 1
         self.count = self.loader.global_step
         cursor = self.loader.cursor
         self.ledger.write("begin", self.count, epoch=cursor.epoch, step=cursor.step)
@@ -115,6 +118,10 @@ class Training:
     def note(self, epoch: int, *tensors: Tensor) -> None:
         """Write down which batch was trained on."""
         self.ledger.write("batch", self.count, epoch=epoch, step=self.loader.cursor.step, digest=digest(tensors))
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name.rpartition("_")[2])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

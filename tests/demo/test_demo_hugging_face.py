@@ -19,7 +19,6 @@ ON_TOP = Path(sys.prefix) / "transformers/bin/python"  # by which `make demo-all
 SOURCES = {
     "accelerate": "Accelerate, DataLoader",
     "transformers": "transformers Trainer",
-    "hugging-face": "Hugging Face Dataset",
     "hugging-face-stream": "Hugging Face IterableDataset, 2 workers",
 }
 
