@@ -1,0 +1,64 @@
+"""Shards of WebDataset, written for tests, and what webdataset itself reads of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+from webdataset.tariterators import group_by_keys, tar_file_expander
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+Members = list[tuple[str, bytes]]
+TYPES = {"folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hard link": tarfile.LNKTYPE}
+
+
+def write(path: Path, members: Iterable[tuple[str, Any]], form: int = tarfile.PAX_FORMAT) -> Path:
+    """Write a tar of members by name: bytes of a file, or "folder" or "link"."""
+    with tarfile.open(path, "w", format=form) as tar:
+        for name, body in members:
+            member = tarfile.TarInfo(name)
+            if isinstance(body, bytes):
+                member.size = len(body)
+                tar.addfile(member, io.BytesIO(body))
+            else:
+                member.type, member.linkname = TYPES[body], "elsewhere"
+                tar.addfile(member)
+    return path
+
+
+def by_webdataset(path: Path) -> list[dict[str, Any]]:
+    """Return the samples as webdataset groups them, undecoded."""
+    with path.open("rb") as stream:
+        files = tar_file_expander([{"url": str(path), "stream": stream}])
+        return list(group_by_keys(files))
+
+
+def image_of(number: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return (np.arange(192).reshape(8, 8, 3) + number).astype(np.uint8)
+
+
+def png(number: int) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image_of(number)).save(file, "PNG")
+    return file.getvalue()
+
+
+def write_images(folder: Path, counts: Iterable[int] = (40, 7, 33), first: int = 0) -> list[Path]:
+    """Write shards of images with a JSON and a class each; the image and both of them tell the sample's number."""
+    paths, number = [], first
+    for shard, count in enumerate(counts):
+        members: Members = []
+        for one in range(number, number + count):
+            told = json.dumps({"number": one}).encode()
+            bodies = {"png": png(one), "json": told, "cls": b"%d" % one}
+            members += [(f"img/{one:05}.{kind}", body) for kind, body in bodies.items()]
+        paths.append(write(folder / f"train-{shard:03}.tar", members))
+        number += count
+    return paths
