@@ -186,7 +186,7 @@ class Files:
                 self._open.move_to_end(part.name)
             return _pread(file.number, part)
         except FileNotFoundError as error:
-            raise _gone(part, error) from error
+            raise _gone(part) from error
         except OSError as error:
             raise DataError(
                 f"{part} cannot be read: {error}.\nLook after the storage, and resume from the last checkpoint."
@@ -207,7 +207,7 @@ class Files:
                 try:
                     _compare(part, stamps[part.name], self.stamp(part.name))
                 except FileNotFoundError as error:
-                    raise _gone(part, error) from error
+                    raise _gone(part) from error
                 self._seen.add(part.name)
         systems = [self.system(part.name) for part in parts]
         read: list[Any] = [None] * len(parts)
@@ -219,6 +219,8 @@ class Files:
             for number, data in zip(some, found, strict=True):
                 read[number] = data
         for part, data in zip(parts, read, strict=True):
+            if isinstance(data, FileNotFoundError):
+                raise _gone(part) from data
             if isinstance(data, Exception):
                 raise DataError(
                     f"{part} cannot be read: {type(data).__name__}: {data}.\n"
@@ -285,8 +287,7 @@ def _compare(part: Part, before: Stamp, now: Stamp) -> None:
         )
 
 
-def _gone(part: Part, error: Exception) -> DataError:
-    del error
+def _gone(part: Part) -> DataError:
     return DataError(
         f"{part} cannot be read: there is no such file any more.\n"
         "Samples would be left out. Put it back, and resume from the last checkpoint."

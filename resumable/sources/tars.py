@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import operator
 import os
-from bisect import bisect_right
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from resumable.errors import ConfigurationError, DataError, ResumableError
-from resumable.sources._files import Files, Part, is_remote
+from resumable.samplers.base import check_length
+from resumable.sources._files import Files
 from resumable.sources._tar.decode import decoders_of
 from resumable.sources._tar.index import digest_of
+from resumable.sources._tar.reading import Reading
 from resumable.sources._tar.shards import base_of, find_shards, open_shards
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Tars"]
 
-_GAP, _GAP_REMOTE = 1 << 12, 1 << 16  # bytes between two samples that are read along with them
-_MOST = 1 << 26  # bytes that are read as one range
+_CACHE = 1 << 34  # bytes
 
 
 class Tars:
@@ -47,6 +46,10 @@ class Tars:
             A dict has functions of bytes for extensions, None for bytes; the others are decoded as with True.
         transform: makes of each sample, after decoding, what is returned.
         index: folder or URL where the indices are kept; None for that of each shard, False to keep none.
+        cache: local folder for blocks of samples. With an order in blocks (`shuffle="blocks"`), each block is then read
+            from its shard as one piece, ahead of its samples, and once for all processes of a machine that share the
+            folder. What is in it stays for later runs. None reads the samples of a batch, neighbours at once.
+        cache_bytes: how large the folder may become; the oldest pieces go first. It needs room for two windows.
         storage_options: for the file system of URLs, as fsspec takes them.
 
     Raises:
@@ -55,21 +58,21 @@ class Tars:
         DataError: while reading, if a shard was written again, cut or removed since, or a member cannot be decoded.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # where data are, and where to keep what; each has a default
         self,
         shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         *,
         decode: bool | Mapping[str, Callable[[bytes], Any] | None] = True,
         transform: Callable[[dict[str, Any]], Any] | None = None,
         index: str | os.PathLike[str] | bool | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int = _CACHE,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._files, self._transform = Files(storage_options), transform
-        self._shards = open_shards(find_shards(shards, self._files), self._files, _kept(index))
-        self._ends = list(accumulate(shard.count for shard in self._shards))
-        self._stamps = {shard.name: shard.stamp for shard in self._shards}
-        self._remote = any(is_remote(shard.name) for shard in self._shards)
-        self._fetched: dict[int, memoryview] = {}
+        files, self._transform = Files(storage_options), transform
+        self._shards = open_shards(find_shards(shards, files), files, _kept(index))
+        most = check_length(cache_bytes, "cache_bytes")
+        self._reading = Reading(self._shards, files, None if cache is None else (os.fspath(cache), most))
         extensions = dict.fromkeys(one for shard in self._shards for one in shard.extensions)
         self._decoders = decoders_of(decode, extensions)
         if not len(self):
@@ -92,8 +95,8 @@ class Tars:
 
     def locate(self, indices: Iterable[int]) -> list[tuple[str, str]]:
         """Return the shard and the key of each sample, as of those of `Loader.sample_indices`; none is read."""
-        found = [self._find(index) for index in indices]
-        return [(self._shards[shard].name, self._shards[shard].index.key(row)) for shard, row in found]
+        found = [self._reading.find(index) for index in indices]
+        return [(shard.name, shard.index.key(row)) for shard, row in found]
 
     def fingerprint(self) -> str:
         """Return what tells these samples from others: names, sizes, members and some content of all shards."""
@@ -104,7 +107,7 @@ class Tars:
         return f"{len(names)} shards {some}, {size} bytes, {len(self)} samples, {digest}"
 
     def __len__(self) -> int:
-        return self._ends[-1]
+        return self._reading.count
 
     def __repr__(self) -> str:
         names = [shard.name for shard in self._shards]
@@ -118,53 +121,24 @@ class Tars:
 
     def __getitem__(self, index: int) -> Any:
         number = operator.index(index)
-        data = self._fetched.get(number)
-        return self._made(number, self._fetch([number])[number] if data is None else data)
+        return self._made(number, self._reading.get(number))
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return several samples; neighbours are read at once, and those of remote shards at the same time."""
-        data = self._fetch(indices)
-        return [self._made(operator.index(index), data[operator.index(index)]) for index in indices]
+        data = self._reading.fetch(indices)
+        return [self._made(number, data[number]) for number in map(operator.index, indices)]
 
     def resumable_prefetch(self, indices: Sequence[int], upcoming: Callable[[], Upcoming | None]) -> None:
-        """Read remote samples that will be asked for one by one; see `resumable.protocols.Prefetching`."""
-        del upcoming
-        if self._remote:
-            self._fetched = self._fetch(indices)
+        """Read samples that will be asked for one by one, and blocks; see `resumable.protocols.Prefetching`."""
+        self._reading.prefetch(indices, upcoming)
 
-    def _find(self, index: int) -> tuple[int, int]:
-        """Return the number of a sample's shard, and that of the sample in it."""
-        number = operator.index(index)
-        if not 0 <= number < len(self):
-            raise IndexError(f"there are the samples 0..{len(self) - 1}, so there is no sample {number}")
-        shard = bisect_right(self._ends, number)
-        return shard, number - (self._ends[shard - 1] if shard else 0)
-
-    def _part(self, number: int) -> Part:
-        shard, row = self._find(number)
-        return Part(self._shards[shard].name, *self._shards[shard].index.span(row))
-
-    def _fetch(self, indices: Iterable[int]) -> dict[int, memoryview]:
-        """Return the bytes of samples, each from the header of its first member on."""
-        parts = {number: self._part(number) for number in sorted({operator.index(index) for index in indices})}
-        ranges = _joined(list(parts.values()), _GAP_REMOTE if self._remote else _GAP)
-        read = zip(ranges, self._files.read(ranges, self._stamps), strict=True)
-        data, found = next(read, (Part("", 0, 0), b"")), {}
-        for number, part in parts.items():
-            while not _inside(part, data[0]):
-                data = next(read)
-            begin = part.start - data[0].start
-            found[number] = memoryview(data[1])[begin : begin + part.stop - part.start]
-        return found
-
-    def _made(self, number: int, data: memoryview) -> Any:
+    def _made(self, number: int, data: bytes | memoryview) -> Any:
         """Make a sample of its bytes.
 
         Raises:
             DataError: they are not those that the index was made of, or cannot be decoded.
         """
-        at, row = self._find(number)
-        shard = self._shards[at]
+        shard, row = self._reading.find(number)
         first, _ = shard.index.span(row)
         if not shard.index.fits(row, data):
             raise DataError(
@@ -194,9 +168,6 @@ class Tars:
                 f'decode={{"{extension}": function}}, or None to have its bytes; or write the shard without it.'
             ) from error
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_fetched": {}}
-
 
 def _kept(index: Any) -> str | bool:
     if index is None or index is True or index is False:
@@ -208,20 +179,3 @@ def _kept(index: Any) -> str | bool:
             f"index must be a folder, a URL, False or None, but it is {index!r}.\n"
             "Where the indices of the shards are to be kept could not be known."
         ) from error
-
-
-def _joined(parts: list[Part], gap: int) -> list[Part]:
-    """Return ranges that hold parts, which are in ascending order: neighbours of a shard are in one of them."""
-    found: list[Part] = []
-    for part in parts:
-        last = found[-1] if found else None
-        near = last is not None and last.name == part.name and part.start - last.stop <= gap
-        if last is not None and near and part.stop - last.start <= _MOST:
-            found[-1] = Part(part.name, last.start, part.stop)
-        else:
-            found.append(part)
-    return found
-
-
-def _inside(part: Part, other: Part) -> bool:
-    return part.name == other.name and other.start <= part.start and part.stop <= other.stop

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import tarfile
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
-from webdataset.tariterators import group_by_keys, tar_file_expander
+
+import resumable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
+COUNTS = (24, 5, 19)
 Members = list[tuple[str, bytes]]
 TYPES = {"folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hard link": tarfile.LNKTYPE}
 
@@ -35,6 +39,8 @@ def write(path: Path, members: Iterable[tuple[str, Any]], form: int = tarfile.PA
 
 def by_webdataset(path: Path) -> list[dict[str, Any]]:
     """Return the samples as webdataset groups them, undecoded."""
+    from webdataset.tariterators import group_by_keys, tar_file_expander  # noqa: PLC0415  # it comes with torch
+
     with path.open("rb") as stream:
         files = tar_file_expander([{"url": str(path), "stream": stream}])
         return list(group_by_keys(files))
@@ -62,3 +68,23 @@ def write_images(folder: Path, counts: Iterable[int] = (40, 7, 33), first: int =
         paths.append(write(folder / f"train-{shard:03}.tar", members))
         number += count
     return paths
+
+
+@functools.cache
+def kept() -> tuple[tempfile.TemporaryDirectory[str], list[Path]]:
+    """Shards that are there as long as this process is."""
+    folder = tempfile.TemporaryDirectory()
+    return folder, write_images(Path(folder.name), COUNTS)
+
+
+def tars(**given: Any) -> Any:
+    return resumable.Tars(kept()[1], **given)
+
+
+def number(sample: dict[str, Any]) -> tuple[int, int]:
+    assert sample["cls"] == sample["json"]["number"] == int(sample["__key__"][4:])
+    return sample["cls"], int(sample["png"].sum())
+
+
+def alone(**options: Any) -> resumable.Loader[Any]:
+    return resumable.wrap(tars(), **{"batch_size": 8, "transform": number, "seed": 3, **options})

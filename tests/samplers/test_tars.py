@@ -169,9 +169,9 @@ def test_a_fork_opens_its_own_files(tmp_path: Path) -> None:
     write_images(tmp_path)
     tars = resumable.Tars(str(tmp_path / "*.tar"))
     tars[0]
-    ours = next(iter(tars._files._open.values()))
+    ours = next(iter(tars._reading._files._open.values()))
     if not (child := os.fork()):
-        right = tars[0]["cls"] == 0 and next(iter(tars._files._open.values())) is not ours
+        right = tars[0]["cls"] == 0 and next(iter(tars._reading._files._open.values())) is not ours
         os._exit(0 if right else 1)
     assert os.waitpid(child, 0)[1] == 0
 

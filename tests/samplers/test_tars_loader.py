@@ -2,107 +2,40 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import multiprocessing
 import signal
 import subprocess
 import sys
-import tempfile
 import warnings
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+from tar_files import COUNTS, alone, tars, write_images
 from torch.utils.data import DataLoader
 
 import resumable
 from resumable import World
 from resumable.errors import StateMismatchError
-from resumable.samplers import Blocks
-from resumable.testing import BackendTests
 
-sys.path.insert(0, str(Path(__file__).parent))  # a fresh process loads this file by itself
-
-from tar_files import write_images
-
-COUNTS = (24, 5, 19)
-
-
-@functools.cache
-def kept() -> tuple[tempfile.TemporaryDirectory[str], list[Path]]:
-    """Shards that are there as long as this process is."""
-    folder = tempfile.TemporaryDirectory()
-    return folder, write_images(Path(folder.name), COUNTS)
-
-
-def tars(**given: Any) -> Any:
-    return resumable.Tars(kept()[1], **given)
-
-
-def number(sample: dict[str, Any]) -> tuple[int, int]:
-    assert sample["cls"] == sample["json"]["number"] == int(sample["__key__"][4:])
-    return sample["cls"], int(sample["png"].sum())
-
-
-def alone(**options: Any) -> resumable.Loader[Any]:
-    return resumable.wrap(tars(), **{"batch_size": 8, "transform": number, "seed": 3, **options})
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def augmented(sample: dict[str, Any]) -> dict[str, Any]:
     return {"cls": sample["cls"], "image": sample["png"], "noise": np.random.random()}  # as augmentations draw
 
 
-def in_torch(workers: int = 0, context: str | None = None, **options: Any) -> resumable.Loader[Any]:
-    source = tars(transform=augmented)
-    loader: DataLoader[Any] = DataLoader(source, batch_size=8, num_workers=workers, multiprocessing_context=context)
-    return resumable.wrap(loader, **{"shuffle": "blocks", "seed": 3, **options})
+def in_torch(workers: int = 0, context: str | None = None, shuffle: Any = "blocks") -> resumable.Loader[Any]:
+    options: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": context, "shuffle": shuffle is True}
+    loader: DataLoader[Any] = DataLoader(tars(transform=augmented), batch_size=8, **options)
+    return resumable.wrap(loader, shuffle=None if shuffle is True else shuffle, seed=3)
 
 
 def plain(batch: Any) -> list[Any]:
     return [batch["cls"].tolist(), batch["noise"].tolist(), batch["image"].sum((1, 2, 3)).tolist()]
-
-
-class TestSequential(BackendTests):
-    shared = True
-
-    @staticmethod
-    def make(**options: Any) -> resumable.Loader:
-        return alone(**options)
-
-    others = {
-        "length": lambda: resumable.wrap(resumable.Tars(kept()[1][:2]), batch_size=8),
-        "batch": lambda: alone(batch_size=6),
-        "sampler": lambda: alone(shuffle=True),
-        "kind": lambda: resumable.wrap(lambda: iter(range(48)), batch_size=8),
-    }
-
-
-class TestShuffle(TestSequential):
-    @staticmethod
-    def make(**options: Any) -> resumable.Loader:
-        return alone(**{"shuffle": True, **options})
-
-    others = {"sampler": lambda: alone(shuffle="blocks"), "seed": lambda: alone(shuffle=True, seed=4)}
-
-
-class TestBlocks(TestSequential):
-    @staticmethod
-    def make(**options: Any) -> resumable.Loader:
-        return alone(sampler=Blocks(tars().sizes, block=4, window=12, seed=1), **options)
-
-    others = {"sampler": lambda: alone(sampler=Blocks(tars().sizes, block=8, window=12, seed=1))}
-
-
-class TestMixed(TestSequential):
-    @staticmethod
-    def make(**options: Any) -> resumable.Loader:
-        sources = {"tars": tars(transform=number), "numbers": [(index, 0) for index in range(30)]}
-        return resumable.wrap(resumable.mix(sources), **{"batch_size": 6, "seed": 3, **options})
-
-    others = {"batch": lambda: TestMixed.make(batch_size=3)}
 
 
 @pytest.mark.parametrize("shuffle", [True, "blocks"])

@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import shutil
+import signal
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from tar_files import write_images
 from torch.utils.data import DataLoader
 
 import resumable
 from resumable.errors import ConfigurationError, DataError, MissingDependencyError
+from resumable.samplers import Blocks
+from resumable.sources._files import Part
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checkpoint"))
 
-from s3_server import moto_server, options
+from s3_server import Proxy, moto_server, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:a window of .* blocks is small:resumable.errors.ShuffleWarning")
+
+
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
     """A folder in memory with three shards of 80 samples."""
-    folder = f"memory://tars-{uuid4().hex}"
+    folder = f"memory:///tars-{uuid4().hex}"
     put(folder, write_images(tmp_path))
     yield folder
     fsspec.filesystem("memory").rm(folder, recursive=True)
@@ -91,12 +101,12 @@ def test_a_batch_of_remote_samples_takes_one_request_per_run(url: str, requests:
     requests.clear()
     for batch in loader:
         assert len(batch) == 20
-    assert requests["cat_file"] == 4 + 2  # four batches, of which one has parts of three shards
+    assert requests["cat_file"] == 5  # four batches, of which one is of two shards
     tars = resumable.Tars(f"{url}/*.tar")
     plain: DataLoader[Any] = DataLoader(tars, batch_size=20, collate_fn=list)  # type: ignore[arg-type]  # no Dataset
     requests.clear()
     assert [sample["cls"] for batch in plain for sample in batch] == list(range(80))
-    assert requests["cat_file"] == 6
+    assert requests["cat_file"] == 5
 
 
 def test_a_remote_shard_that_was_written_again(url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -119,7 +129,9 @@ def test_a_remote_shard_that_is_cut_or_gone_is_refused_by_name(url: str) -> None
     with pytest.raises(ConfigurationError, match=rf"{url}/train-001.tar, byte \d+: the tar was cut"):
         resumable.Tars(f"{url}/*.tar")
     with pytest.raises(DataError, match=rf"{url}/train-001.tar was written again"):
-        tars[41]
+        pickle.loads(pickle.dumps(tars))[41]  # noqa: S301  # our own
+    with pytest.raises(DataError, match=rf"{url}/train-001.tar, bytes .* it has \d+ of these"):
+        tars[46]
     system.rm_file(f"{root}/train-001.tar")
     with pytest.raises(DataError, match=rf"{url}/train-001.tar, bytes .* there is no such file any more"):
         tars[41]
@@ -186,3 +198,195 @@ def test_shards_in_s3_are_read_in_workers_and_resumed(server: int, tmp_path: Pat
     other = in_s3(storage)
     with pytest.raises(resumable.errors.StateMismatchError, match="shards train-000.tar .. train-002.tar"):
         other.load_state_dict(json.loads(states[3]))
+
+
+# ---------------------------------------------------------------------- blocks that are read ahead
+
+
+class Counted(LocalFileSystem):  # type: ignore[misc]  # fsspec ships no types
+    """Local files as a remote file system has them, which writes down each range that is read."""
+
+    protocol = "counted"
+    cachable = False
+    log: str
+
+    def __init__(self, log: str = "", **given: Any) -> None:
+        super().__init__(**given)
+        self.log = log
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **given: Any) -> bytes:
+        if start is not None and self.log:
+            with Path(self.log).open("a", encoding="utf-8") as file:
+                file.write(f"{Path(path).name} {start} {end}\n")  # one write, so whole also from several workers
+        return bytes(super().cat_file(path, start, end, **given))
+
+
+fsspec.register_implementation("counted", Counted, clobber=True)
+BLOCK, WINDOW = 4, 6
+
+
+class Read(NamedTuple):
+    """Where a test has its shards, its cache, and what was read."""
+
+    folder: Path
+
+    def loader(self, workers: int = 0, **given: Any) -> resumable.Loader[Any]:
+        cache = {"cache": self.folder / "cache", "storage_options": {"log": str(self.folder / "log")}, **given}
+        tars: Any = resumable.Tars(f"counted://{self.folder}/train-*.tar", **cache)
+        loader: DataLoader[Any] = DataLoader(tars, batch_size=8, num_workers=workers, collate_fn=classes)
+        return resumable.wrap(loader, sampler=Blocks(tars.sizes, block=BLOCK, window=WINDOW, seed=5))
+
+    def ranges(self) -> list[str]:
+        """Return what was read since the last call, without what tells the content of shards when they are opened."""
+        log = self.folder / "log"
+        lines = log.read_text().splitlines() if log.exists() else []
+        log.unlink(missing_ok=True)
+        return [line for line in lines if int(line.split()[2]) - int(line.split()[1]) > 1024]
+
+
+def classes(samples: list[dict[str, Any]]) -> list[int]:
+    return [sample["cls"] for sample in samples]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    write_images(tmp_path)
+    return Read(tmp_path)
+
+
+@pytest.fixture
+def expected(read: Read) -> list[Any]:
+    local: Any = resumable.Tars(str(read.folder / "*.tar"))
+    loader = resumable.wrap(local, batch_size=8, sampler=Blocks(local.sizes, block=BLOCK, window=WINDOW, seed=5))
+    return [classes(batch) for batch in loader.steps(30)]
+
+
+def blocks() -> int:
+    return Blocks([40, 7, 33], block=BLOCK).blocks
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_each_block_is_read_once_as_one_piece(workers: int, read: Read, expected: list[Any]) -> None:
+    assert list(read.loader(workers, cache=None).steps(10)) == expected[:10]
+    assert len(read.ranges()) > 40  # neighbours of a batch at once, the others one by one
+    assert list(read.loader(workers).steps(30)) == expected
+    ranges = read.ranges()
+    assert len(ranges) == len(set(ranges)) == blocks() == 21
+    assert list(read.loader(workers).steps(30)) == expected  # a later run finds them
+    assert read.ranges() == []
+
+
+def test_blocks_are_there_before_their_window_begins(read: Read, expected: list[Any]) -> None:
+    loader = read.loader()
+    iterator = iter(loader.steps(30))
+    assert [next(iterator) for _ in range(3)] == expected[:3]  # 24 samples of 6 blocks: the first window
+    assert len(read.ranges()) == 12  # and those of the next one
+    assert next(iterator) == expected[3]
+    assert len(read.ranges()) <= 3  # the third window has begun to come
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_it_resumes_with_blocks_that_are_there_and_without(workers: int, read: Read, expected: list[Any]) -> None:
+    loader = read.loader()
+    states = [json.dumps(loader.state_dict()) for _ in loader.steps(30)]
+    for step in (0, 3, 13, 24):
+        for given in ({}, {"cache": read.folder / f"cache-{step}"}):
+            resumed = read.loader(workers, **given)
+            resumed.load_state_dict(json.loads(states[step]))
+            assert list(resumed.steps(30)) == expected[step + 1 :]
+
+
+def test_the_cache_stays_as_small_as_it_is_told_to(read: Read, expected: list[Any]) -> None:
+    piece = max(int(line.split()[2]) - int(line.split()[1]) for line in _pieces_of(read))
+    for most, reads in ((14 * piece, blocks() * 3 + 10), (3 * piece, 10_000), (1, 10_000)):
+        folder = read.folder / f"cache-{most}"
+        iterator = iter(read.loader(cache=folder, cache_bytes=most).steps(30))
+        found = []
+        for batch in iterator:
+            found.append(batch)
+            assert sum(one.stat().st_size for one in folder.iterdir()) <= most
+        assert found == expected
+        assert len(read.ranges()) <= reads
+
+
+def _pieces_of(read: Read) -> list[str]:
+    list(read.loader(cache=read.folder / "first").steps(30))
+    return read.ranges()
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "zeros", "no folder"])
+def test_a_piece_that_is_damaged_is_not_believed(damage: str, read: Read, expected: list[Any]) -> None:
+    list(read.loader().steps(30))
+    for piece in (read.folder / "cache").glob("*.piece"):
+        content = piece.read_bytes()
+        piece.unlink()
+        if damage != "gone":
+            piece.write_bytes(content[:-1] if damage == "cut" else bytes(len(content)))
+    if damage == "no folder":
+        shutil.rmtree(read.folder / "cache")
+        (read.folder / "cache").write_text("")
+        with pytest.raises(ConfigurationError, match="cache"):
+            read.loader()
+        return
+    assert list(read.loader().steps(30)) == expected
+
+
+def test_an_error_in_what_is_read_ahead_is_none_before_it_is_needed(
+    read: Read, expected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = read.loader()
+    whole, broken = Counted.cat_file, list[str]()
+
+    def cut(self: Counted, path: str, start: int | None = None, end: int | None = None, **given: Any) -> bytes:
+        if broken and Path(path).name in broken:
+            raise ConnectionResetError(104, "Connection reset by peer")
+        return whole(self, path, start, end, **given)
+
+    iterator = iter(loader.steps(30))
+    assert next(iterator) == expected[0]
+    found: list[Any] = []
+    monkeypatch.setattr(Counted, "cat_file", cut)
+    broken[:] = ["train-000.tar", "train-001.tar", "train-002.tar"]
+    with pytest.raises(DataError, match=r"train-00\d.tar, bytes .* cannot be read: ConnectionResetError"):
+        found += iterator
+    broken.clear()
+    assert list(loader.steps(30)) == expected[1 + len(found) :]
+
+
+def test_a_process_that_is_killed_while_it_fetches_holds_up_no_other_one(read: Read, expected: list[Any]) -> None:
+    child = os.fork()
+    if not child:
+        pieces = read.loader().dataset._reading._pieces
+        with ExitStack() as locks:
+            assert all(pieces._claim(Part(name, 0, 1), locks) for name in pieces._stamps)
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    pieces = read.loader().dataset._reading._pieces
+    with ExitStack() as locks:
+        assert all(pieces._claim(Part(name, 0, 1), locks) for name in pieces._stamps)
+    assert list(read.loader().steps(30)) == expected
+
+
+@pytest.mark.slow
+def test_in_s3_a_block_is_one_request(server: int, tmp_path: Path) -> None:
+    import s3fs  # noqa: PLC0415  # it takes a second
+
+    proxy = Proxy(server)
+    try:
+        storage = options(proxy.port)
+        s3fs.S3FileSystem(**storage).call_s3("create_bucket", Bucket="ahead")
+        put("s3://ahead", write_images(tmp_path), **storage)
+        counts = []
+        for cache in (None, tmp_path / "cache"):
+            tars: Any = resumable.Tars("s3://ahead/*.tar", cache=cache, storage_options=storage)
+            loader: DataLoader[Any] = DataLoader(tars, batch_size=8, num_workers=2, collate_fn=classes)
+            order = Blocks(tars.sizes, block=BLOCK, window=WINDOW, seed=5)
+            before = len(proxy.seen)
+            found = list(resumable.wrap(loader, sampler=order).steps(20))
+            counts.append(
+                sum(one.startswith("GET /ahead/train-") and "index" not in one for one in proxy.seen[before:])
+            )
+            assert found == [order.indices(step // 10, step % 10 * 8, step % 10 * 8 + 8).tolist() for step in range(20)]
+        assert counts[1] == blocks() < counts[0] / 3
+    finally:
+        proxy.close()
