@@ -1,4 +1,4 @@
-"""Tells a source what it will be asked for, so that it can read in larger pieces than samples."""
+"""What a source will be asked for: said in advance, so that it can read in larger pieces than samples."""
 
 from __future__ import annotations
 

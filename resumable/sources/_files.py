@@ -115,6 +115,8 @@ class Files:
                 "such as s3://, gs:// or https://."
             ) from error
         system = self._systems[protocol]
+        if "::" in name:  # of file systems in one another
+            return system, url_to_fs(name, **self._options)[1]
         return system, system._strip_protocol(name)  # noqa: SLF001  # how fsspec's own functions do it
 
     def find(self, pattern: str) -> list[str]:

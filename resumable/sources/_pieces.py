@@ -8,10 +8,11 @@ import os
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from resumable.errors import DataError
+from resumable.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ __all__ = ["Pieces"]
 
 _SUFFIX = ".piece"
 _AT_ONCE = 128  # pieces; each has a file that is open as its lock
+_ABANDONED = 3600.0  # seconds
 
 
 class _Kept(NamedTuple):
@@ -44,6 +46,9 @@ class Pieces:
         most: bytes that the pieces may have.
         stamps: of the files.
         read: reads parts of them.
+
+    Raises:
+        ConfigurationError: the folder cannot be made.
     """
 
     def __init__(
@@ -55,7 +60,13 @@ class Pieces:
     ) -> None:
         self._folder, self._most, self._stamps, self._read = Path(folder), most, stamps, read
         self._known: set[Part] = set()  # of those that were there when this process last looked
-        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the cache {folder!r} is no folder, and cannot be made one: {error}.\n"
+                "Nothing could be read ahead. Give a folder on a local disk, or leave cache out."
+            ) from error
 
     def fetch(self, now: Iterable[Part], soon: Iterable[Part], keep: Iterable[Part]) -> None:
         """See that pieces are there, as far as there is room; an error in what is read ahead is left for later.
@@ -68,8 +79,10 @@ class Pieces:
         Raises:
             DataError: a piece that is needed now cannot be read.
         """
-        first, kept = self._missing(now), {self._path(part) for part in keep}
-        then = self._missing(soon)
+        with suppress(OSError, ImportError):  # a disk that is full, or a system without locks: samples are read alone
+            self._fetch(self._missing(now), self._missing(soon), {self._path(part) for part in keep})
+
+    def _fetch(self, first: list[Part], then: list[Part], kept: set[Path]) -> None:
         while first or then:
             some, first = first[:_AT_ONCE], first[_AT_ONCE:]
             more = then[: _AT_ONCE - len(some)]
@@ -117,7 +130,7 @@ class Pieces:
     # ------------------------------------------------------------------ one process fetches it
 
     def _claim(self, part: Part, locks: ExitStack) -> bool:
-        """Return whether this process is to fetch a piece: nobody does, and it is not there by now."""
+        """Return whether this process is to fetch a piece: no other one does, and it is not there by now."""
         import fcntl  # noqa: PLC0415  # Windows has none, and all else here works there
 
         path = self._path(part).with_suffix(".lock")
@@ -192,9 +205,11 @@ class Pieces:
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 with suppress(OSError):
+                    found = entry.stat()
                     if entry.name.endswith(_SUFFIX):
-                        found = entry.stat()
                         yield _Kept(found.st_mtime, found.st_size, Path(entry.path))
+                    elif found.st_mtime < time() - _ABANDONED:  # of a process that was killed
+                        Path(entry.path).unlink()
 
 
 def _release(number: int, path: Path) -> None:

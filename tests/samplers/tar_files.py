@@ -56,14 +56,18 @@ def png(number: int) -> bytes:
     return file.getvalue()
 
 
-def write_images(folder: Path, counts: Iterable[int] = (40, 7, 33), first: int = 0) -> list[Path]:
-    """Write shards of images with a JSON and a class each; the image and both of them tell the sample's number."""
+def write_images(folder: Path, counts: Iterable[int] = (40, 7, 33), first: int = 0, extra: int = 0) -> list[Path]:
+    """Write shards of images with a JSON and a class each; the image and both of them tell the sample's number.
+
+    With `extra`, each sample has so many bytes more.
+    """
     paths, number = [], first
     for shard, count in enumerate(counts):
         members: Members = []
         for one in range(number, number + count):
             told = json.dumps({"number": one}).encode()
             bodies = {"png": png(one), "json": told, "cls": b"%d" % one}
+            bodies |= {"bin": bytes(extra)} if extra else {}
             members += [(f"img/{one:05}.{kind}", body) for kind, body in bodies.items()]
         paths.append(write(folder / f"train-{shard:03}.tar", members))
         number += count

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +19,8 @@ from torch.utils.data import DataLoader
 
 import resumable
 from resumable import World
-from resumable.errors import StateMismatchError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from resumable.cli import main
+from resumable.errors import ConfigurationError, StateMismatchError
 
 
 def augmented(sample: dict[str, Any]) -> dict[str, Any]:
@@ -159,3 +158,34 @@ def test_a_plain_dataloader_has_tensors_of_the_images() -> None:
     batch = next(iter(loader))
     assert (batch["png"].shape, batch["png"].dtype) == (torch.Size([8, 8, 8, 3]), torch.uint8)
     assert batch["cls"].tolist() == list(range(8))
+
+
+@pytest.mark.parametrize("rank", [None, 1])
+def test_the_command_names_shard_and_key(rank: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loader = alone(shuffle="blocks", batch_size=4, world=World(0, 2))
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps(loader.state_dict()))
+    pattern = str(Path(tars().shards[0]).parent / "train-{000..002}.tar")
+    command = ["samples", str(path), "--epoch", "2", "--step", "3", "--tars", pattern, "--json"]
+    assert main([*command, *([] if rank is None else ["--rank", str(rank)])]) == 0
+    found = json.loads(capsys.readouterr().out)
+    indices = loader.sample_indices(epoch=2, step=3, rank=rank)
+    assert found["indices"] == indices
+    assert found["places"] == [list(place) for place in tars().locate(indices)]
+    assert main(command[:-1]) == 0
+    assert f"{found['indices'][0]}: {found['places'][0][1]} in {found['places'][0][0]}" in capsys.readouterr().out
+
+
+def test_samples_of_other_shards_are_not_named(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps(alone(shuffle=True).state_dict()))
+    paths = write_images(tmp_path, COUNTS, first=1)
+    for wrong in (resumable.Tars(paths), resumable.Tars(paths[:1])):
+        with pytest.raises(StateMismatchError, match="the data have another"):
+            resumable.samples(path, epoch=0, step=0, source=wrong)
+    with pytest.raises(ConfigurationError, match="source must have a method locate"):
+        resumable.samples(path, epoch=0, step=0, source=[1])
+    mixed = resumable.mix({"a": tars(), "b": list(range(30))})
+    path.write_text(json.dumps(resumable.wrap(mixed, batch_size=6).state_dict()))
+    found = resumable.samples(path, epoch=0, step=0, source=mixed)
+    assert list(found.places) == mixed.locate(found.indices)

@@ -146,7 +146,7 @@ def unpacked(data: Any, *, trusted: bool = False) -> Index | None:
             at = stop
         whole = at == len(body) and (trusted or crc32(body) == head["crc"])
         return Index(head, arrays) if whole and [len(one) for one in arrays.values()] == head["lengths"] else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from logging import getLogger
 from pathlib import Path
@@ -159,6 +160,9 @@ def open_shards(names: Iterable[str], files: Files, kept: str | bool) -> list[Sh
         ConfigurationError: a shard is not there, compressed, cut, damaged or no tar.
     """
     names = list(names)
+    if isinstance(kept, str) and not is_remote(kept):
+        with suppress(OSError):  # one that cannot be made is as one that cannot be written to
+            Path(kept).mkdir(parents=True, exist_ok=True)
     opened = partial(_open, files=files, kept=kept)
     if not any(map(is_remote, names)):
         return list(map(opened, names))
