@@ -325,9 +325,7 @@ def test_what_killed_processes_left_is_removed_later(read: Read) -> None:
     assert left == {".new"}
 
 
-def test_a_cache_that_cannot_be_written_to_costs_requests_only(
-    read: Read, expected: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_to_costs_requests_only(read: Read, expected: list[Any]) -> None:
     loader = read.loader()
     shutil.rmtree(read.folder / "cache")  # no lock can be made in it, either
     assert list(loader.steps(30)) == expected
