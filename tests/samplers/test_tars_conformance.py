@@ -31,6 +31,8 @@ class TestSequential(BackendTests):
 
 
 class TestShuffle(TestSequential):
+    stride = 3
+
     @staticmethod
     def make(**options: Any) -> resumable.Loader:
         return alone(**{"shuffle": True, **options})
@@ -47,6 +49,8 @@ class TestBlocks(TestSequential):
 
 
 class TestMixed(TestSequential):
+    stride = 4
+
     @staticmethod
     def make(**options: Any) -> resumable.Loader:
         sources = {"tars": tars(transform=number), "numbers": [(index, 0) for index in range(30)]}

@@ -109,7 +109,7 @@ for batch in loader.steps(16):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", ["tars", "mix"])
+@pytest.mark.parametrize("source", ["mix", pytest.param("tars", marks=pytest.mark.long)])
 def test_a_run_that_was_killed_goes_on(source: str, tmp_path: Path) -> None:
     paths = write_images(tmp_path, COUNTS)
     command = [sys.executable, "-W", "error", "-c", KILLED, str(tmp_path)]
