@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from resumable.backends.torch.sampler import ResumableSampler
     from resumable.checkpoint import CheckpointStore
     from resumable.distributed.preemption import preemption
-    from resumable.sources import Packed, Parquet, Tokens, mix
+    from resumable.sources import Packed, Parquet, Tars, Tokens, mix
 
 __all__ = [
     "Adoption",
@@ -61,6 +61,7 @@ __all__ = [
     "ResumableError",
     "ResumableSampler",
     "SnapshotBackend",
+    "Tars",
     "Tokens",
     "World",
     "__version__",
@@ -93,6 +94,7 @@ _LAZY = {
     "mix": "resumable.sources",  # for those who mix
     "Packed": "resumable.sources",  # for those who train on tokens
     "Parquet": "resumable.sources",  # for those who read Parquet
+    "Tars": "resumable.sources",  # for those who train on WebDataset
     "Tokens": "resumable.sources",  # for those who train on tokens
     "preemption": "resumable.distributed.preemption",  # for jobs that are ended from outside
     "ResumableSampler": "resumable.backends.torch.sampler",  # a torch Sampler, so torch comes with it

@@ -19,11 +19,11 @@ from resumable._naming import identity_of, name_of
 from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from resumable._fetch.own_state import OwnState
     from resumable._options import Options
-    from resumable.protocols import Request
+    from resumable.protocols import Request, Upcoming
 
 __all__ = ["SequenceBackend", "adapt"]
 
@@ -80,6 +80,12 @@ class _Transformed:
 
     def __getitem__(self, index: int) -> Any:
         return self._transform(self._source[index])
+
+    def resumable_prefetch(self, indices: Sequence[int], upcoming: Callable[[], Upcoming | None]) -> None:
+        """Pass on what is to be read; see `resumable.protocols.Prefetching`."""
+        method = getattr(type(self._source), "resumable_prefetch", None)
+        if method is not None:
+            method(self._source, indices, upcoming)
 
 
 def _is_array(source: Any) -> bool:

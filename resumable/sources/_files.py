@@ -115,6 +115,8 @@ class Files:
                 "such as s3://, gs:// or https://."
             ) from error
         system = self._systems[protocol]
+        if "::" in name:  # of file systems in one another
+            return system, url_to_fs(name, **self._options)[1]
         return system, system._strip_protocol(name)  # noqa: SLF001  # how fsspec's own functions do it
 
     def find(self, pattern: str) -> list[str]:
@@ -186,7 +188,7 @@ class Files:
                 self._open.move_to_end(part.name)
             return _pread(file.number, part)
         except FileNotFoundError as error:
-            raise _gone(part, error) from error
+            raise _gone(part) from error
         except OSError as error:
             raise DataError(
                 f"{part} cannot be read: {error}.\nLook after the storage, and resume from the last checkpoint."
@@ -207,7 +209,7 @@ class Files:
                 try:
                     _compare(part, stamps[part.name], self.stamp(part.name))
                 except FileNotFoundError as error:
-                    raise _gone(part, error) from error
+                    raise _gone(part) from error
                 self._seen.add(part.name)
         systems = [self.system(part.name) for part in parts]
         read: list[Any] = [None] * len(parts)
@@ -219,6 +221,8 @@ class Files:
             for number, data in zip(some, found, strict=True):
                 read[number] = data
         for part, data in zip(parts, read, strict=True):
+            if isinstance(data, FileNotFoundError):
+                raise _gone(part) from data
             if isinstance(data, Exception):
                 raise DataError(
                     f"{part} cannot be read: {type(data).__name__}: {data}.\n"
@@ -285,8 +289,7 @@ def _compare(part: Part, before: Stamp, now: Stamp) -> None:
         )
 
 
-def _gone(part: Part, error: Exception) -> DataError:
-    del error
+def _gone(part: Part) -> DataError:
     return DataError(
         f"{part} cannot be read: there is no such file any more.\n"
         "Samples would be left out. Put it back, and resume from the last checkpoint."
