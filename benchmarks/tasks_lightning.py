@@ -27,19 +27,24 @@ class Fit:
         resumable: wrap the loader, and give the Trainer the callback.
         batches: per turn.
         step: milliseconds of busy waiting per training step.
+        buffers: of four numbers, that the module has; kept at every step. Without, a normalisation has three.
+        randomness: of the wrapped loader.
     """
 
-    def __init__(self, *, resumable: bool, batches: int, step: float) -> None:
+    def __init__(
+        self, *, resumable: bool, batches: int, step: float, buffers: int | None = None, randomness: Any = "sample"
+    ) -> None:
         logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", module="pytorch_lightning|lightning_fabric")
         self._resumable, self._case, self._step = resumable, Case(batches * 64), step
+        self._buffers, self._randomness = buffers, randomness
         self.turn()
 
     def turn(self) -> float:
         """Return the microseconds per batch of one epoch."""
         clock = _Clock()
         trainer, loader = self._make(clock)
-        trainer.fit(_Module(self._step), loader)
+        trainer.fit(_Module(self._step, self._buffers), loader)
         return (clock.end - clock.begin) / self._case.batches * 1e6
 
     def save(self) -> float:
@@ -55,7 +60,7 @@ class Fit:
         loader: Any = plain_loader(self._case)
         callbacks: list[Any] = [clock]
         if self._resumable:
-            loader, callbacks = resumable.wrap(loader), [clock, ResumableCallback()]
+            loader, callbacks = resumable.wrap(loader, randomness=self._randomness), [clock, ResumableCallback()]
         trainer = pl.Trainer(
             max_epochs=1,
             accelerator="cpu",
@@ -79,12 +84,15 @@ class _Clock(pl.Callback):
 
 
 class _Module(pl.LightningModule):
-    """As little as can be trained, and a normalisation whose running means have to be kept."""
+    """As little as can be trained, and a normalisation whose running means have to be kept, or so many buffers."""
 
-    def __init__(self, step: float) -> None:
+    def __init__(self, step: float, buffers: int | None = None) -> None:
         super().__init__()
         self._step = step * 1e-3
-        self.layers = torch.nn.Sequential(torch.nn.BatchNorm1d(1), torch.nn.Linear(1, 1))
+        layers = [torch.nn.Linear(1, 1)] if buffers is not None else [torch.nn.BatchNorm1d(1), torch.nn.Linear(1, 1)]
+        self.layers = torch.nn.Sequential(*layers)
+        for number in range(buffers or 0):
+            self.register_buffer(f"kept_{number}", torch.zeros(4))
 
     def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
         end = time.perf_counter() + self._step

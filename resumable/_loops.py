@@ -12,7 +12,7 @@ import opcode
 import operator
 import re
 import warnings
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from resumable.errors import ConfigurationError, LoopWarning, UnsupportedError
@@ -129,12 +129,17 @@ def _innermost(frame: FrameType | None) -> _Counter | None:
     for _ in range(_FRAMES):
         if frame is None:
             return None
-        for name in _loop_variables(frame.f_code, frame.f_lasti):
+        for name in _loop_variables(frame.f_code, frame.f_lasti) if _names_an_epoch(frame.f_code) else ():
             value = _value_of(frame, name)
             if type(value) is int and _AN_EPOCH.fullmatch(name):
                 return _Counter(name, value, frame)
         frame = frame.f_back
     return None
+
+
+def _names_an_epoch(code: CodeType) -> bool:
+    """Return whether any variable of some code may be it, as to take the code apart costs as much as a resume."""
+    return any(map(_AN_EPOCH.fullmatch, chain(code.co_varnames, code.co_names, code.co_cellvars, code.co_freevars)))
 
 
 def _value_of(frame: FrameType, name: str) -> object:

@@ -96,6 +96,10 @@ class TestAQuickRun:
         assert max(float(row[3]) for row in [*samples, *ranks]) < 1000, "the state stays small"
         assert max(float(row[4]) for row in samples) < 20, "so does the memory"
 
+    def test_measures_the_callback_alone(self, page: str) -> None:
+        rows = section(page, "Lightning: the callback's part of a step")
+        assert [row[0] for row in rows] == ["0", "200"]
+
     def test_measures_the_orders_alone(self, page: str) -> None:
         rows = section(page, "Orders alone: items per second and memory")
         assert [row[0].partition(",")[0] for row in rows[1:4]] == ["Blocks", "Shuffle", "torch's RandomSampler"]

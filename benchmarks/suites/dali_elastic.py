@@ -1,4 +1,4 @@
-"""Images per second of DALI fed by our sampler against DALI's own reader, with the same graph."""
+"""Images per second of DALI with our sampler against DALI's own reader, with the same graph."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(plan: Plan, pool: Pool) -> list[Table]:
         "target",
         "reached",
     )
-    table = Table("DALI fed by our sampler against fn.readers.file", columns, note=_NOTE)
+    table = Table("DALI with our sampler against fn.readers.file", columns, note=_NOTE)
     for width, height in _SIZES:
         with tempfile.TemporaryDirectory() as folder:
             remotes = {name: pool[name] for name in ("reader", *_LABELS)}

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGEST", "Answer", "begin"]
 
-LARGEST = 1 << 18  # bytes of a storage that go by value
+LARGEST = 1 << 19  # bytes of a storage that go by value
 _LOOK, _GRACE = 1.0, 10.0  # seconds from one look for the parent to the next; to come to an end by itself
 
 

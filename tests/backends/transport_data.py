@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, IterableDataset
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-LARGE = (1 << 18) // 4 + 1  # numbers of 4 bytes, one above what goes by value
+LARGE = (1 << 19) // 4 + 1  # numbers of 4 bytes, one above what goes by value
 
 
 class Pair(NamedTuple):
