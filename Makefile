@@ -5,6 +5,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# What sees every framework, transformers too.
+ALL := .venv/transformers/bin/python
 TORCH ?= torch==2.13.0
 PIP := -m pip --disable-pip-version-check install
 # The tests of a file, or of a class, run in one process; tests/conftest.py orders them, the longest first.
@@ -26,9 +28,9 @@ demo: .venv-demo/.ready  ## kill real training runs with SIGKILL, resume them, c
 	$(call say,demo: training runs are killed and resumed)
 	@PYTHONUNBUFFERED=1 .venv-demo/bin/python -m examples.demo
 
-demo-all: .venv/.ready  ## the same with every source, DALI, FFCV and TensorFlow included
+demo-all: .venv/.ready  ## the same with every source, DALI, FFCV, TensorFlow and Hugging Face included
 	$(call say,demo-all: training runs of every source are killed and resumed)
-	@PYTHONUNBUFFERED=1 $(BIN)/python -m examples.demo
+	@PYTHONUNBUFFERED=1 $(ALL) -m examples.demo
 
 docs: .venv-docs/.ready  ## build the documentation; a broken link fails
 	$(call say,docs: mkdocs with every warning as an error)
@@ -65,7 +67,7 @@ SOURCES ?=
 POINTS ?= 2
 JOBS ?= 2
 chaos: .venv/.ready  ## every kind of fault against every source, and planted programs; writes docs/reference/chaos.md
-	$(BIN)/python -m examples.demo.chaos --points $(POINTS) --jobs $(JOBS) \
+	$(ALL) -m examples.demo.chaos --points $(POINTS) --jobs $(JOBS) \
 	  $(if $(SOURCES),--sources $(SOURCES),--page docs/reference/chaos.md)
 	$(if $(SOURCES),,$(BIN)/python tests/chaos/planted_programs.py docs/reference/chaos.md)
 
@@ -125,7 +127,7 @@ ASROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
 	@$(BIN)/python $(PIP) --no-compile --editable '.[dev]'
 	$(call say,compiling what was installed; on all cores unlike pip)
 	@$(BIN)/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true  # some packages ship files of no Python
-	$(call on_top,transformers,'resumable-data[transformers]')
+	$(call on_top,transformers,'resumable-data[trl]')
 	$(call on_top,ray,'$(RAY)')
 	$(call on_top,titan,'$(TITAN)')
 	@touch $@

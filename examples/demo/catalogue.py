@@ -13,10 +13,18 @@ _HERE = __package__  # `examples.demo` for the commands, `demo` for the scripts 
 _MODULE = f"{_HERE}.sources"
 _LOOP = f"{_HERE}.training"
 _LIGHTNING = f"{_HERE}.lightning_training"
+_ACCELERATE = f"{_HERE}.accelerate_training"
+_TRANSFORMERS = f"{_HERE}.trainer_training"
+_HUGGING_FACE = f"{_HERE}.hugging_face"
 _DALI = f"{_HERE}.dali:make_dali"
 _TORCH = ("torch", "torch._dynamo")
 _TRAINER = (*_TORCH, "pytorch_lightning")
-_IMPORTED_ONCE = {_LIGHTNING: ("pytorch_lightning", "resumable.integrations.lightning")}
+_IMPORTED_ONCE = {
+    _LIGHTNING: ("pytorch_lightning", "resumable.integrations.lightning"),
+    _ACCELERATE: ("accelerate", "resumable.integrations.accelerate"),
+    _TRANSFORMERS: ("transformers.trainer", "resumable.integrations.transformers"),
+    _HUGGING_FACE: ("datasets",),
+}
 _DALIS = "nvidia.dali.plugin.pytorch"
 # The extra that brings a module. One inside of a package is found by importing the package, so the outermost are looked
 # for; that of nvidia is empty, and shared by others.
@@ -27,6 +35,9 @@ _EXTRAS = {
     "ffcv": "ffcv",
     "tensorflow_datasets": "tfds",
     "tensorflow": "tf",
+    "datasets": "datasets",
+    "accelerate": "accelerate",
+    "transformers": "transformers",
 }
 
 
@@ -48,7 +59,7 @@ class Source(NamedTuple):
     @property
     def preloaded(self) -> tuple[str, ...]:
         """What its training program takes seconds to import, and the demo's fork servers import at its first start."""
-        return _IMPORTED_ONCE.get(self.program, ())
+        return (*_IMPORTED_ONCE.get(self.program, ()), *_IMPORTED_ONCE.get(self.make.partition(":")[0], ()))
 
 
 SOURCES = {
@@ -69,12 +80,20 @@ SOURCES = {
     "tfdata": Source("tf.data, shuffle buffer", f"{_HERE}.tfdata:make_tfdata", slow=(*_TORCH, "tensorflow")),
     "ffcv": Source("FFCV", f"{_HERE}.ffcv:make_ffcv", slow=(*_TORCH, "ffcv.loader")),
     "tfds": Source("TensorFlow Datasets", f"{_HERE}.tfds:make_tfds", slow=(*_TORCH, "tensorflow_datasets")),
+    "hugging-face": Source("Hugging Face Dataset", f"{_HUGGING_FACE}:make_table", slow=(*_TORCH, "datasets")),
+    "hugging-face-stream": Source(
+        "Hugging Face IterableDataset, 2 workers", f"{_HUGGING_FACE}:make_stream", slow=(*_TORCH, "datasets")
+    ),
     "lightning": Source("Lightning, DataLoader", f"{_MODULE}:make_plain", _LIGHTNING, _TRAINER),
     "lightning-stream": Source(
         "Lightning, IterableDataset with state, 2 workers", f"{_MODULE}:make_stateful_stream", _LIGHTNING, _TRAINER
     ),
     "lightning-ffcv": Source("Lightning, FFCV", f"{_HERE}.ffcv:make_ffcv", _LIGHTNING, (*_TRAINER, "ffcv.loader")),
     "lightning-dali": Source("Lightning, DALI, JPEG files", _DALI, _LIGHTNING, (*_TRAINER, _DALIS)),
+    "accelerate": Source("Accelerate, DataLoader", f"{_MODULE}:make_map_style", _ACCELERATE, (*_TORCH, "accelerate")),
+    "transformers": Source(
+        "transformers Trainer", f"{_MODULE}:make_plain", _TRANSFORMERS, (*_TORCH, "transformers.trainer")
+    ),
 }
 
 

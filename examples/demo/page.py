@@ -27,6 +27,9 @@ _LIBRARIES = (
     "tensorflow-datasets",
     "tensorflow",
     "tensorflow-cpu",
+    "datasets",
+    "accelerate",
+    "transformers",
 )
 _NOTHING = "–"  # noqa: RUF001  # a dash, which is none of the figures
 

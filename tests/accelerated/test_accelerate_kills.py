@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,6 +93,39 @@ def test_killed_after_each_micro_batch(bench: Bench, kill: int) -> None:
         for loader in ("indexed", "stream"):
             if kill == LAST or accumulate > 1:
                 killed_and_resumed(bench, [kill], loader=loader, accumulate=accumulate)
+
+
+# Accumulated by 1, 2 and 3; saved at every micro-batch, every second one, and at the end of each epoch.
+RANDOM: dict[str, dict[str, Any]] = {
+    f"{world} ranks, {loader}, accumulated by {accumulate}, {when}": {
+        "world": world,
+        "loader": loader,
+        "accumulate": accumulate,
+        "every": every or SAMPLES // BATCH // (world if loader == "indexed" else 1),
+    }
+    for world in (1, 2)
+    for loader in ("indexed", "stream")
+    for accumulate in (1, 2, 3)
+    for every, when in ((1, "every step"), (2, "every second"), (0, "every epoch"))
+}
+OFTEN = "1 ranks, stream, accumulated by 3, every second"
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 20))])
+@pytest.mark.parametrize(
+    "case", [case if case == OFTEN else pytest.param(case, marks=pytest.mark.long) for case in RANDOM]
+)
+def test_killed_at_random_moments(bench: Bench, case: str, seed: int) -> None:
+    """One to three times; samples and model draw random numbers in each case."""
+    at, options = random.Random(f"{case} {seed}"), dict(RANDOM[case])
+    whole = bench.whole(**{name: value for name, value in options.items() if name != "every"})
+    total, every = sum(line[0] == "train" for line in lines(whole)), options["every"]
+    kills, done = list[int](), 0
+    for _ in range(at.randint(1, 3)):
+        if done < total:
+            kills.append(at.randint(1, total - done))
+            done = saved(whole, done + kills[-1] // every * every)
+    killed_and_resumed(bench, kills, **options)
 
 
 def test_the_baseline_steps_where_a_dataloader_does(bench: Bench) -> None:

@@ -84,8 +84,11 @@ def test_a_bad_option_is_refused(arguments: list[str], says: str, capsys: pytest
     assert says in capsys.readouterr().err
 
 
+HERE = [source for name, source in SOURCES.items() if name != "transformers"]  # which has an environment on top of this
+
+
 def test_all_sources_are_run_unless_some_are_chosen() -> None:
-    assert parse_options([]).sources == list(SOURCES.values())
+    assert parse_options([]).sources == HERE
     assert parse_options(["--backends", "list", "a:b"]).sources == [SOURCES["list"], find_source("a:b")]
 
 
@@ -100,20 +103,23 @@ def test_sources_that_are_left_out_are_named_with_the_command_that_installs_what
     hide(monkeypatch, "nvidia.dali", "ffcv", "tensorflow", "tensorflow_datasets")
     options = parse_options([])
     said = announce(options)
-    assert said.startswith("10 sources to train from, each twice: a baseline run, and a run that is killed 3 times")
+    assert said.startswith("13 sources to train from, each twice: a baseline run, and a run that is killed 3 times")
     left_out = dict(re.findall(r"^  (.*): (pip install .*)$", said, flags=re.MULTILINE))
     assert set(left_out) == {source.label for source in SOURCES.values()} - {source.label for source in options.sources}
     assert left_out["Lightning, FFCV"] == 'pip install "resumable-data[ffcv]"'
     assert left_out["tf.data, shuffle buffer"] == 'pip install "resumable-data[tf]"'
+    assert left_out["transformers Trainer"] == 'pip install "resumable-data[transformers]"'
     assert "`make demo-all`" in said
 
 
 def test_an_extra_is_named_for_every_module_that_a_source_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for source in SOURCES.values():
+    for source in HERE:
         assert catalogue.missing_extras(source) == []
     monkeypatch.setattr(catalogue, "find_spec", lambda _: None)
     assert catalogue.missing_extras(SOURCES["lightning-dali"]) == ["torch", "lightning", "dali"]
     assert catalogue.missing_extras(SOURCES["tfds"]) == ["torch", "tfds"]
+    assert catalogue.missing_extras(SOURCES["accelerate"]) == ["torch", "accelerate"]
+    assert catalogue.missing_extras(SOURCES["hugging-face"]) == ["torch", "datasets"]
     for source in SOURCES.values():
         assert len(catalogue.missing_extras(source)) == len({module.partition(".")[0] for module in source.slow})
 

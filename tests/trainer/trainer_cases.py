@@ -26,6 +26,7 @@ from resumable.errors import (
     UnsupportedError,
 )
 from resumable.integrations.transformers import TrainLoader, last_whole_checkpoint, prepare
+from resumable.integrations.transformers.refusals import check_types
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,6 +115,24 @@ def test_what_is_given_is_checked(tmp_path: Path) -> None:
         prepare(trainer)
 
 
+def test_trainers_of_trl_that_were_not_tried_are_refused(tmp_path: Path) -> None:
+    """Those that keep samples over steps, such as GRPO's, among them; a user's own class of a tried one is taken."""
+    from trl import DPOTrainer, GRPOTrainer, SFTTrainer  # noqa: PLC0415  # it takes seconds, for this test alone
+
+    class Own(SFTTrainer):  # type: ignore[misc]
+        pass
+
+    kinds: list[Any] = [DPOTrainer, GRPOTrainer, type("Mine", (GRPOTrainer,), {})]
+    for kind in kinds:
+        with pytest.raises(
+            UnsupportedError, match=r"a (DPO|GRPO)Trainer of TRL, for which exact resumes have not been"
+        ):
+            check_types(kind.__new__(kind), None)
+    tried: list[Any] = [SFTTrainer, Own]
+    for kind in tried:
+        check_types(kind.__new__(kind), None)
+
+
 def test_options_are_those_of_wrap(tmp_path: Path) -> None:
     trainer = prepare(trainer_in(tmp_path, data_seed=4), name="text")
     found = trainer.get_train_dataloader()
@@ -192,7 +211,8 @@ def test_a_damaged_or_newer_part_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint-6/trainer_state.json"
     values = json.loads(path.read_text(encoding="utf-8"))
     saved = values["stateful_callbacks"]["ResumableState"]["attributes"]["saved"]
-    for change in ({"format": 99}, {"states": 3}, {"losses": None}, {"states": ["UEsDBAAA"]}, {"format": None}):
+    changes: list[dict[str, Any]] = [{"format": 99}, {"states": 3}, {"losses": None}, {"states": ["UEsDBAAA"]}]
+    for change in [*changes, {"format": None}, {"counts": [1, 2]}]:
         values["stateful_callbacks"]["ResumableState"]["attributes"]["saved"] = {**saved, **change}
         path.write_text(json.dumps(values), encoding="utf-8")
         with pytest.raises(StateFormatError):
@@ -297,6 +317,18 @@ def test_the_trainer_does_what_the_session_relies_on() -> None:
     save = inspect.getsource(Trainer._save_checkpoint)
     assert save.index("save_model(") < save.index("_save_rng_state(") < save.index("save_to_json(")
     assert save.index("save_to_json(") < save.index("rotate_checkpoints(")
+
+
+def test_trl_does_what_the_session_relies_on() -> None:
+    """It counts for the log in two attributes, of which its checkpoints have nothing."""
+    from trl import SFTTrainer  # noqa: PLC0415  # likewise
+
+    made, logs, loss = (inspect.getsource(getattr(SFTTrainer, name)) for name in ("__init__", "log", "compute_loss"))
+    assert 'self._metrics = {"train": defaultdict(list)' in made
+    assert "self._total_train_tokens = 0" in made
+    assert "self._metrics[mode].clear()" in logs
+    assert "self._total_train_tokens +=" in loss
+    assert "_metrics" not in inspect.getsource(SFTTrainer._save_checkpoint)
 
 
 def test_a_newer_trainer_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

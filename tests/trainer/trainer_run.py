@@ -5,17 +5,20 @@ Run as a script it is a server, as `run_server.py` says.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the server
 
+import datasets
 import torch
 from run_server import Log, serve
 from torch import nn
@@ -37,9 +40,10 @@ class Run:
 
     Args:
         folder: of the checkpoints, and of what the ranks write down.
-        data: name of what is trained on, in `DATA`.
+        data: name of what is trained on, in `DATA`; or `sentences`, or `stream of sentences`, by TRL's SFTTrainer.
         world: number of ranks.
         arguments: of `TrainingArguments`.
+        options: of `prepare`.
         alone: without `prepare`.
         patience: of early stopping.
         resume: from the newest checkpoint where there is one.
@@ -53,6 +57,7 @@ class Run:
     data: str = "samples"
     world: int = 1
     arguments: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     alone: bool = False
     patience: int = 0
     resume: bool = True
@@ -99,6 +104,35 @@ class Net(nn.Module):
         return {"loss": (out - labels).pow(2).mean(), "logits": out}
 
 
+def table(size: int = SAMPLES) -> datasets.Dataset:
+    """Make a table of Hugging Face's, one of whose columns the model does not take."""
+    rows = {"number": list(range(size)), "name": [str(number) for number in range(size)]}
+    return datasets.Dataset.from_dict(rows)
+
+
+def read(row: dict[str, Any]) -> dict[str, Any]:
+    inputs = torch.tensor([row["number"], torch.rand(()).item() + random.random()])
+    return {"x": inputs, "labels": torch.tensor(float(row["number"] % 3))}
+
+
+def read_all(rows: dict[str, Any]) -> dict[str, Any]:
+    read_rows = [read({"number": number}) for number in rows["number"]]
+    return {name: [row[name] for row in read_rows] for name in ("x", "labels")}
+
+
+def parquet(folder: Path) -> datasets.IterableDataset:
+    """Stream files, which the first rank to come writes; no batch of them has a single sample."""
+    files = folder / "parquet"
+    if not files.exists():
+        part = Path(tempfile.mkdtemp(dir=folder))
+        for number in range(4):
+            table(24).shard(4, number).to_parquet(str(part / f"{number}.parquet"))
+        with contextlib.suppress(OSError):
+            part.rename(files)
+    names = [str(path) for path in sorted(files.iterdir())]
+    return datasets.load_dataset("parquet", data_files=names, streaming=True, split="train", cache_dir=str(folder))
+
+
 def own_loader() -> resumable.Loader[Any]:
     data = DataLoader(Samples(), BATCH, shuffle=True, drop_last=True, collate_fn=collate)
     return resumable.wrap(data, seed=5)
@@ -115,11 +149,14 @@ def own_streams() -> resumable.Loader[Any]:
     return resumable.wrap(stream, batch_size=BATCH, collate=collate, seed=5, **options)
 
 
-DATA: dict[str, tuple[Any, Callable[[], Any] | None]] = {
-    "samples": (Samples, None),
-    "elements": (Elements, None),
-    "loader": (Samples, own_loader),
-    "streams": (Samples, own_streams),
+DATA: dict[str, tuple[Callable[[Path], Any], Callable[[], Any] | None]] = {
+    "samples": (lambda _: Samples(), None),
+    "elements": (lambda _: Elements(), None),
+    "loader": (lambda _: Samples(), own_loader),
+    "streams": (lambda _: Samples(), own_streams),
+    "table": (lambda _: table().with_transform(read_all), None),
+    "parquet": (lambda folder: parquet(folder).map(read, remove_columns=["number"]), None),
+    "shuffled parquet": (lambda folder: parquet(folder).shuffle(seed=3, buffer_size=5).map(read), None),
 }
 
 
@@ -155,27 +192,35 @@ def train(run: Run, rank: int) -> None:
         "lr_scheduler_type": "cosine",
         **({"ddp_backend": "gloo"} if run.world > 1 else {}),
     }
-    args = TrainingArguments(str(folder / "out"), **{**defaults, **run.arguments})
-    dataset, loader = DATA[run.data]
     torch.manual_seed(0)
     callbacks: list[Any] = [Logging(log, run)]
     if run.patience:
         callbacks.append(EarlyStoppingCallback(run.patience))
-    trainer = Trainer(Net(), args, collate, dataset(), Samples(), callbacks=callbacks)
+    loader: Callable[[], resumable.Loader[Any]] | None = None
+    if "sentences" in run.data:
+        from trainer_sft import make_trainer  # noqa: PLC0415  # it imports TRL, which takes seconds
+
+        defaults |= {"remove_unused_columns": True, "num_train_epochs": 2}
+        stream = run.data.startswith("stream")
+        trainer = make_trainer(folder / "out", callbacks, stream=stream, **{**defaults, **run.arguments})
+    else:
+        args = TrainingArguments(str(folder / "out"), **{**defaults, **run.arguments})
+        dataset, loader = DATA[run.data]
+        trainer = Trainer(Net(), args, collate, dataset(folder.parent), Samples(), callbacks=callbacks)
     done, step = 0, trainer.training_step
 
     def noted(model: Any, inputs: dict[str, Any], *rest: Any) -> Any:
         nonlocal done
         loss = step(model, inputs, *rest)
         done += 1
-        log.write("train", trainer.state.global_step, inputs["x"].tolist(), loss.item())
+        log.write("train", trainer.state.global_step, next(iter(inputs.values())).tolist(), loss.item())
         if done == run.die_at:
             os.kill(os.getpid(), signal.SIGKILL)
         return loss
 
     trainer.training_step = noted
     if not run.alone:
-        prepare(trainer) if loader is None else prepare(trainer, loader())
+        prepare(trainer, *([] if loader is None else [loader()]), **run.options)
     if run.die_in is not None and rank == 0:
         _die_in(trainer, *run.die_in)
     there = run.resume and any((folder / "out").glob("checkpoint-*"))
@@ -204,6 +249,14 @@ def train(run: Run, rank: int) -> None:
     )
 
 
+def request(**values: Any) -> Run:
+    """Read what is asked for, and import what it needs into the server, which is there for the next ones, too."""
+    run = Run(**values)
+    if "sentences" in run.data:
+        import trainer_sft  # noqa: F401, PLC0415  # likewise
+    return run
+
+
 def _die_in(trainer: Trainer, count: int, before: str) -> None:
     """Die in a save, where a part of it is about to be written."""
     owner: Any = TrainerState if before == "save_to_json" else trainer
@@ -224,4 +277,5 @@ def _die_in(trainer: Trainer, count: int, before: str) -> None:
 if __name__ == "__main__":
     torch.optim.Adam(nn.Linear(1, 1).parameters())  # which imports a thousand modules, once for all runs
     iter(own_loader())
-    serve(Run, train, lambda run: run.world)
+    datasets.disable_progress_bars()
+    serve(request, train, lambda run: run.world)

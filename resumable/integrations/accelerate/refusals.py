@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resumable.errors import ConfigurationError, MissingDependencyError, UnsupportedError
+from resumable.errors import ConfigurationError, UnsupportedError
+from resumable.integrations._given import check_given
 from resumable.loader import Loader
 
 if TYPE_CHECKING:
@@ -31,23 +32,9 @@ def check_types(accelerator: Any, loader: Any, prepared: type[PreparedLoader]) -
         MissingDependencyError: Accelerate is not installed.
         UnsupportedError: they are something else, or the other way round.
     """
-    try:
-        from accelerate import Accelerator  # noqa: PLC0415  # only who uses it pays for it
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            'Accelerate is not installed.\nInstall it: pip install "resumable-data[accelerate]"'
-        ) from error
-    if not isinstance(accelerator, Accelerator):
-        raise UnsupportedError(
-            f"prepare() was given a {type(accelerator).__qualname__} in place of an Accelerator.\n"
-            "Nothing was prepared. Use prepare(accelerator, loader)."
-        )
-    if not isinstance(loader, (Loader, prepared)):
-        raise UnsupportedError(
-            f"prepare() was given a {type(loader).__qualname__}, which is no Loader.\n"
-            "It has no place that could be saved. Wrap it before: prepare(accelerator, resumable.wrap(...)); give "
-            "models, optimizers and schedulers to accelerator.prepare()."
-        )
+    advice = "give models, optimizers and schedulers to accelerator.prepare()"
+    usage = ["prepare(accelerator, loader)"]
+    check_given(accelerator, loader, "accelerate.Accelerator", (Loader, prepared), usage=usage, advice=advice)
 
 
 def check(accelerator: Any, loader: Loader) -> None:

@@ -1,7 +1,7 @@
 """Everything of the Trainer that this package uses and that transformers does not document, in one place.
 
-Read in transformers 5.23. `check_names` says what a newer one has changed, when a Trainer is prepared;
-`tests/accelerated/test_trainer_private.py` what it does in another way.
+Read in transformers 5.23 and TRL 1.16. `check_names` says what a newer one has changed, when a Trainer is prepared;
+`tests/trainer/trainer_cases.py` what it does in another way.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from resumable.errors import UnsupportedError
 from resumable.integrations._names import missing_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from os import PathLike
 
 __all__ = [
     "STATE_FILE",
+    "begin_counts",
     "begin_logs",
     "callbacks",
     "check_names",
     "checkpoints_in",
+    "counts",
     "load_generators",
     "logged",
     "replace",
@@ -86,6 +88,23 @@ def begin_logs(trainer: Any, loss: float, step: int) -> None:
     """Begin with the sum of the losses since a line of the log, as the Trainer itself begins with none."""
     trainer._tr_loss.fill_(loss)
     trainer._globalstep_last_logged = step
+
+
+def counts(trainer: Any) -> dict[str, Any] | None:
+    """Return what a Trainer of TRL has counted for the next line of its log, and over the run; None for any other."""
+    metrics = getattr(trainer, "_metrics", None)
+    if not isinstance(metrics, dict) or "train" not in metrics:
+        return None
+    return {"metrics": dict(metrics["train"]), "tokens": getattr(trainer, "_total_train_tokens", 0)}
+
+
+def begin_counts(trainer: Any, found: Mapping[str, Any]) -> None:
+    """Go on counting from what `counts` returned, as TRL begins again at nothing."""
+    metrics = trainer._metrics["train"]
+    metrics.clear()
+    for name, values in found["metrics"].items():
+        metrics[name].extend(values)
+    trainer._total_train_tokens = found["tokens"]
 
 
 def load_generators(trainer: Any, checkpoint: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resumable.errors import ConfigurationError, MissingDependencyError, UnsupportedError
+from resumable.errors import ConfigurationError, UnsupportedError
+from resumable.integrations._given import check_given
 from resumable.integrations.accelerate.refusals import check_engine, check_settings, check_world
 from resumable.loader import Loader
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_driver", "check_epochs", "check_loader", "check_settings_of", "check_types"]
 
+_TRL = {"SFTTrainer"}  # whose runs were killed and resumed
 _MANY = 1000  # epochs that are looked at
 
 
@@ -21,29 +23,31 @@ def check_types(trainer: Any, loader: Any) -> None:
 
     Raises:
         MissingDependencyError: transformers is not installed.
-        UnsupportedError: they are something else, or the other way round.
+        UnsupportedError: they are something else, or the other way round; or it is a Trainer of TRL that was not tried.
     """
-    try:
-        from transformers import Trainer  # noqa: PLC0415  # only who uses it pays for it
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            'transformers is not installed.\nInstall it: pip install "resumable-data[transformers]"'
-        ) from error
-    if not isinstance(trainer, Trainer):
-        raise UnsupportedError(
-            f"prepare() was given a {type(trainer).__qualname__} in place of a Trainer.\n"
-            "Nothing was prepared. Use prepare(trainer), or prepare(trainer, loader)."
-        )
-    if loader is not None and not isinstance(loader, Loader):
-        raise UnsupportedError(
-            f"prepare() was given a {type(loader).__qualname__}, which is no Loader.\n"
-            "It has no place that could be saved. Wrap it before: prepare(trainer, resumable.wrap(...)); or leave it "
-            "out, so that what the Trainer makes of its train_dataset is wrapped."
-        )
+    advice = "or leave it out, so that what the Trainer makes of its train_dataset is wrapped"
+    usage = ["prepare(trainer)", "prepare(trainer, loader)"]
+    check_given(trainer, loader, "transformers.Trainer", (Loader, type(None)), usage=usage, advice=advice)
+    _check_tried(trainer)
     if loader is not None and loader.evaluation:
         raise UnsupportedError(
             "prepare() was given a Loader with evaluation=True, which has no place.\n"
             "A resumed run would begin at its beginning. Wrap the source without evaluation=True."
+        )
+
+
+def _check_tried(trainer: Any) -> None:
+    """Refuse Trainers of TRL that were not tried: some keep samples over steps, and no checkpoint has them.
+
+    Raises:
+        UnsupportedError: the message names it.
+    """
+    theirs = [kind.__name__ for kind in type(trainer).__mro__ if kind.__module__.partition(".")[0] == "trl"]
+    if theirs and theirs[0] not in _TRL:
+        raise UnsupportedError(
+            f"prepare() was given a {theirs[0]} of TRL, for which exact resumes have not been tried.\n"
+            "It may keep over optimizer steps what no checkpoint has, such as samples that it has generated. Of TRL's "
+            f"Trainers, use {', '.join(sorted(_TRL))}; train with this one without prepare()."
         )
 
 

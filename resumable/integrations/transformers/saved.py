@@ -6,6 +6,7 @@ world_size     number of ranks
 accumulation   micro-batches of an optimizer step
 losses         per rank: sum of the losses since the last line of the log
 logged         step of that line
+counts         per rank: what a Trainer of TRL has counted for its log; None for any other, and in older checkpoints
 ended          whether the Trainer had come to the end of its epoch, or of the run
 epoch_stopped  whether a callback had ended the epoch, so that no batch of it was to come
 stopped        whether a callback had stopped the run, as for early stopping
@@ -46,6 +47,7 @@ class Saved:
     epoch_stopped: bool
     stopped: bool
     max_steps: int
+    counts: Sequence[Any] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values of JSON."""
@@ -78,7 +80,13 @@ class Saved:
     def _read(cls, values: Mapping[str, Any]) -> Saved:
         states = [unpack(state) for state in list(values["states"])]
         size, losses = int(values["world_size"]), [float(loss) for loss in list(values["losses"])]
-        if len(states) not in {1, size} or len(losses) != size or not all(isinstance(state, dict) for state in states):
+        counts = list(values.get("counts") or [None] * size)
+        if (
+            len(states) not in {1, size}
+            or len(counts) != size
+            or len(losses) != size
+            or not all(isinstance(state, dict) for state in states)
+        ):
             raise ValueError("it has not one part per rank")
         return cls(
             states=states,
@@ -90,6 +98,7 @@ class Saved:
             epoch_stopped=bool(values["epoch_stopped"]),
             stopped=bool(values["stopped"]),
             max_steps=int(values["max_steps"]),
+            counts=counts,
         )
 
     def state_of(self, rank: int, size: int) -> Mapping[str, Any]:
@@ -110,6 +119,10 @@ class Saved:
     def loss_of(self, rank: int, size: int) -> float:
         """Return the sum of losses with which a rank goes on; the mean, on another number of ranks."""
         return self.losses[rank] if size == self.world_size else sum(self.losses) / len(self.losses)
+
+    def counts_of(self, rank: int, size: int) -> Any:
+        """Return what a rank goes on counting from: its own, or that of rank 0, as TRL counts over all ranks."""
+        return self.counts[rank if size == self.world_size else 0]
 
 
 def pack(state: Any) -> Any:

@@ -234,6 +234,9 @@ class Session:
             return
         rank, size = self._ranks
         private.begin_logs(self._trainer, self._saved.loss_of(rank, size), self._saved.logged)
+        counts = self._saved.counts_of(rank, size)
+        if counts is not None and private.counts(self._trainer) is not None:
+            private.begin_counts(self._trainer, counts)
         if size == self._saved.world_size:
             load_buffers(self._trainer.model, self._checkpoint, rank)
 
@@ -266,13 +269,15 @@ class Session:
         """Return what all ranks know. They wait for each other, so rank 0 writes the last file after the others."""
         _, size = self._ranks
         losses, logged = private.logged(self._trainer)
-        everyone = exchange({"loaders": [loader.state_dict()], "losses": losses}, size)
+        own = {"loaders": [loader.state_dict()], "losses": losses, "counts": private.counts(self._trainer)}
+        everyone = exchange(own, size)
         return Saved(
             states=[one["loaders"][0] for one in everyone],
             world_size=size,
             accumulation=self._trainer.args.gradient_accumulation_steps,
             losses=[one["losses"] for one in everyone],
             logged=logged,
+            counts=[one["counts"] for one in everyone],
             ended=self._ended,
             epoch_stopped=bool(self._trainer.control.should_epoch_stop) and not self._ended,
             stopped=bool(self._trainer.control.should_training_stop) and not self._is_done(),

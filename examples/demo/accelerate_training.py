@@ -1,0 +1,133 @@
+"""A training program: a loop of Hugging Face Accelerate that accumulates gradients, as its users write it.
+
+It saves amid an accumulation as often as not. Each run of it is a process of its own, and nothing in it knows about
+the kills.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from accelerate import Accelerator
+
+from resumable.integrations.accelerate import prepare
+
+from .model import Classifier, digest, evaluate, images_and_labels, make_optimizer, training_loss
+from .sealed import last_sealed, seal
+from .task import EPOCHS, SAVE_EVERY, Task, read_task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+__all__ = ["ACCUMULATION", "Training", "main"]
+
+ACCUMULATION = 5  # which divides neither the batches between two saves, nor those of an epoch
+_KEPT = 3
+
+
+class Scores:
+    """The evaluations by their epochs, which each checkpoint carries."""
+
+    def __init__(self) -> None:
+        self.by_epoch: dict[int, dict[str, Any]] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return them, for a checkpoint."""
+        return {"by_epoch": self.by_epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from those of a checkpoint."""
+        self.by_epoch = state["by_epoch"]
+
+
+class Training:
+    """Model, optimizer, and the loader that is prepared for them.
+
+    Args:
+        task: the loader, and what else the demo gives.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.held_out, self.ledger, self.folder = task.held_out, task.ledger, task.checkpoints
+        self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATION)
+        self.loader = prepare(self.accelerator, task.loader)
+        model = Classifier()
+        self.model, self.optimizer = self.accelerator.prepare(model, make_optimizer(model))
+        self.scores = Scores()
+        self.accelerator.register_for_checkpointing(self.scores)
+        self.count = self.saves = 0
+
+    def run(self) -> None:
+        """Train up to the end, from the last checkpoint where there is one."""
+        self.resume()
+        for epoch in self.loader.epochs(EPOCHS):
+            for images, labels in map(images_and_labels, epoch):
+                self.ledger.write("received", self.count)
+                self.train_on(images, labels)
+                self.note(epoch.number, images, labels)
+                if self.count % SAVE_EVERY == 0:
+                    self.save()
+            self.ledger.write("epoch-end", self.count)
+            self.scores.by_epoch[epoch.number] = evaluate(self.model, self.held_out)
+            self.ledger.write("evaluation", self.count, score=self.evaluations()[-1])
+            self.save()
+        weights = digest(self.model.state_dict().values())
+        self.ledger.write("end", self.count, weights=weights, scores=self.evaluations())
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """List the evaluations, each with its epoch."""
+        return [{"epoch": epoch, **score} for epoch, score in sorted(self.scores.by_epoch.items())]
+
+    def train_on(self, images: Tensor, labels: Tensor) -> None:
+        """Add up the gradients of a batch, and take a step of the optimizer with those of five."""
+        with self.accelerator.accumulate(self.model):
+            self.accelerator.backward(training_loss(self.model, images, labels))
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        self.count += 1
+
+    def save(self) -> None:
+        """Save all that Accelerate knows; the place of the loader is that of the last step of the optimizer."""
+        folder = self.folder / f"checkpoint_{self.saves}"
+        if folder.exists():  # half of one, of a run that was killed
+            shutil.rmtree(folder)
+        self.accelerator.save_state(str(folder))
+        seal(folder)
+        self.saves += 1
+        for old in sorted(self.folder.iterdir(), key=_number)[:-_KEPT]:
+            shutil.rmtree(old)
+        state = json.dumps(self.loader.loader.state_dict(), default=bytes.hex)
+        self.ledger.write("save", self.loader.global_step, state_bytes=len(state))
+
+    def resume(self) -> None:
+        """Load the last checkpoint, where there is one."""
+        last = last_sealed(self.folder)
+        self.ledger.write("start", 0)
+        if last is not None:
+            self.accelerator.load_state(str(last))
+            self.saves = _number(last) + 1
+        self.count = self.loader.global_step
+        cursor = self.loader.cursor
+        self.ledger.write("begin", self.count, epoch=cursor.epoch, step=cursor.step)
+
+    def note(self, epoch: int, *tensors: Tensor) -> None:
+        """Write down which batch was trained on."""
+        self.ledger.write("batch", self.count, epoch=epoch, step=self.loader.cursor.step, digest=digest(tensors))
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name.rpartition("_")[2])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train in this process, as the command line says."""
+    Training(read_task(arguments, __doc__)).run()
+
+
+if __name__ == "__main__":
+    main()
