@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import small_gpt
 import torch
+import torch._dynamo  # optimizers import it: here once, and not in each forked process
 from models import corpus
 from models.gpt import GPT, Shape, collate
 from small_gpt import LENGTH, STEPS
