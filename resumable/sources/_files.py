@@ -7,12 +7,12 @@ from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 from glob import glob, has_magic
+from operator import methodcaller
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
-from uuid import uuid4
 
-from resumable._durable import sync_directory
+from resumable._durable import write_whole
 from resumable.errors import ConfigurationError, DataError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class Files:
                 system, path = self.system(name)
                 system.pipe_file(path, data)
             else:
-                _write(Path(name), data)
+                write_whole(Path(name), methodcaller("write", data))
         except Exception:  # noqa: BLE001  # of any file system: it is made again next time
             return False
         return True
@@ -265,19 +265,6 @@ def _pread(number: int, part: Part) -> bytes:
             break
         data += more
     return data
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_directory(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _compare(part: Part, before: Stamp, now: Stamp) -> None:
