@@ -129,6 +129,7 @@ class Files:
         if not is_remote(pattern):
             return sorted(glob(pattern, recursive=True))  # noqa: PTH207  # of any text, as it was given
         system, path = self.system(pattern)
+        system.invalidate_cache()  # another process may have written more of them
         return sorted(system.unstrip_protocol(found) for found in system.glob(path))
 
     def stamp(self, name: str) -> Stamp:

@@ -110,6 +110,22 @@ def test_a_batch_of_remote_samples_takes_one_request_per_run(url: str, requests:
     assert requests["cat_file"] == 5
 
 
+def test_an_index_that_is_copied_along_is_used(tmp_path: Path, requests: Counter[str]) -> None:
+    paths, folder = write_images(tmp_path), f"memory:///tars-{uuid4().hex}"
+    local = resumable.Tars(paths)
+    put(folder, sorted(tmp_path.iterdir()))
+    requests.clear()
+    tars = resumable.Tars(f"{folder}/*.tar")
+    assert requests["_open"] == requests["pipe_file"] == 0
+    assert [sample["cls"] for sample in tars] == list(range(80))
+    assert pickle.loads(pickle.dumps(tars))[3]["cls"] == 3  # noqa: S301  # our own
+    assert tars.fingerprint() == local.fingerprint()
+    put(folder, write_images(tmp_path, first=1)[:1])
+    assert resumable.Tars(f"{folder}/*.tar")[0]["cls"] == 1
+    assert requests["pipe_file"] == 2  # the shard of this test, and its new index
+    fsspec.filesystem("memory").rm(folder, recursive=True)
+
+
 def test_a_remote_shard_that_was_written_again(url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = resumable.Tars(f"{url}/*.tar")
     pickled, before = pickle.dumps(first), first.fingerprint()
