@@ -19,7 +19,7 @@ import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
-from tar_files import write_images
+from tar_files import classes, write_images
 from torch.utils.data import DataLoader
 
 import resumable
@@ -259,10 +259,6 @@ class Read(NamedTuple):
         lines = log.read_text().splitlines() if log.exists() else []
         log.unlink(missing_ok=True)
         return [line for line in lines if int(line.split()[2]) - int(line.split()[1]) > 1024]
-
-
-def classes(samples: list[dict[str, Any]]) -> list[int]:
-    return [sample["cls"] for sample in samples]
 
 
 @pytest.fixture
