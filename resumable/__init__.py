@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from resumable.backends.torch.sampler import ResumableSampler
     from resumable.checkpoint import CheckpointStore
     from resumable.distributed.preemption import preemption
-    from resumable.sources import Packed, Tars, Tokens, mix
+    from resumable.sources import Packed, Parquet, Tars, Tokens, mix
 
 __all__ = [
     "Adoption",
@@ -55,6 +55,7 @@ __all__ = [
     "LoaderStats",
     "Options",
     "Packed",
+    "Parquet",
     "ReplayBackend",
     "Request",
     "ResumableError",
@@ -92,6 +93,7 @@ _LAZY = {
     "CheckpointStore": "resumable.checkpoint",  # its file systems are imported with it
     "mix": "resumable.sources",  # for those who mix
     "Packed": "resumable.sources",  # for those who train on tokens
+    "Parquet": "resumable.sources",  # for those who read Parquet
     "Tars": "resumable.sources",  # for those who train on WebDataset
     "Tokens": "resumable.sources",  # for those who train on tokens
     "preemption": "resumable.distributed.preemption",  # for jobs that are ended from outside

@@ -15,7 +15,7 @@ from resumable._fetch.hugging_face import draws_nothing
 from resumable._fetch.own_state import own_state
 from resumable._fetch.reader import Reader
 from resumable._fetch.reading import Reading
-from resumable._naming import name_of
+from resumable._naming import identity_of, name_of
 from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class SequenceBackend:
     def __init__(self, source: Any, options: Options, remembers: OwnState | None = None) -> None:
         self._source = source
         self.length = length_of(source, name_of(source, options.identity))
-        self.identity = {"source": options.identity or _describe(source)}
-        stored = Columns(source, self.length)
+        self.identity = identity_of(source, options.identity or _describe(source))
+        stored = None if hasattr(source, "resumable_identity") else Columns(source, self.length)
         reading = None if options.flight_recorder is None else Reading()
         self.capabilities = Capabilities(shows={"dataset": source}, own_state=remembers, stored=stored, reading=reading)
         plain = options.transform is None and options.collate is None and options.batch_size is not None

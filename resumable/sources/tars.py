@@ -11,10 +11,11 @@ import numpy as np
 from resumable.errors import ConfigurationError, DataError, ResumableError
 from resumable.samplers.base import check_length
 from resumable.sources._files import Files
+from resumable.sources._patterns import base_of
 from resumable.sources._tar.decode import decoders_of
 from resumable.sources._tar.index import digest_of
 from resumable.sources._tar.reading import Reading
-from resumable.sources._tar.shards import base_of, find_shards, open_shards
+from resumable.sources._tar.shards import find_shards, open_shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -305,6 +305,22 @@ def test_a_rank_that_has_passed_the_step_raises_and_does_not_save() -> None:
     assert "margin=2" in behind[1]
 
 
+def asks_late(rank: int, size: int) -> list[bool]:
+    with resumable.preemption() as stop:
+        said = [stop.reached(1)]
+        if rank:
+            time.sleep(1)
+            said.append(stop.reached(2))
+            os.kill(os.getpid(), signal.SIGTERM)
+            said += [stop.reached(3), stop.reached(5)]
+        return said
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_last_is_not_stopped_by_the_end_of_the_one_that_hosts_the_store() -> None:
+    assert ranks(2, asks_late, host_stays=False) == [[False], [False] * 4]
+
+
 @pytest.mark.slow
 def test_under_torchrun_the_agent_forwards_sigterm_and_waits(tmp_path: Path) -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable._distribution import pip_install
-from resumable.errors import ConfigurationError, DataError, MissingDependencyError
+from resumable.errors import ConfigurationError, DataError
 from resumable.sources._files import Stamp, is_remote
+from resumable.sources._patterns import base_of, find_files
 from resumable.sources._tar.index import digest_of, packed, unpacked
 from resumable.sources._tar.scan import scan
 
@@ -33,50 +33,15 @@ _log = getLogger("resumable")
 
 
 def find_shards(patterns: Any, files: Files) -> list[str]:
-    """Return the shards that patterns stand for: braces as webdataset has them, then `*`, `?` and `[...]`.
+    """Return the shards that patterns stand for; see `find_files`.
 
     Raises:
-        ConfigurationError: a pattern stands for nothing, or a shard comes twice.
+        ConfigurationError: a pattern stands for nothing, or for the output of a command; or a shard comes twice.
     """
-    given = [patterns] if isinstance(patterns, (str, os.PathLike)) else list(patterns)
-    found: list[str] = []
-    for pattern in given:
-        if not isinstance(pattern, (str, os.PathLike)) or not os.fspath(pattern):
-            raise ConfigurationError(
-                f"shards must be paths, URLs or patterns of them, but one is {pattern!r}.\n"
-                'Nothing could be read. Give for instance "train-{000..099}.tar" or a list of paths.'
-            )
-        text = str(os.fspath(pattern))
-        _refuse_pipe(text)
-        some = [name for one in _expand(text) for name in files.find(one) if not name.endswith(_SUFFIX)]
-        if not some:
-            raise ConfigurationError(
-                f"there is no file for {text!r}.\nThere would be nothing to read. Look after the folder and the "
-                "pattern: {000..009} counts, * stands for any characters."
-            )
-        found += [name.removeprefix("file://") for name in some]
-    if not found:
-        raise ConfigurationError("no shards were given.\nThere would be nothing to read. Give at least one.")
-    _refuse_twice(found)
-    return found
-
-
-def _expand(pattern: str) -> list[str]:
-    if "{" not in pattern or (not is_remote(pattern) and Path(pattern).exists()):
-        return [pattern]
-    try:
-        from braceexpand import braceexpand  # noqa: PLC0415  # for such patterns only
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"the pattern {pattern!r} needs the package braceexpand.\nInstall it: {pip_install('tars')}"
-        ) from error
-    try:
-        return list(braceexpand(pattern))
-    except ValueError as error:
-        raise ConfigurationError(
-            f"the pattern {pattern!r} has braces that do not close: {error}.\n"
-            "Which shards are meant could not be known. Write for instance train-{000..099}.tar."
-        ) from error
+    listed = [patterns] if isinstance(patterns, (str, os.PathLike)) else list(patterns)
+    for pattern in listed:
+        _refuse_pipe(str(pattern))
+    return find_files(listed, files, what="shard", suffix=".tar", extra="tars", but=_SUFFIX)
 
 
 def _refuse_pipe(text: str) -> None:
@@ -86,17 +51,6 @@ def _refuse_pipe(text: str) -> None:
             "Every sample would cost running it from the beginning. Give the URL itself, such as s3://bucket/"
             "train-{000..099}.tar, with storage_options= for its file system."
         )
-
-
-def _refuse_twice(names: list[str]) -> None:
-    seen = set[str]()
-    for name in names:
-        if name in seen:
-            raise ConfigurationError(
-                f"the shard {name} is named twice.\nIts samples would come twice in every epoch. Name it once; to have "
-                "a shard more often than others, give it a weight in resumable.mix."
-            )
-        seen.add(name)
 
 
 class Shard:
@@ -142,11 +96,6 @@ class Shard:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_index": None}
-
-
-def base_of(name: str) -> str:
-    """Return the last part of a path or URL."""
-    return name.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
 def open_shards(names: Iterable[str], files: Files, kept: str | bool) -> list[Shard]:
