@@ -400,6 +400,14 @@ def test_a_shard_that_changes_in_a_run_is_refused_by_name(tmp_path: Path) -> Non
     with pytest.raises(DataError, match=rf"{path}, byte 0: the shard was written again since its index was made"):
         reading[0]
     assert reading[1]["cls"] == 1
+    second = content.index(b"img/00002.json")
+    with path.open("r+b") as file:
+        file.write(content)
+        file.seek(second + 124)  # the size of a member in the middle of a sample
+        file.write(b"%011o" % 5)
+    assert reading[3]["cls"] == 3
+    with pytest.raises(DataError, match="was written again since its index was made"):
+        reading[2]
     path.unlink()
     with pytest.raises(DataError, match=rf"{path}, bytes \d+\.\.\d+ cannot be read: there is no such file any more"):
         pickle.loads(pickle.dumps(later))[0]  # noqa: S301  # our own
