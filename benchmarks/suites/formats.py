@@ -23,14 +23,14 @@ _TASKS = "benchmarks.tasks_formats"
 _CONTENDERS = "benchmarks.contenders"
 _PLACES = (1, 50, 90)
 _READ_NOTE = (
-    "One process without workers, batches of 64 as lists, from the page cache; by processor time, that of a library's "
-    "own threads included. Factor: items per second of the first reader of each format / those of the other, median of "
-    "paired turns (smallest-largest). WebDataset and datasets shuffle in a buffer of 1000; Streaming's order is py1e."
+    "One process without workers, batches of 64 as lists, from the page cache. Factor: items per second of the first "
+    "reader of each format / those of the other, median of paired turns (smallest-largest). WebDataset and datasets "
+    "shuffle in a buffer of 1000; Streaming's order is py1e."
 )
 _WAIT_NOTE = (
-    "Processor time from making the loader to its first batch at a place of the first epoch; files and indices are "
-    "there. WebDataset has no state, so it reads up to the place; the stream of datasets fills its buffer again, with "
-    "other rows. The factor is that of 90 %."
+    "From making the loader to its first batch at a place of the first epoch; imports, files and indices are there. "
+    "WebDataset has no state, so it reads up to the place; the stream of datasets fills its buffer again, with other "
+    "rows. The factor is that of 90 %."
 )
 _INDEX_NOTE = (
     "Processor time of the first start, in which an index is built and written, and its bytes. Documents have 600 "
@@ -137,8 +137,9 @@ def _waiting(plan: Plan, pool: Pool, folder: str, formats: dict[str, list[_Conte
                 continue
             factor = ratio(taken[one.label, _PLACES[-1]], first)
             compared = ("", "") if one.ours else (str(factor), factor.at_least(1.0))
+            size = "none" if one.path.endswith(":Web") else str(remotes[one.label].call("size"))
             times = (f"{median(taken[one.label, place]):.1f}" for place in _PLACES)
-            table.rows.append((one.label, files, *times, str(remotes[one.label].call("size")), *compared))
+            table.rows.append((one.label, files, *times, size, *compared))
         pool.rest()
     return table
 
