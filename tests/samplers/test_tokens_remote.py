@@ -1,4 +1,4 @@
-"""Tokens and Parquet in an object store: by the S3 protocol from moto's server, and in memory, where requests are counted."""
+"""Tokens and Parquet in an object store: by the S3 protocol from moto's server, and in memory, counted by request."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from uuid import uuid4
 import fsspec
 import numpy as np
 import pytest
+import s3fs
 from fsspec.implementations.memory import MemoryFileSystem
 from parquet_files import plain
 from parquet_files import write as write_parquet
@@ -111,6 +112,7 @@ def test_a_sample_is_one_range_and_a_batch_one_request(url: str, ranges: list[in
     assert ranges == [5, 5, 5]
     packed = resumable.Packed(f"{url}/train.npy", 50, documents=f"{url}/lengths.npy", how="fit")
     loader = resumable.wrap(packed, batch_size=5, shuffle=True)
+    packed[0]  # lengths
     ranges.clear()
     list(loader)
     assert len(ranges) == len(packed) // 5
@@ -152,7 +154,7 @@ def bucket() -> Iterator[tuple[str, dict[str, Any]]]:
     """A bucket of a server of its own, and the options of its file system."""
     with ExitStack() as stack:
         storage = options(stack.enter_context(moto_server()))
-        fsspec.filesystem("s3", **storage).mkdir("data")
+        s3fs.S3FileSystem(**storage).call_s3("create_bucket", Bucket="data")
         yield "s3://data/train", storage
 
 
