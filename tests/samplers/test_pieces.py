@@ -119,3 +119,21 @@ def test_the_oldest_go_first_and_what_is_kept_stays(tmp_path: Path) -> None:
     assert own.take(FIRST, [FIRST]) is None
     assert storage.read == [FIRST, SECOND, THIRD]
     assert not [one for one in (tmp_path / "cache").iterdir() if one.suffix != ".piece"]
+
+
+def test_an_error_in_what_is_ahead_is_left_until_it_is_needed(tmp_path: Path) -> None:
+    storage = Storage()
+
+    def failing(parts: Any, stamps: Any) -> list[bytes]:
+        if THIRD in parts:
+            raise DataError("b cannot be read")
+        return storage(parts, stamps)
+
+    own = pieces(tmp_path, failing)
+    own.fetch([FIRST], [SECOND, THIRD], [])
+    assert own.take(FIRST, [FIRST]) == [bytes(100)]
+    own.fetch([SECOND], [], [])
+    with pytest.raises(DataError, match="b cannot be read"):
+        own.fetch([THIRD], [], [])
+    own.fetch([], [THIRD], [])
+    assert storage.read == [FIRST, SECOND]
