@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import zipfile
+from functools import partial
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import numpy as np
 
-from resumable._durable import sync_directory
+from resumable._durable import write_whole
 from resumable.errors import ConfigurationError
 from resumable.sources._megatron import index_of, lengths_of
 from resumable.sources._token_file import open_vector
@@ -106,7 +105,7 @@ class Documents:
         if found is None:
             found = compute()
             with contextlib.suppress(OSError):  # a folder that cannot be written to: computed again next time
-                _write(path, mark, found)
+                write_whole(path, partial(np.savez, mark=mark, values=found.astype(np.int64)))
         return found
 
     def digest(self) -> str:
@@ -123,17 +122,3 @@ def _read(path: Path, mark: IntArray, blocks: int) -> IntArray | None:
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
     return values if same and values.dtype == np.int64 and values.shape == (blocks,) else None
-
-
-def _write(path: Path, mark: IntArray, values: IntArray) -> None:
-    """Write a file that is there as a whole or not at all, however many processes write it."""
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        with temporary.open("wb") as file:
-            np.savez(file, mark=mark, values=values.astype(np.int64))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_directory(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)

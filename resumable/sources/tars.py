@@ -144,8 +144,8 @@ class Tars:
         if not shard.index.fits(row, data):
             raise DataError(
                 f"{shard.name}, byte {first}: the shard was written again since its index was made.\n"
-                f"The sample {shard.index.key(row)!r} is not there any more. Start again, so that a new index is made, "
-                "or put the old shard back."
+                f"The sample {shard.index.key(row)!r} is not there any more. Start again, without the index where "
+                "that was copied along with another shard; or put the old shard back."
             )
         sample: dict[str, Any] = {"__key__": shard.index.key(row), "__url__": shard.name}
         for extension, start, stop in shard.index.members(row):

@@ -64,8 +64,8 @@ IMAGES = {
 }
 
 
-def made(before: Callable[[], object] = int, **more: Any) -> tuple[Any, Any, Any]:
-    """Return features, how to decode a record alone, and how to decode several; `before` each by the slow way."""
+def made(meet: Callable[[], object] = int, **more: Any) -> tuple[Any, Any, Any]:
+    """Return features, how to decode a record alone, and how to decode several; the slow way meets before and after."""
 
     def build() -> Any:
         image = features.Image(shape=SHAPE)
@@ -85,15 +85,15 @@ def made(before: Callable[[], object] = int, **more: Any) -> tuple[Any, Any, Any
     alone, together = build(), build()
 
     def slow(record: bytes) -> Any:
-        before()
-        return together.deserialize_example_np(record)
+        meet()
+        sample = together.deserialize_example_np(record)
+        meet()
+        return sample
 
     return (
         alone,
         alone.deserialize_example_np,
-        batches_by_rows(
-            together, features.Image, lambda record: (before(), together.deserialize_example_np(record))[1]
-        ),
+        batches_by_rows(together, features.Image, slow),
     )
 
 

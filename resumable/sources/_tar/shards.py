@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Shard", "find_shards", "open_shards"]
 
 _SUFFIX = ".resumable-index"
-_AT_ONCE = 8  # remote shards
+_AT_ONCE = 16  # remote shards
 _log = getLogger("resumable")
 
 
@@ -58,6 +58,7 @@ class Shard:
 
     Args:
         name: path or URL.
+        stamp: of it as it is now; that of the index is another one where both were copied.
         index: where its samples are.
         place: local file where the index is kept; None where it has to be taken along.
         data: the index as bytes, where there is no such file.
@@ -65,8 +66,8 @@ class Shard:
 
     _index: Index | None
 
-    def __init__(self, name: str, index: Index, place: str | None, data: Any = None) -> None:
-        self.name, self.count, self.stamp = name, index.count, index.stamp
+    def __init__(self, name: str, stamp: Stamp, index: Index, place: str | None, data: Any = None) -> None:
+        self.name, self.count, self.stamp = name, index.count, stamp
         self.extensions, self.digest, self.content = index.extensions, index.digest, index.content
         self._place, self._data, self._index = place, None if place else data, index
 
@@ -80,7 +81,7 @@ class Shard:
         if self._index is None:
             data = self._data if self._place is None else _mapped(self._place)
             found = None if data is None else unpacked(data, trusted=True)
-            if found is None or (found.stamp, found.digest) != (self.stamp, self.digest):
+            if found is None or (found.count, found.digest) != (self.count, self.digest):
                 raise DataError(
                     f"the index of {self.name}, {self._place}, was removed or written again since it was opened.\n"
                     "Other samples would be read from here on. Start again, so that it is made for the shard as it is."
@@ -131,7 +132,7 @@ def _open(name: str, files: Files, kept: str | bool) -> Shard:
     written = place is not None and files.save(place, data)
     if place is not None and not written:
         _log.info("the index of %s cannot be kept as %s, so it is made again at each start", name, place)
-    return Shard(name, index, place if local and written else None, data)
+    return Shard(name, stamp, index, place if local and written else None, data)
 
 
 def _kept(name: str, place: str, stamp: Stamp, files: Files) -> Shard | None:
@@ -141,14 +142,25 @@ def _kept(name: str, place: str, stamp: Stamp, files: Files) -> Shard | None:
     index = None if data is None else unpacked(data)
     if index is None:
         return None
-    same = index.stamp == stamp
-    if same and not (is_remote(name) and stamp.changed):  # a tag tells content; a time can be set
-        some = index.looked_into(name)
-        same = index.content == digest_of(files.read(some, {name: stamp}) if some else [])
-    if not same:
+    if not _belongs(index, name, stamp, files):
         _log.warning("%s was written again since its index %s was made, which is made again", name, place)
         return None
-    return Shard(name, index, place if local else None, data)
+    return Shard(name, stamp, index, place if local else None, data)
+
+
+def _belongs(index: Index, name: str, stamp: Stamp, files: Files) -> bool:
+    """Return whether an index is that of a file: by its size, what else its stamp says, and some of the content.
+
+    A remote file that has a tag may have the index of a local one, as both were copied from there.
+    """
+    tagged = is_remote(name) and bool(stamp.changed)
+    if index.stamp == stamp and tagged:
+        return True
+    copied = tagged and index.stamp.size == stamp.size and index.stamp.changed.isdecimal()
+    if index.stamp != stamp and not copied:
+        return False
+    some = index.looked_into(name)
+    return index.content == digest_of(files.read(some, {name: stamp}) if some else [])
 
 
 def _make(name: str, stamp: Stamp, files: Files) -> bytes:
