@@ -246,6 +246,7 @@ def campaign(root: Path, seed: int) -> int:
             (root / f"pid-{rank}").unlink(missing_ok=True)
         child = signalling(root, who, rng.uniform(0, 0.25))
         results = ranks(3, forked, root)
+        os.kill(child, signal.SIGKILL)  # the run may have been over before
         os.waitpid(child, 0)
         assert results in ([EXIT_CODE] * 3, ["done"] * 3), (start, who, results)
         assert stops(root, 0) == stops(root, 1) == stops(root, 2)
