@@ -26,9 +26,7 @@ def name(example: Path) -> str:
 
 def marked(example: Path) -> object:
     """Leave out what takes a minute, as torchrun starts some times; what it shows has a test of its own."""
-    return pytest.param(
-        example, marks=[pytest.mark.long] if example.stem in {"chaos_ranks", "elastic_torchrun"} else []
-    )
+    return pytest.param(example, marks=[pytest.mark.long] if example.stem in LONG else [])
 
 
 @pytest.mark.slow
