@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from forked import ranks
+from forked import ranks, step_together
 from preempted import STEPS, forked, seen, stops
 
 import resumable
@@ -309,8 +309,9 @@ def test_a_rank_that_has_passed_the_step_raises_and_does_not_save() -> None:
 def asks_late(rank: int, size: int) -> list[bool]:
     with resumable.preemption() as stop:
         said = [stop.reached(1)]
+        step_together()
+        time.sleep(0.3 + rank)  # all have met, and rank 0 ends first
         if rank:
-            time.sleep(1)
             said.append(stop.reached(2))
             os.kill(os.getpid(), signal.SIGTERM)
             said += [stop.reached(3), stop.reached(5)]
