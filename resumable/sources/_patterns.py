@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["base_of", "find_files"]
 
 
-def find_files(patterns: Any, files: Files, *, what: str, suffix: str, extra: str) -> list[str]:
+def find_files(  # noqa: PLR0913  # words of its messages
+    patterns: Any, files: Files, *, what: str, suffix: str, extra: str, but: str = " "
+) -> list[str]:
     """Return the files that patterns stand for, in their order; those of one pattern by their names.
 
     Args:
@@ -25,6 +27,7 @@ def find_files(patterns: Any, files: Files, *, what: str, suffix: str, extra: st
         what: the files, for messages, as in "the {what} x.tar".
         suffix: of such a file's name, for messages.
         extra: with which braces can be read.
+        but: end of the names of files that are left out.
 
     Raises:
         ConfigurationError: a pattern stands for nothing, or a file comes twice.
@@ -36,7 +39,7 @@ def find_files(patterns: Any, files: Files, *, what: str, suffix: str, extra: st
         if not isinstance(pattern, (str, os.PathLike)) or not os.fspath(pattern):
             raise _no_path(pattern, what, suffix)
         text = str(os.fspath(pattern))
-        some = [name for one in _expand(text, suffix, extra) for name in files.find(one)]
+        some = [name for one in _expand(text, suffix, extra) for name in files.find(one) if not name.endswith(but)]
         if not some:
             raise ConfigurationError(
                 f"there is no file for {text!r}.\nThere would be nothing to read. Look after the folder and the "
@@ -44,7 +47,7 @@ def find_files(patterns: Any, files: Files, *, what: str, suffix: str, extra: st
             )
         found += [name.removeprefix("file://") for name in some]
     if not found:
-        raise ConfigurationError(f"no {what} was given.\nThere would be nothing to read. Give at least one.")
+        raise ConfigurationError(f"no {what}s were given.\nThere would be nothing to read. Give at least one.")
     _refuse_twice(found, what)
     return found
 

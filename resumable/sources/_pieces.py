@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import uuid4
 
+from resumable._durable import write_whole
 from resumable.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -168,15 +168,9 @@ class Pieces:
             self._write(part, data)
 
     def _write(self, part: Part, data: bytes) -> None:
-        path = self._path(part)
-        temporary = path.with_name(f".{uuid4().hex}")
         with suppress(OSError):  # a disk that is full: the samples are read from the storage
-            try:
-                temporary.write_bytes(data)
-                temporary.replace(path)
-                self._known.add(part)
-            finally:
-                temporary.unlink(missing_ok=True)
+            write_whole(self._path(part), lambda file: file.write(data))  # durably, as nothing but headers is looked at
+            self._known.add(part)
 
     # ------------------------------------------------------------------ room
 

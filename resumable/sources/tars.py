@@ -11,10 +11,11 @@ import numpy as np
 from resumable.errors import ConfigurationError, DataError, ResumableError
 from resumable.samplers.base import check_length
 from resumable.sources._files import Files
+from resumable.sources._patterns import base_of
 from resumable.sources._tar.decode import decoders_of
 from resumable.sources._tar.index import digest_of
 from resumable.sources._tar.reading import Reading
-from resumable.sources._tar.shards import base_of, find_shards, open_shards
+from resumable.sources._tar.shards import find_shards, open_shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -143,8 +144,8 @@ class Tars:
         if not shard.index.fits(row, data):
             raise DataError(
                 f"{shard.name}, byte {first}: the shard was written again since its index was made.\n"
-                f"The sample {shard.index.key(row)!r} is not there any more. Start again, so that a new index is made, "
-                "or put the old shard back."
+                f"The sample {shard.index.key(row)!r} is not there any more. Start again, without the index where "
+                "that was copied along with another shard; or put the old shard back."
             )
         sample: dict[str, Any] = {"__key__": shard.index.key(row), "__url__": shard.name}
         for extension, start, stop in shard.index.members(row):

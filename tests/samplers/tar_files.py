@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 import resumable
+from resumable.samplers import Blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,3 +93,15 @@ def number(sample: dict[str, Any]) -> tuple[int, int]:
 
 def alone(**options: Any) -> resumable.Loader[Any]:
     return resumable.wrap(tars(), **{"batch_size": 8, "transform": number, "seed": 3, **options})
+
+
+def classes(samples: list[dict[str, Any]]) -> list[int]:
+    return [sample["cls"] for sample in samples]
+
+
+def in_an_order(order: str, folder: Path, **given: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the shards of a folder, by themselves or in a mixture, and what `wrap` is to get with them."""
+    source: Any = resumable.Tars(folder / "train-{000..002}.tar", **given)
+    if order == "mix":
+        return resumable.mix({"tars": source, "numbers": [{"cls": -index} for index in range(20)]}), {}
+    return source, {"sampler": Blocks(source.sizes, block=4, window=12, seed=5)}

@@ -351,7 +351,7 @@ def test_columns_that_differ_between_files_are_refused_by_name(tmp_path: Path) -
         (lambda folder: resumable.Parquet(folder / "none-*.parquet"), "there is no file for '.*none-"),
         (lambda folder: resumable.Parquet(folder / "part-{000.parquet"), "braces that do not close"),
         (resumable.Parquet, "is a folder, and no Parquet file"),
-        (lambda folder: resumable.Parquet([]), "no Parquet file was given"),
+        (lambda folder: resumable.Parquet([]), "no Parquet files were given"),
         (lambda folder: resumable.Parquet([folder / "part-000.parquet"] * 2), "is named twice"),
         (lambda folder: resumable.Parquet(cast("Any", 3)), "must be a path, a URL or a pattern of them, but one is 3"),
         (lambda folder: resumable.Parquet("nofs://a.parquet"), "nofs://a.parquet cannot be opened"),

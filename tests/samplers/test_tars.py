@@ -157,12 +157,16 @@ def test_a_copy_for_another_process_is_small_and_reads_the_same(tmp_path: Path) 
 def test_threads_share_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_files, "_OPEN", 1)
     write_images(tmp_path)
+    before, interval = len(os.listdir("/proc/self/fd")), sys.getswitchinterval()  # noqa: PTH208  # names only
     tars = resumable.Tars(str(tmp_path / "*.tar"))
     asked = np.random.default_rng(0).integers(0, 80, 2000).tolist()
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # names only
-    with ThreadPoolExecutor(8) as pool:
-        assert [sample["cls"] for sample in pool.map(tars.__getitem__, asked)] == asked
-    assert len(os.listdir("/proc/self/fd")) <= before + 2  # noqa: PTH208
+    sys.setswitchinterval(1e-6)  # else threads rarely meet
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert [sample["cls"] for sample in pool.map(tars.__getitem__, asked)] == asked
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1  # noqa: PTH208
 
 
 def test_a_fork_opens_its_own_files(tmp_path: Path) -> None:
@@ -400,6 +404,14 @@ def test_a_shard_that_changes_in_a_run_is_refused_by_name(tmp_path: Path) -> Non
     with pytest.raises(DataError, match=rf"{path}, byte 0: the shard was written again since its index was made"):
         reading[0]
     assert reading[1]["cls"] == 1
+    second = content.index(b"img/00002.json")
+    with path.open("r+b") as file:
+        file.write(content)
+        file.seek(second + 124)  # the size of a member in the middle of a sample
+        file.write(b"%011o" % 5)
+    assert reading[3]["cls"] == 3
+    with pytest.raises(DataError, match="was written again since its index was made"):
+        reading[2]
     path.unlink()
     with pytest.raises(DataError, match=rf"{path}, bytes \d+\.\.\d+ cannot be read: there is no such file any more"):
         pickle.loads(pickle.dumps(later))[0]  # noqa: S301  # our own

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tar_files import COUNTS, alone, tars, write_images
+from tar_files import COUNTS, alone, classes, in_an_order, tars, write_images
 from torch.utils.data import DataLoader
 
 import resumable
@@ -87,14 +87,12 @@ KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 from torch.utils.data import DataLoader
+sys.path.insert(0, sys.argv[1])
 import resumable
-folder, crash = Path(sys.argv[1]), int(sys.argv[2])
-tars = resumable.Tars(folder / "train-{000..002}.tar")
-numbers = [{"cls": -index} for index in range(20)]
-source = resumable.mix({"tars": tars, "numbers": numbers}) if sys.argv[3] == "mix" else tars
-collate = lambda samples: [sample["cls"] for sample in samples]
-loader = DataLoader(source, batch_size=8, num_workers=2, collate_fn=collate)
-loader = resumable.wrap(loader, seed=3, shuffle=None if sys.argv[3] == "mix" else "blocks")
+from tar_files import classes, in_an_order
+folder, crash = Path(sys.argv[2]), int(sys.argv[3])
+source, order = in_an_order(sys.argv[4], folder, cache=folder / "cache")
+loader = resumable.wrap(DataLoader(source, batch_size=8, num_workers=2, collate_fn=classes), seed=3, **order)
 place = folder / "state.json"
 if place.exists():
     loader.load_state_dict(json.loads(place.read_text()))
@@ -109,18 +107,18 @@ for batch in loader.steps(16):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", ["mix", pytest.param("tars", marks=pytest.mark.long)])
-def test_a_run_that_was_killed_goes_on(source: str, tmp_path: Path) -> None:
-    paths = write_images(tmp_path, COUNTS)
-    command = [sys.executable, "-W", "error", "-c", KILLED, str(tmp_path)]
-    assert subprocess.run([*command, "9", source], check=False).returncode == -signal.SIGKILL
-    subprocess.run([*command, "0", source], check=True)
+@pytest.mark.parametrize("order", ["blocks", pytest.param("mix", marks=pytest.mark.long)])
+def test_a_run_that_was_killed_goes_on(order: str, tmp_path: Path) -> None:
+    """With blocks that are read ahead by its workers, which are killed with it."""
+    write_images(tmp_path, COUNTS)
+    command = [sys.executable, "-W", "error", "-c", KILLED, str(Path(__file__).parent), str(tmp_path)]
+    for crash in ("2", "9"):
+        assert subprocess.run([*command, crash, order], check=False).returncode == -signal.SIGKILL
+    subprocess.run([*command, "0", order], check=True)
     read = [json.loads(line) for line in (tmp_path / "read").read_text().splitlines()]
-    both: Any = resumable.Tars(paths)
-    if source == "mix":
-        both = resumable.mix({"tars": both, "numbers": [{"cls": -index} for index in range(20)]})
-    loader = resumable.wrap(both, batch_size=8, seed=3, shuffle=None if source == "mix" else "blocks")
-    assert read == [[sample["cls"] for sample in step] for step in loader.steps(16)]
+    source, options = in_an_order(order, tmp_path)
+    assert read == [classes(step) for step in resumable.wrap(source, batch_size=8, seed=3, **options).steps(16)]
+    assert len(list((tmp_path / "cache").glob("*.piece"))) == (13 if order == "blocks" else 0)
 
 
 def test_a_state_of_other_shards_is_refused(tmp_path: Path) -> None:

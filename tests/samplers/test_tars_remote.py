@@ -19,7 +19,7 @@ import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
-from tar_files import write_images
+from tar_files import classes, write_images
 from torch.utils.data import DataLoader
 
 import resumable
@@ -108,6 +108,22 @@ def test_a_batch_of_remote_samples_takes_one_request_per_run(url: str, requests:
     requests.clear()
     assert [sample["cls"] for batch in plain for sample in batch] == list(range(80))
     assert requests["cat_file"] == 5
+
+
+def test_an_index_that_is_copied_along_is_used(tmp_path: Path, requests: Counter[str]) -> None:
+    paths, folder = write_images(tmp_path), f"memory:///tars-{uuid4().hex}"
+    local = resumable.Tars(paths)
+    put(folder, sorted(tmp_path.iterdir()))
+    requests.clear()
+    tars = resumable.Tars(f"{folder}/*.tar")
+    assert requests["_open"] == requests["pipe_file"] == 0
+    assert [sample["cls"] for sample in tars] == list(range(80))
+    assert pickle.loads(pickle.dumps(tars))[3]["cls"] == 3  # noqa: S301  # our own
+    assert tars.fingerprint() == local.fingerprint()
+    put(folder, write_images(tmp_path, first=1)[:1])
+    assert resumable.Tars(f"{folder}/*.tar")[0]["cls"] == 1
+    assert requests["pipe_file"] == 2  # the shard of this test, and its new index
+    fsspec.filesystem("memory").rm(folder, recursive=True)
 
 
 def test_a_remote_shard_that_was_written_again(url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -243,10 +259,6 @@ class Read(NamedTuple):
         lines = log.read_text().splitlines() if log.exists() else []
         log.unlink(missing_ok=True)
         return [line for line in lines if int(line.split()[2]) - int(line.split()[1]) > 1024]
-
-
-def classes(samples: list[dict[str, Any]]) -> list[int]:
-    return [sample["cls"] for sample in samples]
 
 
 @pytest.fixture

@@ -72,8 +72,11 @@ class Index:
         ]
 
     def fits(self, row: int, data: bytes | memoryview) -> bool:
-        """Return whether the bytes of a sample begin with the header that was there when the index was made."""
-        return crc32(data[:BLOCK]) == int(self._arrays["marks"][row])
+        """Return whether the bytes of a sample have the headers that were there when the index was made."""
+        mark, begin = 0, self.span(row)[0]
+        for _, start, _ in self.members(row):
+            mark = crc32(data[start - BLOCK - begin : start - begin], mark)
+        return mark == int(self._arrays["marks"][row])
 
     def looked_into(self, name: str) -> list[Part]:
         """Return some parts of a shard that tell its content from another one of the same size."""

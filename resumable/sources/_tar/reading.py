@@ -68,7 +68,7 @@ class Reading:
     def get(self, number: int) -> bytes | memoryview:
         """Return the bytes of a sample: those that were fetched, or read now."""
         data = self._fetched.get(number)
-        return self.fetch([number])[number] if data is None else data
+        return self._files.read([self.part(number)], self._stamps)[0] if data is None else data
 
     def prefetch(self, indices: Iterable[int], upcoming: Callable[[], Upcoming | None]) -> None:
         """Fetch samples that will be asked for one by one; where there is a cache, by the blocks that they are in."""

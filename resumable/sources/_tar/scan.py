@@ -40,7 +40,7 @@ class Found:
         extensions: by their numbers.
         rows: first member of each sample.
         keys: of each sample.
-        marks: checksum of the header of each sample's first member.
+        marks: checksum of the headers of each sample's members.
     """
 
     starts: list[int] = field(default_factory=list)
@@ -75,13 +75,14 @@ def scan(file: BinaryIO, name: str, size: int) -> Found:
             continue
         key, extension = named[1], named[2].lower()
         if not found.keys or key != found.keys[-1]:
-            file.seek(member.offset_data - BLOCK)
-            found.marks.append(crc32(file.read(BLOCK)))
+            found.marks.append(0)
             found.rows.append(len(found.starts))
             found.keys.append(key)
             seen = set(_RESERVED)
         _refuse_twice(extension, seen, name, member)
         seen.add(extension)
+        file.seek(member.offset_data - BLOCK)
+        found.marks[-1] = crc32(file.read(BLOCK), found.marks[-1])
         found.starts.append(member.offset_data)
         found.sizes.append(member.size)
         found.kinds.append(found.extensions.setdefault(extension, len(found.extensions)))

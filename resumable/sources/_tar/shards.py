@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable._distribution import pip_install
-from resumable.errors import ConfigurationError, DataError, MissingDependencyError
+from resumable.errors import ConfigurationError, DataError
 from resumable.sources._files import Stamp, is_remote
+from resumable.sources._patterns import base_of, find_files
 from resumable.sources._tar.index import digest_of, packed, unpacked
 from resumable.sources._tar.scan import scan
 
@@ -28,55 +28,20 @@ if TYPE_CHECKING:
 __all__ = ["Shard", "find_shards", "open_shards"]
 
 _SUFFIX = ".resumable-index"
-_AT_ONCE = 8  # remote shards
+_AT_ONCE = 16  # remote shards
 _log = getLogger("resumable")
 
 
 def find_shards(patterns: Any, files: Files) -> list[str]:
-    """Return the shards that patterns stand for: braces as webdataset has them, then `*`, `?` and `[...]`.
+    """Return the shards that patterns stand for; see `find_files`.
 
     Raises:
-        ConfigurationError: a pattern stands for nothing, or a shard comes twice.
+        ConfigurationError: a pattern stands for nothing, or for the output of a command; or a shard comes twice.
     """
-    given = [patterns] if isinstance(patterns, (str, os.PathLike)) else list(patterns)
-    found: list[str] = []
-    for pattern in given:
-        if not isinstance(pattern, (str, os.PathLike)) or not os.fspath(pattern):
-            raise ConfigurationError(
-                f"shards must be paths, URLs or patterns of them, but one is {pattern!r}.\n"
-                'Nothing could be read. Give for instance "train-{000..099}.tar" or a list of paths.'
-            )
-        text = str(os.fspath(pattern))
-        _refuse_pipe(text)
-        some = [name for one in _expand(text) for name in files.find(one) if not name.endswith(_SUFFIX)]
-        if not some:
-            raise ConfigurationError(
-                f"there is no file for {text!r}.\nThere would be nothing to read. Look after the folder and the "
-                "pattern: {000..009} counts, * stands for any characters."
-            )
-        found += [name.removeprefix("file://") for name in some]
-    if not found:
-        raise ConfigurationError("no shards were given.\nThere would be nothing to read. Give at least one.")
-    _refuse_twice(found)
-    return found
-
-
-def _expand(pattern: str) -> list[str]:
-    if "{" not in pattern or (not is_remote(pattern) and Path(pattern).exists()):
-        return [pattern]
-    try:
-        from braceexpand import braceexpand  # noqa: PLC0415  # for such patterns only
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"the pattern {pattern!r} needs the package braceexpand.\nInstall it: {pip_install('tars')}"
-        ) from error
-    try:
-        return list(braceexpand(pattern))
-    except ValueError as error:
-        raise ConfigurationError(
-            f"the pattern {pattern!r} has braces that do not close: {error}.\n"
-            "Which shards are meant could not be known. Write for instance train-{000..099}.tar."
-        ) from error
+    listed = [patterns] if isinstance(patterns, (str, os.PathLike)) else list(patterns)
+    for pattern in listed:
+        _refuse_pipe(str(pattern))
+    return find_files(listed, files, what="shard", suffix=".tar", extra="tars", but=_SUFFIX)
 
 
 def _refuse_pipe(text: str) -> None:
@@ -88,22 +53,12 @@ def _refuse_pipe(text: str) -> None:
         )
 
 
-def _refuse_twice(names: list[str]) -> None:
-    seen = set[str]()
-    for name in names:
-        if name in seen:
-            raise ConfigurationError(
-                f"the shard {name} is named twice.\nIts samples would come twice in every epoch. Name it once; to have "
-                "a shard more often than others, give it a weight in resumable.mix."
-            )
-        seen.add(name)
-
-
 class Shard:
     """A shard with its index, which each process maps from the file where it is kept.
 
     Args:
         name: path or URL.
+        stamp: of it as it is now; that of the index is another one where both were copied.
         index: where its samples are.
         place: local file where the index is kept; None where it has to be taken along.
         data: the index as bytes, where there is no such file.
@@ -111,8 +66,8 @@ class Shard:
 
     _index: Index | None
 
-    def __init__(self, name: str, index: Index, place: str | None, data: Any = None) -> None:
-        self.name, self.count, self.stamp = name, index.count, index.stamp
+    def __init__(self, name: str, stamp: Stamp, index: Index, place: str | None, data: Any = None) -> None:
+        self.name, self.count, self.stamp = name, index.count, stamp
         self.extensions, self.digest, self.content = index.extensions, index.digest, index.content
         self._place, self._data, self._index = place, None if place else data, index
 
@@ -126,7 +81,7 @@ class Shard:
         if self._index is None:
             data = self._data if self._place is None else _mapped(self._place)
             found = None if data is None else unpacked(data, trusted=True)
-            if found is None or (found.stamp, found.digest) != (self.stamp, self.digest):
+            if found is None or (found.count, found.digest) != (self.count, self.digest):
                 raise DataError(
                     f"the index of {self.name}, {self._place}, was removed or written again since it was opened.\n"
                     "Other samples would be read from here on. Start again, so that it is made for the shard as it is."
@@ -141,11 +96,6 @@ class Shard:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_index": None}
-
-
-def base_of(name: str) -> str:
-    """Return the last part of a path or URL."""
-    return name.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
 def open_shards(names: Iterable[str], files: Files, kept: str | bool) -> list[Shard]:
@@ -182,7 +132,7 @@ def _open(name: str, files: Files, kept: str | bool) -> Shard:
     written = place is not None and files.save(place, data)
     if place is not None and not written:
         _log.info("the index of %s cannot be kept as %s, so it is made again at each start", name, place)
-    return Shard(name, index, place if local and written else None, data)
+    return Shard(name, stamp, index, place if local and written else None, data)
 
 
 def _kept(name: str, place: str, stamp: Stamp, files: Files) -> Shard | None:
@@ -192,14 +142,25 @@ def _kept(name: str, place: str, stamp: Stamp, files: Files) -> Shard | None:
     index = None if data is None else unpacked(data)
     if index is None:
         return None
-    same = index.stamp == stamp
-    if same and not (is_remote(name) and stamp.changed):  # a tag tells content; a time can be set
-        some = index.looked_into(name)
-        same = index.content == digest_of(files.read(some, {name: stamp}) if some else [])
-    if not same:
+    if not _belongs(index, name, stamp, files):
         _log.warning("%s was written again since its index %s was made, which is made again", name, place)
         return None
-    return Shard(name, index, place if local else None, data)
+    return Shard(name, stamp, index, place if local else None, data)
+
+
+def _belongs(index: Index, name: str, stamp: Stamp, files: Files) -> bool:
+    """Return whether an index is that of a file: by its size, what else its stamp says, and some of the content.
+
+    A remote file that has a tag may have the index of a local one, as both were copied from there.
+    """
+    tagged = is_remote(name) and bool(stamp.changed)
+    if index.stamp == stamp and tagged:
+        return True
+    copied = tagged and index.stamp.size == stamp.size and index.stamp.changed.isdecimal()
+    if index.stamp != stamp and not copied:
+        return False
+    some = index.looked_into(name)
+    return index.content == digest_of(files.read(some, {name: stamp}) if some else [])
 
 
 def _make(name: str, stamp: Stamp, files: Files) -> bytes:
