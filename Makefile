@@ -72,8 +72,8 @@ chaos: .venv/.ready  ## every kind of fault against every source, and planted pr
 	$(if $(SOURCES),,$(BIN)/python tests/chaos/planted_programs.py docs/reference/chaos.md)
 
 bench: .venv/.ready peers  ## measure the figures of docs/reference/benchmarks.md again
-	$(BIN)/python -m benchmarks --without peers
-	.venv-peers/bin/python -m benchmarks --only peers
+	$(BIN)/python -m benchmarks --without peers --without formats
+	.venv-peers/bin/python -m benchmarks --only peers --only formats
 
 peers: .venv-peers/.ready  ## make the environment of the libraries that are compared
 
@@ -106,7 +106,7 @@ setup: .venv/.ready  ## make the environment with every framework
 
 # MosaicML Streaming brings torchvision, whose build has to be that of torch: so pip chooses both.
 .venv-peers/.ready: pyproject.toml
-	$(call say,making .venv-peers: Grain and LitData and MosaicML Streaming and WebDataset and datasets; about 5 GB)
+	$(call say,making .venv-peers: Grain and LitData and Megatron and MosaicML Streaming and WebDataset and datasets; about 5 GB)
 	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
 	@.venv-peers/bin/python $(PIP) --no-compile --editable '.[peers]'
 	@touch $@

@@ -27,6 +27,7 @@ _WIDTH = 140  # where the output is no terminal
 _LIBRARIES = (
     "numpy", "torch", "pytorch-lightning", "torchdata", "grain", "nvidia-dali-cuda120", "ffcv", "tensorflow-cpu",
     "tensorflow-datasets", "datasets", "webdataset", "mosaicml-streaming", "litdata",
+    "megatron-core", "pyarrow",
 )  # fmt: skip
 
 

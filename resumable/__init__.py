@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from resumable.backends.torch.sampler import ResumableSampler
     from resumable.checkpoint import CheckpointStore
     from resumable.distributed.preemption import preemption
-    from resumable.sources import Packed, Tokens, mix
+    from resumable.sources import Packed, Parquet, Tars, Tokens, mix
 
 __all__ = [
     "Adoption",
@@ -55,11 +55,13 @@ __all__ = [
     "LoaderStats",
     "Options",
     "Packed",
+    "Parquet",
     "ReplayBackend",
     "Request",
     "ResumableError",
     "ResumableSampler",
     "SnapshotBackend",
+    "Tars",
     "Tokens",
     "World",
     "__version__",
@@ -91,7 +93,9 @@ _LAZY = {
     "CheckpointStore": "resumable.checkpoint",  # its file systems are imported with it
     "mix": "resumable.sources",  # for those who mix
     "Packed": "resumable.sources",  # for those who train on tokens
-    "Tokens": "resumable.sources",  # the same
+    "Parquet": "resumable.sources",  # for those who read Parquet
+    "Tars": "resumable.sources",  # for those who train on WebDataset
+    "Tokens": "resumable.sources",  # for those who train on tokens
     "preemption": "resumable.distributed.preemption",  # for jobs that are ended from outside
     "ResumableSampler": "resumable.backends.torch.sampler",  # a torch Sampler, so torch comes with it
 }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from resumable._peeking import Peeks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from resumable._fetch import Fetcher
     from resumable._opening import Opening
     from resumable._order.plan import Plan
@@ -38,6 +41,15 @@ class Ends(Peeks):
     def stand_together(self, together: bool) -> None:
         """Say whether all ranks stand at the same place, or whoever drives them lets some of them catch up."""
         self._options.ranks.together = together
+
+    @contextmanager
+    def catching_up(self) -> Iterator[None]:
+        """Read on without the other ranks, up to where they stand: they are not waited for."""
+        self._options.ranks.catching_up = True
+        try:
+            yield
+        finally:
+            self._options.ranks.catching_up = False
 
     def share_evaluation(self) -> None:
         """Say that whoever drives this loader puts the scores of all ranks together, so that no log has to warn."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable._order.world import World, find
 from resumable._randomness.keyed import derive
+from resumable._ranks.store import find_store
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _agree(seed: int, by: str, name: str, world: World | None) -> tuple[int, str
     number = _agreements[name]
     _agreements[name] += 1
     key = f"resumable/seed/{number}/{name}"
-    store = sys.modules["torch.distributed"].distributed_c10d._get_default_store()  # noqa: SLF001  # the rendezvous
+    store: Any = find_store()
     if found.rank == 0:
         store.set(key, str(seed))
     else:

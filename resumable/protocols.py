@@ -32,9 +32,11 @@ __all__ = [
     "Capabilities",
     "IndexedBackend",
     "Listed",
+    "Prefetching",
     "ReplayBackend",
     "Request",
     "SnapshotBackend",
+    "Upcoming",
     "capabilities_of",
 ]
 
@@ -169,6 +171,41 @@ class IndexedBackend(Protocol):
         """Yield one batch per request, in order.
 
         Lazy and single-pass. Reading ahead is allowed and invisible: what counts is what the Loader delivers.
+        """
+        ...
+
+
+class Upcoming(NamedTuple):
+    """Which neighbouring samples are read soon, of an order in blocks (`samplers.Blocks`).
+
+    A row is a block: its first sample and the one after its last.
+
+    Args:
+        here: blocks of the window or windows that the samples of a request are in; shape `(blocks, 2)`.
+        soon: the first blocks of the window after it: as large a part of that as the request is far in its own, so
+            that all are there when it begins; shape `(blocks, 2)`.
+    """
+
+    here: IntArray
+    soon: IntArray
+
+
+@runtime_checkable
+class Prefetching(Protocol):
+    """A map-style source that reads in larger pieces than samples, if it is told which of them will be asked for."""
+
+    def resumable_prefetch(self, indices: Sequence[int], upcoming: Callable[[], Upcoming | None]) -> None:
+        """Read what the next calls of `source[index]` will ask for, and what follows, where that is worth it.
+
+        It is called where samples are read, in each worker of a `DataLoader` or in the training process, before those
+        of a request are asked for one by one, each with its own randomness. The order stays the sampler's, and a
+        sample must be the same without this call. What was read for an earlier request and is in neither `indices` nor
+        blocks to come can go.
+
+        Args:
+            indices: of the samples of the request, in the order in which they are asked for.
+            upcoming: returns the blocks that are read soon; None where the order is not in blocks. It takes a tenth of
+                a millisecond, so it is left to the source whether it asks.
         """
         ...
 

@@ -86,10 +86,19 @@ def _scope(item: pytest.Item) -> str:
     return item.nodeid.rpartition("::")[0]
 
 
+def _test(item: pytest.Item) -> str:
+    """Return the test of which an item is a cell."""
+    file, _, rest = item.nodeid.partition("[")[0].partition("::")
+    return f"{file}::{rest.rpartition('::')[2]}"
+
+
 def _check_long(items: list[pytest.Item]) -> None:
-    """See that every test with cells for `make test-long` has others, which `make test` runs."""
+    """See that every test with cells for `make test-long` has others, which `make test` runs.
+
+    The classes of a file that run a conformance suite are cells, too.
+    """
     long, others = (
-        {item.nodeid.partition("[")[0] for item in items if (item.get_closest_marker("long") is not None) is wanted}
+        {_test(item) for item in items if (item.get_closest_marker("long") is not None) is wanted}
         for wanted in (True, False)
     )
     if alone := sorted(long - others):

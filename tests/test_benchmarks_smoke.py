@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 
 CORE = (
     *("throughput", "transport", "startup", "state", "resume", "restart", "memory", "memory_workers", "scale"),
-    *("order", "peers"),
+    *("order", "peers", "formats"),
 )
 
 
@@ -110,6 +110,18 @@ class TestAQuickRun:
     def test_names_every_peer_whether_it_is_installed_or_not(self, page: str, title: str) -> None:
         named = {row[0] for row in section(page, title)}
         assert {ENTRIES[name].label for name in ("sample", *PEERS)} <= named
+
+    def test_measures_every_format_beside_the_libraries_that_have_it(self, page: str) -> None:
+        formats = ("tar, 1 kB of bytes", "tar, JPEG decoded", "Parquet", "documents of tokens", "windows of tokens")
+        for title in ("throughput", "time to the first batch after a resume"):
+            rows = section(page, f"Formats: {title}")
+            assert list(dict.fromkeys(row[1] for row in rows)) == list(formats)
+            ours = [row for row in rows if row[0].startswith(("Tars", "Parquet", "Packed", "Tokens"))]
+            assert len(ours) == 7
+            assert all(float(row[2].replace(",", "")) > 0 for row in ours)
+        built = section(page, "Formats: building an index")
+        assert [row[0] for row in built[:3]] == ["Tars", "Packed, concat", "Packed, fit"]
+        assert int(built[1][3].replace(",", "")) < 16 * 1024, "16 bytes for 4096 documents"
 
     def test_fills_every_row(self, page: str) -> None:
         tables = [line for line in page.splitlines() if line.startswith("|")]

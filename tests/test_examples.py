@@ -18,14 +18,16 @@ OWN = {
     "trl_sft": "transformers",
 }  # what is run by the interpreter of an environment of its own, in tests of its own
 
+LONG = {"chaos_ranks", "elastic_torchrun"}
+
 
 def name(example: Path) -> str:
     return example.stem
 
 
 def marked(example: Path) -> object:
-    """Leave out what takes a minute, as torchrun starts four times."""
-    return pytest.param(example, marks=[pytest.mark.long] if example.stem == "chaos_ranks" else [])
+    """Leave out what takes a minute, as torchrun starts some times; what it shows has a test of its own."""
+    return pytest.param(example, marks=[pytest.mark.long] if example.stem in LONG else [])
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from benchmarks.suites import (
     dali,
     dali_elastic,
     ffcv,
+    formats,
     lightning,
     memory,
     memory_workers,
@@ -39,5 +40,6 @@ SUITES = {
     "tfdata": tfdata.run,
     "lightning": lightning.run,
     "peers": peers.run,
+    "formats": formats.run,
     "tfds": tfds.run,
 }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from resumable._dcp.fields import SEEN, differing, fields_of, named, seen_of, told
 from resumable._dcp.leaf import pack, unpack
 from resumable._parts import digest_of
+from resumable._ranks.store import is_initialized
 from resumable.errors import StateMismatchError
 
 if TYPE_CHECKING:
@@ -184,5 +185,4 @@ def _all(call: Call, own: Any) -> list[Any]:
 
 def _is_alone(call: Call) -> bool:
     """Return whether this process saves or loads by itself, what is its own."""
-    distributed = sys.modules.get("torch.distributed")
-    return call.alone or distributed is None or not (distributed.is_available() and distributed.is_initialized())
+    return call.alone or not is_initialized()

@@ -35,10 +35,9 @@ _DIFFERENT = (
 def find_end(options: Options, can: Capabilities, cursor: Cursor) -> AgreedEnd | None:
     """Return where the epoch ends on all ranks; None where there are no others, or they are not looked at."""
     watch, ranks = options.ranks.watch, options.find_world().size
-    if watch is None or not watch.is_on or ranks == 1 or can.dealt or not options.ranks.together:
+    if watch is None or not watch.is_on or ranks == 1 or can.dealt:
         return None
-    own = options.shard is False
-    return AgreedEnd(watch, ranks, cursor, own=own, waits=not options.evaluation)
+    return AgreedEnd(watch, options, ranks, cursor)
 
 
 def left_early(state: SourceState | None, cursor: Cursor) -> LeftEarly | None:
@@ -51,18 +50,20 @@ class AgreedEnd:
 
     Args:
         watch: of the loader.
+        options: of the loader.
         ranks: how many there are.
         cursor: where the stream opens.
-        own: each rank has a stream of its own, so the shortest one says where all end.
-        waits: for a moment, for ranks that are at the same place.
     """
 
-    def __init__(self, watch: Watch, ranks: int, cursor: Cursor, *, own: bool, waits: bool) -> None:
-        self._watch, self._ranks, self._own, self._waits = watch, ranks, own, waits
+    def __init__(self, watch: Watch, options: Options, ranks: int, cursor: Cursor) -> None:
+        self._watch, self._ranks, self._state = watch, ranks, options.ranks
+        self._own = options.shard is False  # so the shortest stream says where all end
+        self._waits = not options.evaluation  # for a moment, for ranks that are at the same place
         self._epoch = cursor.epoch
         self._steps = 0
         self._known: int | None = None  # elements of the shared stream
-        self._opens = own and waits and cursor.step > 0  # in the run before, another rank may have ended here
+        middle = cursor.step > 0 or self._state.catching_up
+        self._opens = self._own and self._waits and middle  # in the run before, another rank may have ended here
 
     def looked_ahead(self, cursor: Cursor, ahead: int, *, more: bool) -> None:
         """Note what comes after a place.
@@ -82,7 +83,7 @@ class AgreedEnd:
             end = self._watch.ended(self._epoch, {"elements": self._known})
             if end["elements"] != self._known:
                 self._disagree(end, f"{self._known}")
-        if self._opens:
+        if self._opens and not self._state.catching_up:
             self._opens = False
             self._watch.wait_for_others(f"{self._epoch}/opened", self._ranks, _AT_BEGIN)
 
@@ -106,7 +107,7 @@ class AgreedEnd:
         Raises:
             RankMismatchError: the stream is shared, and has ended earlier on another rank.
         """
-        if self._known is not None or (end := self._watch.end(self._epoch)) is None:
+        if self._state.catching_up or self._known is not None or (end := self._watch.end(self._epoch)) is None:
             return False
         if not self._own:
             if end["elements"] < (least := cursor.position + ahead):
@@ -125,7 +126,7 @@ class AgreedEnd:
         Raises:
             RankError: one has not, or has failed.
         """
-        if self._waits:
+        if self._waits and not self._state.catching_up:
             self._watch.wait_for_others(f"{self._epoch}/ended", self._ranks, _AT_END)
 
     def _disagree(self, end: dict[str, int], own: str) -> None:

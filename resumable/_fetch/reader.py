@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from resumable._fetch.ahead import prefetch
 from resumable._fetch.failures import ended_inside, in_short, note
 from resumable._order.plan import Padding
 from resumable._randomness.idle import Seeding
@@ -83,11 +84,13 @@ class Reader:
     def _read(self, request: Request, *, isolate: bool) -> Any:
         point("worker.read", request)
         if self.randomness == "off":
+            self._prefetch(request)
             return self._collated(self._samples(request, None))
         return self.seeding.read(partial(self._seeded, request, request.batch_key), isolate=isolate)
 
     def _seeded(self, request: Request, batch_key: int, seed: Callable[[int], object], bits: int) -> Any:
         """Read a request with the seeds of its samples, or with that of the batch."""
+        self._prefetch(request)
         per_sample = self.randomness == "sample"
         if not per_sample or self.together:
             seed(batch_key & bits)
@@ -95,6 +98,11 @@ class Reader:
         if per_sample and self.collate is not None:
             seed(batch_key & bits)
         return self._collated(samples)
+
+    def _prefetch(self, request: Request) -> None:
+        """Tell the source what is to be read, before any seed is set: what it draws is not the sample's."""
+        if not self.together and hasattr(type(self.source), "resumable_prefetch"):
+            prefetch(self.source, indices_of(request), request)
 
     def _collated(self, samples: list[Any]) -> Any:
         return samples[0] if self.collate is None else no_end("collate", self.collate, samples)

@@ -6,13 +6,14 @@ import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from resumable._data import Columns, Noted
 from resumable._fetch.order import Order
 from resumable._fetch.strided import Strided
 from resumable._inspect.orders import IN_TURN, sampler_of
 from resumable._inspect.reading import open_checkpoint
 from resumable._inspect.states import FoundState, find_states, schedule_of
 from resumable._order.world import World
-from resumable.errors import ConfigurationError, StateFormatError, UnsupportedError
+from resumable.errors import ConfigurationError, StateFormatError, StateMismatchError, UnsupportedError
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -36,6 +37,7 @@ class Samples:
         global_batch: samples per step over all ranks, with which the steps are counted.
         indices: of the samples, in their order.
         notes: what else is to be said, a sentence each.
+        places: what the source says of each sample, such as its shard and key; empty where none was given.
     """
 
     path: str
@@ -47,6 +49,7 @@ class Samples:
     global_batch: int
     indices: tuple[int, ...]
     notes: tuple[str, ...] = ()
+    places: tuple[tuple[str, Any], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as `resumable samples --json` prints them."""
@@ -61,6 +64,7 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
     rank: int | None = None,
     loader: str | None = None,
     order: Literal["feistel", "torch"] | None = None,
+    source: Any = None,
 ) -> Samples:
     """Compute which samples are in a batch, past or future, from a checkpoint alone: what `sample_indices` returns.
 
@@ -71,12 +75,14 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
         rank: whose part of the batch, of the ranks that the state was taken with; None for the whole global batch.
         loader: which state, by the name of the stream or its place, where the checkpoint has several.
         order: what was given to `wrap`; needed for a rank of a `DataLoader` that does not shuffle.
+        source: that of the run, such as `Tars` or a mixture, whose `locate` then says what each sample is, as `places`.
 
     Raises:
         ConfigurationError: there is no such batch, rank or state.
         UnsupportedError: the state does not say the order; the message names what is missing.
         CheckpointError: the checkpoint cannot be read.
         StateFormatError: it has no state of a Loader, or a damaged one.
+        StateMismatchError: the state is of another source.
     """
     if epoch < 0:
         raise ConfigurationError(f"there is no epoch {epoch}: epochs count from 0.")
@@ -91,6 +97,7 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
     world = World() if rank is None else World(rank, state.world_size)
     strided = _is_strided(state, order, world)
     of = Strided(sampler, plan, 0, keyed=False, ranks=world.size) if strided else Order(sampler, plan, 0, keyed=False)
+    indices = tuple(of.next_indices(cursor, world))
     return Samples(
         os.fspath(path),
         found.where,
@@ -99,9 +106,28 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
         rank,
         state.world_size,
         state.global_batch,
-        tuple(of.next_indices(cursor, world)),
+        indices,
         _notes(state),
+        () if source is None else _places(source, indices, state),
     )
+
+
+def _places(source: Any, indices: tuple[int, ...], state: State) -> tuple[tuple[str, Any], ...]:
+    """Return what a source says of samples, if it is that of a state."""
+    if not hasattr(source, "locate"):
+        raise ConfigurationError(
+            f"source must have a method locate(indices), as Tars and mixtures have, but it is {source!r}.\n"
+            "What a sample is could not be said. Leave it out to have the indices."
+        )
+    length = len(source)
+    Noted(Columns(source, length), length).check(state.data, strict=True)
+    if indices and max(indices) >= length:
+        raise StateMismatchError(
+            "the state is of another source: it has a sample that is not there.\n"
+            f"  in the checkpoint: sample {max(indices)}\n  in the source:     {length} samples\n"
+            "Other samples would be named. Give the source that the run was started with."
+        )
+    return tuple(source.locate(indices))
 
 
 def _names_of(found: FoundState) -> set[str]:

@@ -26,13 +26,14 @@ class Ranks:
     Attributes:
         watch: compares the loader with those of other ranks.
         together: the ranks stand at the same place. An integration says no that itself brings them together again.
+        catching_up: this one does so just now, alone.
     """
 
     def __init__(self) -> None:
         self._fixed: Found | None = None
         self._suggested: World | None = None
         self.watch: Watch | None = None
-        self.together = True
+        self.together, self.catching_up = True, False
 
     def __getstate__(self) -> dict[str, Found | World | None]:
         return {"_fixed": self._fixed, "_suggested": self._suggested}

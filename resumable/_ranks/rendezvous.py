@@ -1,5 +1,6 @@
-"""The key-value store that all ranks of the default process group share, and numbers that they count alike.
+"""What all ranks do together by the store of the default process group, under keys that they count alike.
 
+A store that fails raises here; what must not end a run, such as a look at how the others do, is in `store.py`.
 Nothing here is a collective: a rank sets a key, others look for it. A blocking `wait` or `get` is never used, as
 torch's client of a TCPStore holds a lock meanwhile, which every other thread of the process would wait for.
 """
@@ -10,6 +11,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from resumable._ranks.store import find_store, is_initialized
 from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -71,17 +73,16 @@ def find() -> Rendezvous | None:
     Raises:
         UnsupportedError: the process group has no store.
     """
-    torch = sys.modules.get("torch")
-    distributed: Any = getattr(torch, "distributed", None)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    if not is_initialized():
         _found.clear()
         return None
-    store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  # the only way to it
+    store = find_store()
     if store is None:
         raise UnsupportedError(
             "the default process group has no key-value store, as that of MPI.\n"
             "The ranks could not agree on anything. Use the backend gloo or nccl."
         )
     if not _found or _found[0].store is not store:
+        distributed = sys.modules["torch.distributed"]
         _found[:] = [Rendezvous(store, distributed.get_rank(), distributed.get_world_size())]
     return _found[0]

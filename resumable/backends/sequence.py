@@ -15,15 +15,15 @@ from resumable._fetch.hugging_face import draws_nothing
 from resumable._fetch.own_state import own_state
 from resumable._fetch.reader import Reader
 from resumable._fetch.reading import Reading
-from resumable._naming import name_of
+from resumable._naming import identity_of, name_of
 from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from resumable._fetch.own_state import OwnState
     from resumable._options import Options
-    from resumable.protocols import Request
+    from resumable.protocols import Request, Upcoming
 
 __all__ = ["SequenceBackend", "adapt"]
 
@@ -53,8 +53,8 @@ class SequenceBackend:
     def __init__(self, source: Any, options: Options, remembers: OwnState | None = None) -> None:
         self._source = source
         self.length = length_of(source, name_of(source, options.identity))
-        self.identity = {"source": options.identity or _describe(source)}
-        stored = Columns(source, self.length)
+        self.identity = identity_of(source, options.identity or _describe(source))
+        stored = None if hasattr(source, "resumable_identity") else Columns(source, self.length)
         reading = None if options.flight_recorder is None else Reading()
         self.capabilities = Capabilities(shows={"dataset": source}, own_state=remembers, stored=stored, reading=reading)
         plain = options.transform is None and options.collate is None and options.batch_size is not None
@@ -80,6 +80,12 @@ class _Transformed:
 
     def __getitem__(self, index: int) -> Any:
         return self._transform(self._source[index])
+
+    def resumable_prefetch(self, indices: Sequence[int], upcoming: Callable[[], Upcoming | None]) -> None:
+        """Pass on what is to be read; see `resumable.protocols.Prefetching`."""
+        method = getattr(type(self._source), "resumable_prefetch", None)
+        if method is not None:
+            method(self._source, indices, upcoming)
 
 
 def _is_array(source: Any) -> bool:

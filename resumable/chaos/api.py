@@ -17,7 +17,7 @@ from resumable.chaos.record import read_record, write_record
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.report.progress import affordable, describe_plan, follow
 from resumable.chaos.report.proving import check_resumed, note_all, note_missed, settle_in_place
-from resumable.chaos.targets import aim, note_targets
+from resumable.chaos.targets import aim, note_sizes, note_targets
 from resumable.chaos.verify.checks import check
 from resumable.chaos.verify.rounding import forgive_rounding
 from resumable.errors import ConfigurationError
@@ -121,7 +121,8 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
         cases, every = plan_cases(found, kinds, limit_of_points, seed=seed, mtbf=mtbf, **numbers)
         cases = aim(cases, baseline)
         impossible = _find_impossible(found, kinds, limit_of_points, cases)
-        notes += [f"no case of {kind}: {why}" for kind, why in impossible.items()] + note_targets(cases, baseline)
+        notes += [f"no case of {kind}: {why}" for kind, why in impossible.items()]
+        notes += note_targets(cases, baseline) + note_sizes(cases, starts)
         options: dict[str, Any] = {
             "faults": kinds,
             "points": limit_of_points,

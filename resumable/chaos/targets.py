@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from resumable.chaos.plan import Case, Fault
     from resumable.chaos.recorder.attempts import Attempt
 
-__all__ = ["aim", "note_targets"]
+__all__ = ["aim", "note_sizes", "note_targets"]
 
 _SIGNALS = {"kill", "term"}  # what can be done to another process than the one that comes by the point
 _SAVES = ("store.", "torch.save.", "lightning.save")  # points in a save
@@ -95,6 +95,14 @@ def note_targets(cases: Sequence[Case], baseline: Attempt) -> list[str]:
     if missed := [name for name in wanted if not found[name]]:
         notes.append(f"no fault hits {', '.join(missed)}: use kill, and more points")
     return notes
+
+
+def note_sizes(cases: Sequence[Case], starts: Sequence[int]) -> list[str]:
+    """Say which of the numbers of ranks that were asked for no case comes to."""
+    used = {leg.ranks for case in cases for leg in case.legs}
+    missed = [str(ranks) for ranks in dict.fromkeys(starts) if ranks not in used]
+    each = "a case has a start more than faults: use random, or mtbf and failures"
+    return [f"no start has {' or '.join(missed)} ranks, as {each}"] if missed else []
 
 
 def _name(fault: Fault) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resumable._durable import sync_directory
+from resumable._ranks.store import is_initialized
 from resumable.checkpoint.files import find_filesystem
 from resumable.errors import CheckpointError, ConfigurationError, CorruptCheckpointWarning
 
@@ -167,9 +168,9 @@ def _name(entry: dict[str, Any]) -> str:
 
 def _by_rank_0(do: Callable[[], Any], process_group: Any) -> Any:
     """Return on all ranks of a group what its first one found; raise on all of them what it raised."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+    if not is_initialized():
         return _reported(do)
+    distributed = sys.modules["torch.distributed"]
     found: list[Any] = [None, None]
     first = distributed.get_rank(process_group) == 0
     if first:

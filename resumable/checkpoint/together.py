@@ -6,11 +6,13 @@ the others in `save` and `latest` alone, and not longer than the time limit.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import hashlib
 import json
-from time import sleep
+import os
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from resumable._ranks import rendezvous
@@ -24,11 +26,12 @@ if TYPE_CHECKING:
 
     from resumable._ranks.rendezvous import Rendezvous
 
-__all__ = ["Meeting", "Team"]
+__all__ = ["Meeting", "Team", "stay_until_heard"]
 
 _SHOWN = 8  # ranks in a message
 _LATER = 5.0  # seconds by which the others wait longer than rank 0, which knows whom it waited for
 _PAUSE, _MOST = 0.002, 1.0  # seconds between two looks at the store, at first and at most
+_STAYS = 3.0  # seconds for which rank 0, which may host the store, waits with its end for others to hear what it told
 
 
 class Team:
@@ -136,6 +139,8 @@ class Meeting:
             pause = _rest([0], pause, _LATER)
         waiting_for("")
         told = json.loads(raw)
+        with contextlib.suppress(Exception):  # rank 0 may have waited long enough
+            self._found.store.add(f"{self._key}/heard", 1)
         if "error" in told:
             raise CheckpointError(f"{what}, as rank 0 failed.\n  {told['error']}\nRank 0 has the whole error.")
         return told["value"]
@@ -143,6 +148,37 @@ class Meeting:
     def _tell(self, who: str, fields: dict[str, Any]) -> None:
         if self._found is not None and self.size > 1:
             self._found.set(f"{self._key}/{who}", json.dumps(fields))
+            if who == "all":
+                for _, before in _told:
+                    before.forget()
+                _told[:] = [(os.getpid(), self)]
+
+    def forget(self) -> None:
+        """Remove what rank 0 told, if all others have heard it."""
+        if self._found is not None and self.is_heard():
+            for what in ("all", "heard"):
+                with contextlib.suppress(Exception):  # it takes a few bytes, no more
+                    self._found.delete(f"{self._key}/{what}")
+
+    def is_heard(self) -> bool:
+        """Return whether all others have heard what rank 0 told, or cannot any longer."""
+        assert self._found is not None
+        try:
+            return int(self._found.store.add(f"{self._key}/heard", 0)) >= self.size - 1
+        except RuntimeError:  # every error of a store is one
+            return True
+
+
+_told: list[tuple[int, Meeting]] = []  # at most one: the process that told something last, and where
+
+
+@atexit.register
+def stay_until_heard() -> None:
+    """Wait a moment for the others: what rank 0 told last may be in a store that ends with this process."""
+    until = monotonic() + _STAYS
+    for process, meeting in _told:
+        while process == os.getpid() and not meeting.is_heard() and monotonic() < until:
+            sleep(0.01)
 
 
 def _part_of(told: dict[str, Any], step: int, rank: int) -> Part:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["add_samples"]
 
 _EPILOG = """The order is computed from the state; no data are read, nothing in the checkpoint is executed, and no file
-is written. Steps count from 0, with the global batch of the state, as Loader.sample_indices counts them.
+is written but the index of a shard that is named by --tars and has none. Steps count from 0, with the global batch of
+the state, as Loader.sample_indices counts them.
 
 exit status: 0, or 2 if there is no such batch, or the state does not say its samples."""
 
@@ -34,13 +35,28 @@ def add_samples(commands: Any) -> None:
     add("--rank", type=int, metavar="R", help="whose part of the batch (default: all of it)")
     add("--loader", metavar="NAME", help="name or place of a state, where the checkpoint has several")
     add("--order", choices=("feistel", "torch"), help="as it was given to wrap; asked for where it is needed")
+    add("--tars", metavar="SHARDS", help="WebDataset shards that the run reads, to name each sample: a-{00..09}.tar")
     add("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(act=_show)
 
 
+def _source(shards: str | None) -> Any:
+    if shards is None:
+        return None
+    from resumable.sources import Tars  # noqa: PLC0415  # only where they are named
+
+    return Tars(shards, decode=False)
+
+
 def _show(given: Namespace, _: Sequence[str]) -> int:
     found = samples(
-        given.checkpoint, epoch=given.epoch, step=given.step, rank=given.rank, loader=given.loader, order=given.order
+        given.checkpoint,
+        epoch=given.epoch,
+        step=given.step,
+        rank=given.rank,
+        loader=given.loader,
+        order=given.order,
+        source=_source(given.tars),
     )
     if given.json:
         print_json(found.as_dict())
@@ -52,5 +68,6 @@ def _show(given: Namespace, _: Sequence[str]) -> int:
         f"{len(found.indices)} samples",
         *found.notes,
         " ".join(map(str, found.indices)),
+        *(f"{index}: {key} in {shard}" for index, (shard, key) in zip(found.indices, found.places, strict=False)),
     )
     return 0

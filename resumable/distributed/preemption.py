@@ -123,6 +123,9 @@ class Preemption:
 
         Several ranks ask with the same steps. The steps may have gaps, and only grow.
 
+        It is False where the store of the process group is gone, with the rank that hosts it: that one has come to the
+        end of the run, which this one is about to, or the next collective fails.
+
         Args:
             step: the number of steps that were done, such as `loader.global_step`.
 
@@ -153,10 +156,13 @@ class Preemption:
         return self._ranks
 
     def _agree(self, ranks: Rendezvous, step: int, last: int | None) -> None:
-        if self.received is not None:
-            at = ranks.set_once(self._key, str(step + self._margin * self._stride))
-        else:
-            at = ranks.look(self._key) or ""
+        try:
+            if self.received is not None:
+                at = ranks.set_once(self._key, str(step + self._margin * self._stride))
+            else:
+                at = ranks.look(self._key) or ""
+        except RuntimeError:  # every error of a store is one: the rank that hosts it has come to its end, or has died
+            return
         if at:
             self._at = int(at)
             if step > self._at and (last is None or last >= self._at):

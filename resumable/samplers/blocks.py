@@ -25,6 +25,7 @@ __all__ = ["Blocks", "blocks_of_source"]
 _NAME = "blocks-v1"
 _BLOCK = 64
 _LEAST_WINDOW = 512
+_ADVICE = "Give Blocks(..., window={window}) or more, or leave it out; with a smaller block, that takes no more memory."
 _PER_SAMPLE = 4  # blocks of a window for each sample of a global batch
 
 
@@ -61,9 +62,10 @@ class Blocks:
     ) -> None:
         self._shards = Shards(sizes, block)
         self.length, self.blocks = self._shards.length, self._shards.blocks
-        self._seed, self._open = check_seed(seed), window is None
+        self._seed, self._open, self._adopts = check_seed(seed), window is None, window is None
         given = _LEAST_WINDOW if window is None else check_length(window, "the window of a block shuffle")
         self.window = min(given, self.blocks)
+        self._advice = _ADVICE
         self._begin_caches()
 
     def _begin_caches(self) -> None:
@@ -121,14 +123,24 @@ class Blocks:
 
     def bound_to(self, global_batch: int) -> Blocks:
         """Return the sampler with a window for a global batch, where none was given."""
-        return self._with_window(max(_LEAST_WINDOW, _PER_SAMPLE * global_batch))
+        return self._with_window(max(_LEAST_WINDOW, _PER_SAMPLE * global_batch)) if self._open else self
 
     def bound_as(self, spec: Mapping[str, Any]) -> Blocks:
         """Return the sampler with the window of a state, where none was given."""
         window = spec.get("window")
         if spec.get("name") != _NAME or type(window) is not int or not 1 <= window <= self.blocks:
             return self
-        return self._with_window(window)
+        return self._with_window(window) if self._adopts else self
+
+    def adopting(self, advice: str = _ADVICE) -> Blocks:
+        """Return the sampler with a window that gives way to that of a state.
+
+        Args:
+            advice: how a wider one is had: `{window}` in it is how many blocks that has to have.
+        """
+        other = copy.copy(self)
+        other._adopts, other._advice = True, advice  # noqa: SLF001  # of the same class
+        return other
 
     def doubt(self, global_batch: int) -> str:
         """Return why the window is too small for a global batch, and which one would do; empty where it is not."""
@@ -139,9 +151,7 @@ class Blocks:
         return (
             f"a window of {self.window} blocks is small for a global batch of {global_batch} samples: where neighbours "
             f"in the data are alike, the shares of what is in a batch vary {self.unevenness(global_batch):.3g} times "
-            "as much as in a uniform shuffle (chi-square per degree of freedom).\n"
-            f"Give Blocks(..., window={enough}) or more, or leave it out; with a smaller block, that takes no more "
-            "memory."
+            "as much as in a uniform shuffle (chi-square per degree of freedom).\n" + self._advice.format(window=enough)
         )
 
     def spec(self) -> dict[str, int | str]:
@@ -151,10 +161,9 @@ class Blocks:
         return {**spec, "sizes": self._shards.text} if self._shards.text else spec
 
     def _with_window(self, window: int) -> Blocks:
-        if not self._open:
-            return self
         other = copy.copy(self)
-        other.window, other._open = min(window, self.blocks), False  # noqa: SLF001  # of the same class
+        other.window = min(window, self.blocks)
+        other._open, other._adopts = False, False  # noqa: SLF001  # of the same class
         return other
 
     def _lay_out(self, epoch: int) -> Layout:
@@ -189,7 +198,8 @@ def blocks_of_source(source: Any, length: int, seed: int) -> Blocks:
             "Which samples lie together could not be known. Give it one, the number of samples of each shard; or say "
             f"it yourself: wrap(..., sampler=resumable.samplers.Blocks({length}))."
         )
-    blocks = Blocks(sizes, seed=seed)
+    own = getattr(source, "resumable_blocks", None)
+    blocks = Blocks(sizes, seed=seed) if own is None else Blocks(sizes, seed=seed, **own).adopting(source.wider_blocks)
     if blocks.length != length:
         raise ConfigurationError(
             f"the sizes of {type(source).__qualname__} add up to {blocks.length} samples, but it has {length}.\n"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import zipfile
+from functools import partial
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import numpy as np
 
-from resumable._durable import sync_directory
+from resumable._durable import write_whole
 from resumable.errors import ConfigurationError
-from resumable.sources._mapped import Array
 from resumable.sources._megatron import index_of, lengths_of
 from resumable.sources._token_file import open_vector
 
@@ -21,7 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resumable._randomness.keyed import IntArray
-    from resumable.sources._mapped import TokenSource
+    from resumable.sources._files import Files
+    from resumable.sources._ranged import TokenSource
 
 __all__ = ["Documents", "open_documents"]
 
@@ -29,16 +28,16 @@ _VERSION = 1
 _AT_ONCE = 1 << 22  # lengths
 
 
-def open_documents(documents: Any, tokens: Any) -> TokenSource | None:
+def open_documents(documents: Any, tokens: Any, files: Files) -> TokenSource | None:
     """Open the lengths of the documents: those given, or those of the index beside a `.bin`; None where there are none.
 
     Raises:
         ConfigurationError: they are no integers of shape `(n,)`, there are none, or the index was cut.
     """
     if documents is None:
-        index = index_of(tokens)
-        return None if index is None else lengths_of(index)
-    found = open_vector(documents, "the lengths of the documents")
+        index = index_of(tokens, files)
+        return None if index is None else lengths_of(index, files)
+    found = open_vector(documents, "the lengths of the documents", files)
     if not found.count:
         raise ConfigurationError(
             f"{found.name}: there are no documents.\nThere would be nothing to read. Check what wrote the lengths."
@@ -98,7 +97,7 @@ class Documents:
             compute: computes them, where there is none. They are then written, if the folder can be written to.
         """
         source = self._source
-        if not self._keep or isinstance(source, Array):
+        if not self._keep or source.path is None:
             return compute()
         path = source.path.with_name(f"{source.path.name}.packed-{what}.npz")
         mark = np.array([_VERSION, *source.stamp, source.count])
@@ -106,7 +105,7 @@ class Documents:
         if found is None:
             found = compute()
             with contextlib.suppress(OSError):  # a folder that cannot be written to: computed again next time
-                _write(path, mark, found)
+                write_whole(path, partial(np.savez, mark=mark, values=found.astype(np.int64)))
         return found
 
     def digest(self) -> str:
@@ -123,17 +122,3 @@ def _read(path: Path, mark: IntArray, blocks: int) -> IntArray | None:
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
     return values if same and values.dtype == np.int64 and values.shape == (blocks,) else None
-
-
-def _write(path: Path, mark: IntArray, values: IntArray) -> None:
-    """Write a file that is there as a whole or not at all, however many processes write it."""
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        with temporary.open("wb") as file:
-            np.savez(file, mark=mark, values=values.astype(np.int64))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_directory(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -9,14 +9,16 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
 from resumable._checks import length_of, refuse_hidden_order
+from resumable._fetch.ahead import prefetch
 from resumable._fetch.own_state import state_methods
 from resumable._order.plan import Padding
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.samplers import Mixture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
+    from resumable.protocols import Upcoming
     from resumable.samplers.phases import Weights
 
 __all__ = ["Mix", "mix"]
@@ -92,6 +94,15 @@ class Mix:
     def resumable_parts(self) -> list[tuple[int, Any]]:
         """Return the sources in their order, each with the number of its samples."""
         return list(zip(self.lengths.values(), self._sources, strict=True))
+
+    def resumable_prefetch(self, indices: Sequence[int], upcoming: Callable[[], Upcoming | None]) -> None:
+        """Pass on to each source which of its samples are to be read; see `resumable.protocols.Prefetching`."""
+        del upcoming  # each source is shuffled as a whole
+        own: dict[int, list[int]] = {}
+        for source, index in map(self._find, indices):
+            own.setdefault(source, []).append(index)
+        for source, some in own.items():
+            prefetch(self._sources[source], some)
 
     def _find(self, index: int) -> tuple[int, int]:
         index = _whole(index)

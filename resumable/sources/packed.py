@@ -12,12 +12,14 @@ from resumable.errors import ConfigurationError
 from resumable.samplers.base import check_length
 from resumable.samplers.laps import Laps
 from resumable.sources._documents import Documents, open_documents
+from resumable.sources._files import Files
 from resumable.sources._mapped import Array
 from resumable.sources._packing import Concat, Fit, Flat, Pieces
+from resumable.sources._ranged import Ranged
 from resumable.sources._token_file import open_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
@@ -47,10 +49,10 @@ class Packed:
     `shuffle` in which order. Without `wrap`, and inside of a mixture or a `Subset`, the windows are those of epoch 0.
 
     Args:
-        tokens: as for `Tokens`: path of a `.npy`, a `.bin`, or Megatron's `.bin` and `.idx`; or an array.
+        tokens: as for `Tokens`: path or URL of a `.npy`, a `.bin`, or Megatron's `.bin` and `.idx`; or an array.
         length: tokens per window.
-        documents: lengths of the documents, in the order of the tokens: path of a `.npy`, or integers of shape `(n,)`.
-            None: those of Megatron's index; without one, all tokens are one document.
+        documents: lengths of the documents, in the order of the tokens: path or URL of a `.npy`, or integers of shape
+            `(n,)`. None: those of Megatron's index; without one, all tokens are one document.
         how: "flat" cuts the documents as they are stored, from a place that differs by epoch. "concat" puts those of a
             block in another order in every epoch before it cuts. "fit" puts whole documents into windows, and cuts
             only those that are longer; every token comes exactly once, and windows are filled up with `pad`.
@@ -58,7 +60,8 @@ class Packed:
         seed: selects what is in the windows of each epoch; the order of the windows has the seed of `wrap`.
         pad: token that fills up windows ("fit").
         dtype: of the tokens of a `.bin`. None: what its index says, or `uint16`.
-        sidecar: keep the sums of the blocks in files beside that of the lengths, for later starts.
+        sidecar: keep the sums of the blocks in files beside that of the lengths, for later starts, if that is local.
+        storage_options: for the file system of URLs, as fsspec takes them.
 
     Raises:
         ConfigurationError: files that were cut, lengths that do not belong to the tokens, or too few tokens.
@@ -77,10 +80,12 @@ class Packed:
         pad: int = 0,
         dtype: DTypeLike | None = None,
         sidecar: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._tokens, self._length = open_tokens(tokens, dtype), check_length(length, "the length of a window")
+        files = Files(storage_options)
+        self._tokens, self._length = open_tokens(tokens, dtype, files), check_length(length, "the length of a window")
         self._pad, size = operator.index(pad), check_length(block, "the documents of a block")
-        given = open_documents(documents, tokens)
+        given = open_documents(documents, tokens, files)
         _check_how(how, bare=given is None)
         lengths = given or Array(np.array([self._tokens.count]))
         self._documents = Documents(lengths, size, self._tokens.count, keep=sidecar)
@@ -118,8 +123,8 @@ class Packed:
         pieces, room = self.pieces(index), self._length
         sample = {name: np.full(room, value) for name, value in (("input", self._pad), ("target", IGNORED))}
         filled = 0
-        for at, count, ends in zip(pieces.at.tolist(), pieces.length.tolist(), pieces.ends.tolist(), strict=True):
-            read = self._tokens.read(at, at + count + (not ends))
+        for count, span in zip(pieces.length.tolist(), _spans(pieces), strict=True):
+            read = self._tokens.read(*span)
             sample["input"][filled : filled + count] = read[:count]
             sample["target"][filled : filled + len(read) - 1] = read[1:]
             filled += count
@@ -128,6 +133,12 @@ class Packed:
         sample["position"] = np.arange(room) - np.repeat(begins, counts)
         sample["document"] = np.repeat(np.append(pieces.document, -1), counts)
         return sample
+
+    def resumable_prefetch(self, indices: Sequence[int], upcoming: Callable[[], Any]) -> None:
+        """Read the pieces of remote windows that will be asked for at the same time; see `protocols.Prefetching`."""
+        del upcoming
+        if isinstance(self._tokens, Ranged):
+            self._tokens.hold(span for index in indices for span in _spans(self.pieces(index)))
 
     def pieces(self, index: int) -> Pieces:
         """Return which piece of which document is in a window, without reading a token."""
@@ -146,6 +157,12 @@ class Packed:
 
     def __repr__(self) -> str:
         return f"Packed({self._tokens.name!r}, <{self._documents.count} documents>, {self._what})"
+
+
+def _spans(pieces: Pieces) -> list[tuple[int, int]]:
+    """Return the tokens of each piece, with the one that follows it in its document."""
+    stops = pieces.at + pieces.length + ~np.asarray(pieces.ends, bool)
+    return list(zip(pieces.at.tolist(), stops.tolist(), strict=True))
 
 
 def cu_seqlens(positions: ArrayLike) -> NDArray[np.int32]:

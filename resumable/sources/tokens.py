@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from resumable.errors import ConfigurationError
 from resumable.samplers.base import check_length
+from resumable.sources._files import Files
+from resumable.sources._ranged import Ranged
 from resumable.sources._token_file import open_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import DTypeLike
 
@@ -24,21 +26,31 @@ class Tokens:
 
     Sample `i` has the tokens `i * length..(i + 1) * length - 1` as input, and as target those that follow each of them.
     Both are of shape `(length,)` and 64-bit integers, so that nothing overflows in what a model computes with them. The
-    file is mapped into memory in each process that reads it.
+    file is mapped into memory in each process that reads it; of a remote one, a sample is one range, and those of a
+    batch are requested at the same time.
 
     Args:
-        tokens: path of a `.npy`, of a `.bin` of nothing but tokens (nanoGPT's), or of Megatron's `.bin` with its `.idx`
-            beside it; or an array of integers of shape `(n,)`. Files are local.
+        tokens: path or URL of a `.npy`, of a `.bin` of nothing but tokens (nanoGPT's), or of Megatron's `.bin` with its
+            `.idx` beside it; or an array of integers of shape `(n,)`.
         length: tokens per sample.
         dtype: of the tokens of a `.bin`. None: what its index says, or `uint16`.
+        storage_options: for the file system of a URL, as fsspec takes them.
 
     Raises:
         ConfigurationError: what is no such file, was cut, has another dtype, or has too few tokens.
-        DataError: while reading, if the file was written again since it was opened.
+        DataError: while reading, if the file was written again since it was opened, or storage fails.
     """
 
-    def __init__(self, tokens: Any, length: int, *, dtype: DTypeLike | None = None) -> None:
-        self._tokens, self._length = open_tokens(tokens, dtype), check_length(length, "the length of a sample")
+    def __init__(
+        self,
+        tokens: Any,
+        length: int,
+        *,
+        dtype: DTypeLike | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._tokens = open_tokens(tokens, dtype, Files(storage_options))
+        self._length = check_length(length, "the length of a sample")
         self._samples = (self._tokens.count - 1) // self._length
         if not self._samples:
             raise ConfigurationError(
@@ -56,9 +68,17 @@ class Tokens:
         number = operator.index(index)
         if not 0 <= number < self._samples:
             raise IndexError(f"there are the samples 0..{self._samples - 1}, so there is no sample {number}")
-        first = number * self._length
-        window = self._tokens.read(first, first + self._length + 1)
+        window = self._tokens.read(*self._span(number))
         return window[:-1].copy(), window[1:].copy()
+
+    def _span(self, number: int) -> tuple[int, int]:
+        return number * self._length, (number + 1) * self._length + 1
+
+    def resumable_prefetch(self, indices: Sequence[int], upcoming: Callable[[], Any]) -> None:
+        """Read the windows of a remote file that will be asked for at the same time; see `protocols.Prefetching`."""
+        del upcoming
+        if isinstance(self._tokens, Ranged):
+            self._tokens.hold(self._span(operator.index(index)) for index in indices)
 
     def fingerprint(self) -> str:
         """Return what tells these samples from others: the file's name, its size, some of its tokens, and `length`."""

@@ -6,7 +6,7 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
+import pyarrow as pa
 from datasets import Dataset, IterableDataset, concatenate_datasets, interleave_datasets, load_dataset
 from datasets.distributed import split_dataset_by_node
 from torch.utils.data import DataLoader, Subset

@@ -19,7 +19,7 @@ from resumable.backends.ffcv import operations
 from resumable.backends.ffcv.compiling import CodeMaker
 from resumable.backends.ffcv.keyed import per_sample
 from resumable.backends.ffcv.operations import draws_few
-from resumable.backends.ffcv.seeding import FEW, generator_words, seed_generator_for_few, words_drawn
+from resumable.backends.ffcv.seeding import FEW, generator_words, seed_generator, seed_generator_for_few, words_drawn
 
 pytestmark = pytest.mark.slow
 
@@ -45,6 +45,26 @@ def test_a_few_numbers_are_the_first_of_many() -> None:
         assert drawn == FEW
     assert few_of(np.uint64(1), 0)[1] == 0
     assert few_of(np.uint64(1), 3)[1] == 6
+
+
+@njit  # type: ignore[untyped-decorator]  # Numba ships no types
+def normals_of(key: Any, count: Any, all_words: Any) -> Any:
+    if all_words:
+        seed_generator(np.uint64(key))
+    else:
+        seed_generator_for_few(np.uint64(key))
+    numbers = np.empty(count)
+    for i in range(count):
+        numbers[i] = np.random.normal()
+    return numbers
+
+
+@pytest.mark.parametrize("all_words", [False, True])
+def test_the_second_of_a_pair_of_normal_numbers_is_not_left_for_the_next_sample(*, all_words: bool) -> None:
+    """They are made in pairs, and the second one is kept in the generator."""
+    pair = normals_of(np.uint64(7), 2, all_words)
+    assert list(normals_of(np.uint64(7), 1, all_words)) == [pair[0]]
+    assert list(normals_of(np.uint64(7), 2, all_words)) == list(pair)
 
 
 FEW_OF = {

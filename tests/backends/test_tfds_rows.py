@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from threading import Barrier
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ from tensorflow_datasets.proto import tf_example_pb2
 
 from resumable.backends.tfds.rows import batches_by_rows
 from resumable.backends.tfds.stacking import stack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SHAPE = (12, 12, 3)
 
@@ -60,8 +64,8 @@ IMAGES = {
 }
 
 
-def made(**more: Any) -> tuple[Any, Any, Any]:
-    """Return features, how to decode a record alone, and how to decode several."""
+def made(meet: Callable[[], object] = int, **more: Any) -> tuple[Any, Any, Any]:
+    """Return features, how to decode a record alone, and how to decode several; the slow way meets before and after."""
 
     def build() -> Any:
         image = features.Image(shape=SHAPE)
@@ -79,10 +83,17 @@ def made(**more: Any) -> tuple[Any, Any, Any]:
         return chosen
 
     alone, together = build(), build()
+
+    def slow(record: bytes) -> Any:
+        meet()
+        sample = together.deserialize_example_np(record)
+        meet()
+        return sample
+
     return (
         alone,
         alone.deserialize_example_np,
-        batches_by_rows(together, features.Image, together.deserialize_example_np),
+        batches_by_rows(together, features.Image, slow),
     )
 
 
@@ -125,6 +136,20 @@ def test_kinds_may_be_mixed_and_threads_share_nothing() -> None:
     with ThreadPoolExecutor(4) as pool:
         for batch in pool.map(together, [some] * 40):
             same(expected, batch)
+
+
+def test_a_row_is_lent_to_the_thread_that_decodes_into_it() -> None:
+    """Both threads have been lent a row each time that one of them decodes."""
+    chosen, alone, together = made(
+        Barrier(2, timeout=60).wait, pair=lambda: features.Tensor(shape=(2,), dtype=np.int64)
+    )
+    batches = [
+        [record(chosen, image=picture(10 * one + number), label=number, name="", pair=[1, 2]) for number in range(4)]
+        for one in range(2)
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        for some, batch in zip(batches, pool.map(together, batches), strict=True):
+            same(stack([alone(one) for one in some]), batch)
 
 
 def test_two_images_of_a_sample_get_their_own_rows() -> None:

@@ -107,6 +107,7 @@ class TestOwnSamplerToldTheEpoch(BackendTests):
 
 
 @pytest.mark.slow
+@pytest.mark.long  # as one of the others with workers
 class TestOwnSamplerByWorkers(BackendTests):
     stride = 4
 
@@ -124,6 +125,7 @@ class TestSamplerWithState(BackendTests):
 
 
 @pytest.mark.slow
+@pytest.mark.long  # as one of the others with workers
 class TestSamplerWithStateByWorkers(BackendTests):
     native = True
     stride = 4
@@ -176,6 +178,7 @@ class TestStreamByWorkers(BackendTests):
 
 
 @pytest.mark.slow
+@pytest.mark.long  # as one of the others with workers
 class TestStreamByPersistentWorkers(BackendTests):
     native = True
     stride = 3
@@ -204,6 +207,7 @@ class TestStreamWithStateByWorkers(BackendTests):
 
 
 @pytest.mark.slow
+@pytest.mark.long  # as one of the others with workers
 class TestStreamWithStateByPersistentWorkers(BackendTests):
     native = True
     stride = 3

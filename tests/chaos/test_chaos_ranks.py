@@ -25,7 +25,7 @@ from resumable.chaos.recorder.logs import Batch, Place, RankLog
 from resumable.chaos.recorder.sketch import digest_weights, parts_of
 from resumable.chaos.report import Outcome
 from resumable.chaos.report.text import tell_lines
-from resumable.chaos.targets import aim, note_targets
+from resumable.chaos.targets import aim, note_sizes, note_targets
 from resumable.chaos.verify.checkpoint_checks import same_checkpoints
 from resumable.chaos.verify.checks import CHECKS, check, same_weights, whole_history
 from resumable.chaos.verify.history import steps_of
@@ -46,7 +46,7 @@ def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
 
 
-def words(*options: str, ranks: int = 2, restarts: int = 0) -> tuple[str, ...]:
+def words(*options: str, ranks: int | str = 2, restarts: int = 0) -> tuple[str, ...]:
     launch, script = (str(SCRIPTS / name) for name in ("launch_ranks.py", "ranks_loop.py"))
     return (sys.executable, launch, str(ranks), str(restarts), script, *options)
 
@@ -62,10 +62,15 @@ def with_ddp(ranks: int) -> tuple[str, ...]:
 
 def run_one(fault: Fault, words: tuple[str, ...]) -> Outcome:
     """Run a baseline run and one case."""
-    command, (ranks,) = Command(words, patience=PATIENCE), choose_ranks(words, None, None)
-    (baseline,) = run_case(command, Case((Leg(None, ranks),)), Path("baseline").absolute())
+    (ranks,) = choose_ranks(words, None, None)
+    return run_legs(words, Leg(fault, ranks), Leg(None, ranks))
+
+
+def run_legs(words: tuple[str, ...], *legs: Leg) -> Outcome:
+    """Run a baseline run, with as many ranks as the first start of the case, and the case."""
+    command, case = Command(words, patience=PATIENCE), Case(legs)
+    (baseline,) = run_case(command, Case((Leg(None, legs[0].ranks),)), Path("baseline").absolute())
     assert baseline.status == 0, baseline.output
-    case = Case((Leg(fault, ranks), Leg(None, ranks)))
     attempts = run_case(command, case, Path("case").absolute())
     forgive_rounding(baseline, attempts)
     return Outcome.of(case, Path("case"), attempts, check(case, baseline, attempts), baseline)
@@ -198,6 +203,35 @@ def test_the_targets_take_turns_and_the_report_names_them(command: tuple[str, ..
     case = found.as_dict()["cases"][1]
     assert case["legs"][0]["fault"]["target"] == "agent"
     assert Case.from_dict(case) == found.outcomes[1].case
+
+
+KILLS = {  # of the starts of four, three and one ranks: at which point, and what of it
+    "while it trains": ((9, "rank"), (13, "all"), (16, "agent")),
+    "while it loads": ((24, "all"), (1, "rank"), (2, "all")),
+    "at its first batch": ((16, "agent"), (3, "all"), (4, "rank")),
+    "while it saves": ((15, "all"), (7, "all"), (12, "all")),
+    "late": ((31, "rank"), (15, "agent"), (5, "all")),
+}
+RESIZED = [(words("--resized", ranks="{ranks}"), kills) for kills in KILLS]
+RESIZED.append((by_torchrun("--resized", "--torch", ranks=4), "while it saves"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "kills"), [RESIZED[0], *(pytest.param(*cell, marks=LONG) for cell in RESIZED[1:])])
+def test_four_ranks_become_three_then_one_then_two(command: tuple[str, ...], kills: str) -> None:
+    """Each start but the last is killed, mostly within an epoch, and the next one has another number of ranks."""
+    faults = [Fault("kill", number, target=target) for number, target in KILLS[kills]]
+    found = run_legs(command, *(Leg(fault, ranks) for fault, ranks in zip([*faults, None], (4, 3, 1, 2), strict=True)))
+    assert found.ok, found.violations
+    assert (found.starts, found.fired) == (4, 3)
+    assert [max(log.world for log in one.ranks.values()) for one in found.attempts] == [4, 3, 1, 2]
+    if kills == "while it trains":
+        begun = [one.ranks[0].loaded[0] for one in found.attempts[1:]]
+        assert begun == sorted(begun)
+        assert all(place.step % 8 for place in begun), "a start began at the beginning of an epoch"
+    last = [json.loads(Path(run, "work", "0-016.json").read_text()) for run in ("baseline", "case")]
+    assert last[0]["loader"]["cursor"] == last[1]["loader"]["cursor"]
+    assert last[0]["weights"] == pytest.approx(last[1]["weights"], rel=1e-12)
 
 
 def test_ranks_that_fail_by_themselves_are_refused() -> None:
@@ -333,6 +367,14 @@ def test_one_rank_and_ranks_without_an_agent_and_failures_by_the_clock() -> None
     assert aim([clock], BASELINE) == [clock]
     resized = Case((Leg(None, 2), Leg(Fault("kill", 3), 1), Leg()))
     assert "rank 1" not in "".join(str(aim([resized] * 3, BASELINE)))
+
+
+def test_numbers_of_ranks_that_no_case_comes_to_are_named() -> None:
+    starts = (4, 3, 1, 2, 3)
+    case = Case(tuple(Leg(KILL, ranks) for ranks in starts[:2]))
+    told = "no start has 1 or 2 ranks, as a case has a start more than faults: use random, or mtbf and failures"
+    assert note_sizes([case], starts) == [told]
+    assert note_sizes([case, Case(tuple(Leg(KILL, ranks) for ranks in starts))], starts) == []
 
 
 # ---------------------------------------------------------------------- rounding

@@ -1,162 +1,143 @@
-"""CheckpointStore under a power cut: what no fsync covered may be on the disk, or not, in any combination."""
+"""CheckpointStore under a power cut leaves the old or the new checkpoint: one process, several ranks, background."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import shutil
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from power_cuts import PowerCuts
 from stores import assert_tidy, content, found
+from torch._C._distributed_c10d import HashStore
 
+from resumable._ranks import rendezvous
+from resumable._ranks.rendezvous import Rendezvous
 from resumable.checkpoint import CheckpointStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(), reason="the files' bytes are read through Linux's /proc"
+)
+STEPS = (1, 2, 3, 3, 4)
 
 
-class Disk:
-    """Which names and bytes are durable, seen from the fsync calls alone.
-
-    An fsync of a directory makes its names durable, one of a file its bytes. At a power cut each name that changed
-    since then is old or new, independently of the others, and a file whose bytes were never made durable is empty.
-    File systems with a journal are kinder than that.
-    """
-
-    def __init__(self, top: Path) -> None:
-        self.top = top
-        self.names: dict[int, dict[str, int]] = {}
-        self.bytes: dict[int, bytes] = {}
-        self.held: list[int] = []  # open files keep their inode numbers from being used again
-        self.seen: set[Any] = set()
-
-    def fsync(self, descriptor: int) -> None:
-        number = os.fstat(descriptor).st_ino
-        self.held.append(os.dup(descriptor))
-        path = Path(f"/proc/self/fd/{descriptor}")
-        if path.is_dir():
-            self.names[number] = {entry.name: entry.inode() for entry in os.scandir(path)}
-        else:
-            self.bytes[number] = path.read_bytes()
-
-    def views(self) -> Iterator[Any]:
-        """Give each tree that a power cut now could leave, as nested dicts, unless it was given before."""
-        live = {path.stat().st_ino: path for path in [self.top, *self.top.rglob("*")] if path.is_dir()}
-        for view in self._views(self.top.stat().st_ino, live):
-            if (key := repr(view)) not in self.seen:
-                self.seen.add(key)
-                yield view
-
-    def _views(self, number: int, live: dict[int, Path]) -> Iterator[Any]:
-        if number not in live and number not in self.names:
-            yield self.bytes.get(number, b"")
-            return
-        durable = self.names.get(number, {})
-        current = {entry.name: entry.inode() for entry in os.scandir(live[number])} if number in live else {}
-        names = sorted({*durable, *current})
-        choices = [{durable.get(name), current.get(name)} for name in names]
-        for choice in itertools.product(*choices):
-            parts = [[None] if inode is None else list(self._views(inode, live)) for inode in choice]
-            for part in itertools.product(*parts):
-                yield {name: value for name, value in zip(names, part, strict=True) if value is not None}
-
-    def close(self) -> None:
-        for descriptor in self.held:
-            os.close(descriptor)
+def whole(root: Path) -> int | None:
+    newest = found(root)
+    return newest and newest[0]
 
 
-def write_tree(view: Any, path: Path) -> None:
-    if isinstance(view, bytes):
-        path.write_bytes(view)
-        return
-    path.mkdir()
-    for name, part in view.items():
-        write_tree(part, path / name)
+class Saves:
+    """Saves under power cuts: with an eye on the steps that a new process may find."""
 
-
-class Crash(BaseException):
-    """Ends a save in the middle; nothing catches it, and no file operation works after it."""
-
-
-class PowerCuts:
-    """Looks at every possible power cut before each file operation, and crashes the process at a chosen one."""
-
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash_at: int = 0) -> None:
-        self.top, self.copy = tmp_path / "disk", tmp_path / "copy"
-        self.top.mkdir()
-        self.root = self.top / "runs" / "digits"
-        self.disk, self.looking = Disk(self.top), False
-        self.allowed: list[int | None] = [None]  # the steps that a new process may find
-        self.countdown, self.dead, self.cuts = crash_at, False, 0
-        for name in ("fsync", "replace", "mkdir", "unlink", "remove", "rmdir"):
-            monkeypatch.setattr(os, name, self.watched(name, getattr(os, name)))
-
-    def watched(self, name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
-        def watch(target: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self.looking:
-                self.look()
-                self.countdown -= 1
-                self.dead = self.dead or self.countdown == 0
-                if self.dead:
-                    raise Crash
-                if name == "fsync":
-                    self.disk.fsync(target)
-            return operation(target, *args, **kwargs)
-
-        return watch
-
-    def look(self) -> None:
-        """Check what a new process would find after each power cut that is possible now."""
-        self.looking = True
-        for view in self.disk.views():
-            write_tree(view, self.copy)
-            step = found(self.copy / "runs" / "digits")
-            assert (step and step[0]) in self.allowed, (step, self.allowed, list(self.disk.names))
-            shutil.rmtree(self.copy)
-            self.cuts += 1
-        self.looking = False
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, background: bool = False) -> None:
+        self.cuts = PowerCuts(tmp_path, monkeypatch, whole)
+        self._background = background
 
     def save(self, step: int) -> bool:
-        """Save with an eye on every power cut; tell whether the process lived."""
-        self.allowed = [*self.allowed, step]
-        try:
-            CheckpointStore(self.root, keep=2).save(step, content(step))
-        except Crash:
-            self.dead = False
-            return False
-        self.allowed = [step]
-        self.disk.seen.clear()
-        self.look()
-        return True
+        def save() -> None:
+            with CheckpointStore(self.cuts.root, keep=2) as store:
+                store.save(step, content(step), background=self._background)
+
+        return self.cuts.save(save, self.cuts.allowed, step)
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the files' bytes are read through Linux's /proc")
+@pytest.mark.parametrize("background", [False, True])
 def test_a_power_cut_at_any_time_leaves_the_old_or_the_new_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, background: bool
 ) -> None:
-    cuts = PowerCuts(tmp_path, monkeypatch)
-    assert all(cuts.save(step) for step in (1, 2, 3, 3, 4))
-    assert cuts.cuts > 50
-    cuts.disk.close()
+    saves = Saves(tmp_path, monkeypatch, background=background)
+    assert all(saves.save(step) for step in STEPS)
+    assert saves.cuts.cuts > 50
+    saves.cuts.disk.close()
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the files' bytes are read through Linux's /proc")
+@pytest.mark.parametrize("background", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("crashed", [3, 4])
-def test_a_power_cut_after_a_crash_and_a_restart_leaves_a_whole_checkpoint(tmp_path: Path, crashed: int) -> None:
+def test_a_power_cut_after_a_crash_and_a_restart_leaves_a_whole_checkpoint(
+    tmp_path: Path, crashed: int, background: bool
+) -> None:
     for point in itertools.count(1):
         (tmp_path / str(point)).mkdir()
         with pytest.MonkeyPatch.context() as monkeypatch:
-            cuts = PowerCuts(tmp_path / str(point), monkeypatch)
-            assert all(cuts.save(step) for step in (1, 2, 3))
+            saves = Saves(tmp_path / str(point), monkeypatch, background=background)
+            cuts = saves.cuts
+            assert all(saves.save(step) for step in (1, 2, 3))
             cuts.countdown = point
-            harmed = not cuts.save(crashed)
+            harmed = not saves.save(crashed)
             cuts.countdown = 0
-            assert cuts.save(9)
+            assert saves.save(9)
             cuts.disk.close()
         assert_tidy(cuts.root, CheckpointStore(cuts.root))
         if not harmed:
             break
     assert point > 7
+
+
+# ---------------------------------------------------------------------- several ranks
+
+
+def of_ranks(root: Path, size: int = 2) -> tuple[int, int] | None:
+    """Give step and version of the newest checkpoint; the parts of all ranks have to be there, of the same save."""
+    newest, store = found(root), CheckpointStore(root)
+    for step in store.steps():
+        version = store.load(step)["version"]
+        for rank in range(size):
+            assert store.load_part(step, rank=rank) == {"step": step, "rank": rank, "version": version}
+    return newest
+
+
+class Ranks:
+    """Ranks as threads, so that one disk sees what all of them do; they meet at a store of torch's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int = 2) -> None:
+        store, self._own = HashStore(), threading.local()
+        self._meet = [Rendezvous(store, rank, size) for rank in range(size)]
+        monkeypatch.setattr(rendezvous, "find", lambda: getattr(self._own, "rendezvous", None))
+
+    def save(self, root: Path, step: int, version: int, *, background: bool) -> None:
+        """Save a step with a part of each rank."""
+        errors: list[BaseException] = []
+
+        def run(met: Rendezvous) -> None:
+            self._own.rendezvous = met
+            try:
+                with CheckpointStore(root, shared=True, keep=2, timeout=60) as store:
+                    part = {"step": step, "rank": met.rank, "version": version}
+                    store.save(step, content(step, version), part=part, background=background)
+            except BaseException as error:  # noqa: BLE001  # a thread has nobody to raise it to
+                errors.append(error)
+
+        threads = [threading.Thread(target=run, args=(met,)) for met in self._meet]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors, errors
+
+
+@pytest.fixture
+def ranked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[PowerCuts, Ranks]]:
+    cuts = PowerCuts(tmp_path, monkeypatch, of_ranks)
+    yield cuts, Ranks(monkeypatch)
+    cuts.disk.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("background", [False, True])
+def test_a_power_cut_in_a_save_of_several_ranks_leaves_the_old_or_the_new_parts(
+    ranked: tuple[PowerCuts, Ranks], background: bool
+) -> None:
+    """In a part of any rank, between the parts and the commit, in the commit, while older steps are removed."""
+    cuts, ranks = ranked
+    before: Any = None
+    for version, step in enumerate(STEPS):
+        after = (step, version)
+        save = lambda after=after: ranks.save(cuts.root, *after, background=background)  # noqa: E731  # for the table
+        assert cuts.save(save, [before], after)
+        before = after
+    assert cuts.cuts > 100

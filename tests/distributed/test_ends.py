@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from launched import HUNG, ranks, step_together
+from forked import HUNG, ranks, step_together
 from torch import distributed
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -117,7 +117,7 @@ def shared_run(rank: int, _size: int, lengths: list[int]) -> Any:
 
 @pytest.mark.parametrize(("lengths", "told"), [([20, 28], "24 or more"), ([28, 20], "24 or more"), ([20, 21], "21")])
 def test_a_shared_stream_that_ends_differently_is_told_with_both_counts(lengths: list[int], told: str) -> None:
-    results = ranks(2, shared_run, lengths)
+    results = ranks(2, shared_run, lengths, host_stays=False)
     longer = lengths.index(max(lengths))
     counts = {longer: told, 1 - longer: "20"}
     both = "\n".join(f"  rank {rank}: {counts[rank]} elements in epoch 0" for rank in (0, 1))

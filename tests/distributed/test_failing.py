@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from launched import ranks, step_together
+from forked import ranks, step_together
 from torch import distributed
 
 import resumable
@@ -43,7 +43,7 @@ def failing_run(rank: int, _size: int, who: int, where: str) -> Any:
 @pytest.mark.parametrize("who", [0, 1])
 @pytest.mark.parametrize("where", ["collective", "loop"])
 def test_the_others_name_rank_and_cause(who: int, where: str) -> None:
-    results = ranks(2, failing_run, who, where)
+    results = ranks(2, failing_run, who, where, host_stays=False)
     assert results[who] == ("own", 0.0), results
     told, seconds = results[1 - who]
     assert f"rank {who}: ValueError: out of memory" in told
@@ -65,7 +65,7 @@ def hanging_run(rank: int, _size: int) -> Any:
 
 
 def test_a_rank_that_hangs_in_a_collective_is_ended() -> None:
-    assert ranks(2, hanging_run, collective=60) == ["died 42", "own"]
+    assert ranks(2, hanging_run, collective=60, host_stays=False) == ["ended with 42", "own"]
 
 
 def right_run(rank: int, _size: int) -> Any:

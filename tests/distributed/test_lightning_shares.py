@@ -8,7 +8,7 @@ from typing import Any
 import lightning
 import pytest
 import torch
-from launched import ranks
+from forked import ranks
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -64,7 +64,7 @@ def test_ranks_of_one_model_read_the_same(*, wrapped: bool) -> None:
         os.environ |= {"LOCAL_WORLD_SIZE": str(size)}
         return parallel_run(rank, size, wrapped=wrapped)
 
-    results = ranks(4, run, variables=True, group=False, seconds=120)
+    results = ranks(4, run, group=False)
     assert all(isinstance(result, list) for result in results), results
     assert results[0] == results[1]
     assert results[2] == results[3]

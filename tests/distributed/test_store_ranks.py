@@ -240,6 +240,22 @@ def test_a_part_needs_a_shared_store_and_that_a_process_group(tmp_path: Path, mo
         CheckpointStore(tmp_path, shared=True).latest()
 
 
+def test_the_rank_that_hosts_the_store_ends_after_the_others_have_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a run or a preempted one ends: the others look for what it told once per second, in a long save."""
+    from resumable.checkpoint import together  # noqa: PLC0415  # for this test alone
+
+    monkeypatch.setattr(together, "_PAUSE", 0.5)
+
+    def run(rank: int, size: int) -> int | None:
+        save_steps(rank, size, tmp_path, [1])
+        together.stay_until_heard()  # `atexit` calls it, and not in a fork
+        return CheckpointStore(tmp_path).latest_step()
+
+    assert ranks(3, run, host_stays=False) == [1, 1, 1]
+
+
 # ---------------------------------------------------------------------- kills
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from launched import HUNG, ranks, step_together
+from forked import HUNG, ranks, step_together
 from torch import distributed
 from torch._C._distributed_c10d import TCPStore
 from torch.utils.data import DataLoader, Dataset
@@ -98,7 +98,7 @@ def differing_run(rank: int, _size: int, what: str) -> Any:  # noqa: C901  # a t
 @pytest.mark.parametrize("what", DISAGREEMENTS)
 def test_a_disagreement_is_told_by_name(what: str) -> None:
     began = time.monotonic()
-    results = ranks(2, differing_run, what, seconds=30)
+    results = ranks(2, differing_run, what, seconds=30, host_stays=False)
     assert time.monotonic() - began < SECONDS
     told = [result for result in results if isinstance(result, str) and result.startswith("the ranks disagree: ")]
     assert told, results
@@ -189,6 +189,7 @@ def test_what_a_run_before_left_in_the_same_store_counts_for_nothing() -> None:
         assert [(result[1], result[2]) for result in results] == [(run, run)] * 2
         assert all(result[0] == (None, None) for result in results)
         assert store.check(["resumable/trouble"])
+        time.sleep(0.1)  # when a process was started is known to 10 ms, and torchrun takes longer
 
 
 def failing_run(rank: int, _size: int) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from launched import ranks, step_together
+from forked import ranks, step_together
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -86,7 +86,7 @@ def mesh_run(_rank: int, _size: int) -> Any:
 
 def test_ranks_of_one_model_read_the_same() -> None:
     alone = first_batches(resumable.wrap(SAMPLES, batch_size=4, shuffle=True, seed=1, world=World(0, 1)))
-    results = ranks(4, mesh_run)
+    results = ranks(4, mesh_run, variables=False)
     assert all(isinstance(result, tuple) for result in results), results
     batches = [result[0] for result in results]
     assert batches[0] == batches[1]
@@ -108,7 +108,7 @@ def outside_run(rank: int, _size: int) -> Any:
 
 
 def test_a_rank_outside_of_the_group_is_refused() -> None:
-    assert ranks(2, outside_run) == ["right", "right"]
+    assert ranks(2, outside_run, variables=False) == ["right", "right"]
 
 
 @pytest.mark.parametrize("option", [{"mesh": 3}, {"process_group": "gloo"}, {"mesh": [[0, 1]]}, {"process_group": 0}])
@@ -149,7 +149,7 @@ def early_run(rank: int, size: int, how: str) -> Any:
 
 @pytest.mark.parametrize("how", ["next", "peek", "load", "length"])
 def test_a_loader_that_was_used_before_the_ranks_met_is_refused(how: str) -> None:
-    results = ranks(2, early_run, how, group=False)
+    results = ranks(2, early_run, how, variables=False, group=False)
     right = [[[0, 1]], [[2, 3]]] if how == "length" else [[[0]], [[1]]]
     assert [result[0] if how == "length" else result for result in results] == right
 
@@ -163,7 +163,7 @@ def after_run(_rank: int, _size: int) -> Any:
 
 
 def test_a_state_can_be_taken_when_the_process_group_is_gone() -> None:
-    assert ranks(2, after_run) == [(2, 1), (2, 1)]
+    assert ranks(2, after_run, variables=False) == [(2, 1), (2, 1)]
 
 
 def resized_run(rank: int, size: int, state: Any, steps: int) -> Any:
@@ -183,7 +183,7 @@ def test_ranks_come_and_go_in_the_middle_of_an_epoch() -> None:
     expected = [list(batch) for batch in alone.steps(8)]
     state, got = None, []
     for size, steps in ((4, 1), (3, 2), (1, 1), (2, 4)):
-        results = ranks(size, resized_run, state, steps)
+        results = ranks(size, resized_run, state, steps, variables=False)
         assert all(isinstance(result, tuple) for result in results), results
         got += [[*chain(*parts)] for parts in zip(*(result[0] for result in results), strict=True)]
         assert all(result[1] == results[0][1] for result in results)

@@ -19,6 +19,7 @@ import warnings
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +152,11 @@ def generate_own(epoch: int) -> Iterator[torch.Tensor]:
     yield from map(sample, order[distributed.get_rank() if distributed.is_initialized() else 0 :: 2])
 
 
+def generate_uneven(epoch: int) -> Iterator[torch.Tensor]:
+    """The same, and rank 1 has two batches less."""
+    yield from islice(generate_own(epoch), SAMPLES // 2 - 4 * (distributed.get_rank() == 1))
+
+
 class Batches:
     """The same as an object that gives batches."""
 
@@ -168,6 +174,7 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "dataset": lambda: resumable.wrap(DataLoader(Chain(SAMPLES // 2), batch_size=2), **OWN),
     "workers": lambda: resumable.wrap(DataLoader(Chain(SAMPLES // 4), batch_size=2, num_workers=2), **OWN),
     "ragged": lambda: resumable.wrap(Ragged(SAMPLES // 2), **{**ELEMENTS, "tail": "partial"}, shard=False),
+    "uneven": lambda: resumable.wrap(generate_uneven, **ELEMENTS, shard=False),
     "coarse": lambda: resumable.wrap(Chain(SAMPLES // 2), **ELEMENTS, shard=False, snapshot_every=4),
     "replayed": lambda: resumable.wrap(generate_own, **ELEMENTS, shard=False),
     # Each rank has the whole stream, which is divided among them.

@@ -188,6 +188,16 @@ def test_a_killed_run_goes_on_exactly_on_every_rank(loader: str, bench: Bench, t
     check_rest(whole, bench.run(**options, resume=str(tmp_path / "step=6.ckpt")), trained=6)  # the end of an epoch
 
 
+@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.long), 4, 6])  # the first epoch has 4
+def test_streams_of_their_own_end_with_the_shortest(step: int, bench: Bench, tmp_path: Path) -> None:
+    """Rank 0 has two batches more: it would wait for rank 1 in its next step, for as long as the process group does."""
+    options = {"loader": "uneven", **EXACT}
+    whole = bench.whole(**options)
+    assert [len(rank.trained) for rank in whole] == [3 * 4] * 2
+    bench.run(**options, every=1, checkpoints=str(tmp_path), die_at=step + 1)
+    check_rest(whole, bench.run(**options, resume=str(tmp_path / f"step={step}.ckpt")), trained=step)
+
+
 def test_ranks_have_generators_of_their_own_in_a_checkpoint(bench: Bench, tmp_path: Path) -> None:
     whole = bench.whole(loader="indexed")
     assert whole[0].end["draws"] != whole[1].end["draws"]
@@ -281,7 +291,8 @@ def test_a_rank_that_fails_leaves_its_generators_to_rank_0(loader: str, bench: B
 @pytest.mark.parametrize(
     ("loader", "every"),
     sampled(
-        product(["dataset", "workers", "ragged", "coarse", "replayed", "whole", "function"], [None, 2]),
+        product(["dataset", "workers", "ragged", "uneven", "coarse", "replayed", "whole", "function"], [None, 2]),
+        ("uneven", 2),
         ("dataset", None),
         ("workers", 2),
         ("ragged", None),

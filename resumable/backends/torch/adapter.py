@@ -188,11 +188,14 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
 
 
 def _reads_together(dataset: Any) -> bool:
-    """Return whether a dataset reads batches; torch's own Subset has the method for every dataset inside of it."""
+    """Return whether a dataset reads batches; torch's own Subset has the method for every dataset inside of it.
+
+    One that can be told what it will be asked for reads its samples one by one, each with a randomness of its own.
+    """
     inner = getattr(dataset, "dataset", None) if type(dataset).__module__ == "torch.utils.data.dataset" else None
     if inner is not None:
         return _reads_together(inner)
-    return callable(getattr(dataset, "__getitems__", None))
+    return callable(getattr(dataset, "__getitems__", None)) and not hasattr(type(dataset), "resumable_prefetch")
 
 
 class _First:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import distributed
 
+from resumable._ranks.store import find_store, is_initialized
 from resumable._state import is_shared
 from resumable.errors import UnsupportedError
 
@@ -54,7 +55,7 @@ def check_ranks(world_size: int) -> None:
     Raises:
         UnsupportedError: they have no process group of `torch.distributed`.
     """
-    if world_size > 1 and not (distributed.is_available() and distributed.is_initialized()):
+    if world_size > 1 and not is_initialized():
         raise UnsupportedError(
             f"the Trainer has {world_size} ranks and no process group of torch.distributed.\n"
             "The states of the other ranks could not be saved. Use a strategy that is based on it, such as "
@@ -90,7 +91,7 @@ class Notes:
             rank: of this process.
             place: where training stands; notes of other places are no use.
         """
-        store = None if len(known) == 1 else _store()
+        store = None if len(known) == 1 else find_store()
         if store is not None and rank:
             with suppress(RuntimeError):  # whoever hosts it may be gone
                 store.set(self._key(place, rank), pickle.dumps(own))
@@ -112,8 +113,3 @@ class Notes:
         except (AttributeError, RuntimeError):  # there is no store, or no note
             return None
         return note
-
-
-def _store() -> Any:
-    find = getattr(distributed.distributed_c10d, "_get_default_store", None)
-    return None if find is None else find()

@@ -170,7 +170,7 @@ class TrainStream:
         loader, cursor = self.loader, Cursor.from_dict(target["state"]["cursor"])
         while _step(loader.acknowledged) < _step(cursor):
             epoch = loader.acknowledged.epoch
-            with suppress(StopIteration):
+            with suppress(StopIteration), loader.progress.catching_up():
                 deliver(loader, epoch)
                 loader.ack()
         if _step(loader.acknowledged) != _step(cursor):

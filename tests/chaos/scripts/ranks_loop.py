@@ -1,6 +1,6 @@
 """A training loop of several ranks, which add up gradients over sockets, or with --torch by torch.distributed.
 
-Other options make it wrong.
+With --resized its global batch can be shared by 4, 3, 1 and 2 ranks. Other options make it wrong.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ OPTIONS = set(sys.argv[1:])
 WORLD = resumable.World.detect()
 AGENT = os.getppid()
 USES_TORCH = "--torch" in OPTIONS
+SAMPLES, GLOBAL_BATCH = (96, 12) if "--resized" in OPTIONS else (48, 8)
 ADDRESS = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
 
 
@@ -65,7 +66,8 @@ if USES_TORCH:
 
     distributed.init_process_group("gloo")
 PEERS = [] if USES_TORCH else connect()
-loader = resumable.wrap(np.arange(48), batch_size=8 // WORLD.size, shuffle=True, seed=1, world=WORLD)
+batch_size = GLOBAL_BATCH // WORLD.size
+loader = resumable.wrap(np.arange(SAMPLES), batch_size=batch_size, shuffle=True, seed=1, world=WORLD)
 weights, own = 0.0, f"{WORLD.rank if '--own-newest' in OPTIONS else 0}-"
 saved = sorted(Path().glob(f"{own}*.json"))[-1:]
 if "--own-newest" not in OPTIONS:
@@ -90,7 +92,7 @@ for epoch in loader.epochs(2):
         order = gradients[::-1] if saved and WORLD.size > 2 else gradients  # as gloo may after a restart
         if os.getppid() != AGENT:
             time.sleep(3600)  # it lives on without its agent
-        weights = 0.9 * weights + 0.1 * sum(order, 0.0)
+        weights = 0.9 * weights + 0.1 * sum(order, 0.0) / (WORLD.size if "--resized" in OPTIONS else 1)
         if loader.global_step % 2 == 0:
             for rank in range(WORLD.size if "--own-newest" in OPTIONS else 1):
                 if rank == WORLD.rank:

@@ -1,0 +1,43 @@
+"""WebDataset over the same shards, shuffled in a buffer; a place is found by reading up to it."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import webdataset as wds
+
+from benchmarks.contenders.format_files import BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Web"]
+
+
+class Web:
+    """Shards in random order, and a shuffle buffer of 1000.
+
+    Args:
+        folder: of the files.
+        kind: "tars", which stay bytes, or "images", which are decoded.
+        samples: how many there are; it does not know.
+    """
+
+    def __init__(self, folder: str, kind: str, samples: int) -> None:
+        shards = sorted(map(str, (Path(folder) / kind).glob("*.tar")))
+        dataset = wds.WebDataset(shards, shardshuffle=len(shards), seed=0).shuffle(1000)
+        self._batches = (dataset.decode("rgb8") if kind == "images" else dataset).listed(BATCH)
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def start(self, state: Any = None) -> Iterator[Any]:
+        """Begin an epoch, or read up to a step."""
+        return islice(iter(self._batches), state or 0, None)
+
+    def state_at(self, step: int) -> Any:
+        """There is none but the number of batches."""
+        return step

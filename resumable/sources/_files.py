@@ -1,0 +1,289 @@
+"""Files that are read at places: local ones, and those of every file system that fsspec knows; opened per process."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from contextlib import suppress
+from functools import partial
+from glob import glob, has_magic
+from operator import methodcaller
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+from resumable._durable import write_whole
+from resumable.errors import ConfigurationError, DataError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Files", "Part", "Stamp", "is_remote"]
+
+_OPEN = 64  # files that a process keeps open
+_TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "updated", "created")
+
+
+class Stamp(NamedTuple):
+    """What changes where a file is written again: its size in bytes, and what else the file system says of it.
+
+    `changed` is the time of the change in nanoseconds, of a remote file its tag or time; empty where there is none.
+    """
+
+    size: int
+    changed: str
+
+
+class Part(NamedTuple):
+    """The bytes `start..stop-1` of a file."""
+
+    name: str
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"{self.name}, bytes {self.start}..{self.stop - 1}"
+
+
+def is_remote(name: str) -> bool:
+    """Return whether a name is a URL that fsspec is to open; a `file://` is local."""
+    return "://" in name
+
+
+class _Descriptor:
+    """A file that is open for reading, until nothing uses it."""
+
+    def __init__(self, path: str) -> None:
+        self.number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):
+            os.close(self.number)
+
+
+class Files:
+    """Reads files, by paths or URLs. What is open belongs to one process; a forked or pickled copy opens it again.
+
+    Args:
+        options: for the file system of the URLs.
+    """
+
+    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+        self._options = dict(options or {})
+        self._forget()
+
+    def _forget(self) -> None:
+        self._process, self._lock = os.getpid(), Lock()
+        self._open: OrderedDict[str, _Descriptor] = OrderedDict()
+        self._seen: set[str] = set()
+        self._systems: dict[str, Any] = {}
+
+    def _own(self) -> None:
+        if self._process != os.getpid():
+            self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._forget()
+
+    # ------------------------------------------------------------------ file systems
+
+    def system(self, name: str) -> tuple[Any, str]:
+        """Return the file system of a URL, and the path on it.
+
+        Raises:
+            MissingDependencyError: its package is not installed.
+            ConfigurationError: fsspec knows no such file system.
+        """
+        from fsspec.core import url_to_fs  # noqa: PLC0415  # for URLs only
+
+        self._own()
+        protocol = name.partition("://")[0]
+        try:
+            if protocol not in self._systems:
+                self._systems[protocol] = url_to_fs(name, **self._options)[0]
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"{name} needs a package that is missing: {error}.\nInstall it: pip install 'fsspec[{protocol}]'"
+            ) from error
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{name} cannot be opened: {error}.\nNothing could be read. Give a path, or a URL that fsspec knows, "
+                "such as s3://, gs:// or https://."
+            ) from error
+        system = self._systems[protocol]
+        if "::" in name:  # of file systems in one another
+            return system, url_to_fs(name, **self._options)[1]
+        return system, system._strip_protocol(name)  # noqa: SLF001  # how fsspec's own functions do it
+
+    def find(self, pattern: str) -> list[str]:
+        """Return the files that a pattern with `*`, `?` or `[...]` stands for, in the order of their names.
+
+        A name without these, and a local one that is there as it is, stands for itself.
+        """
+        if not has_magic(pattern) or (not is_remote(pattern) and Path(pattern).exists()):
+            return [pattern]
+        if not is_remote(pattern):
+            return sorted(glob(pattern, recursive=True))  # noqa: PTH207  # of any text, as it was given
+        system, path = self.system(pattern)
+        system.invalidate_cache()  # another process may have written more of them
+        return sorted(system.unstrip_protocol(found) for found in system.glob(path))
+
+    def stamp(self, name: str) -> Stamp:
+        """Return the stamp of a file as it is now.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        if not is_remote(name):
+            found = os.stat(name)  # noqa: PTH116  # of any text
+            return Stamp(found.st_size, str(found.st_mtime_ns))
+        system, path = self.system(name)
+        system.invalidate_cache(path)
+        info = system.info(path)
+        if info.get("type") == "directory":
+            raise FileNotFoundError(name)
+        tags = [str(info[tag]) for tag in _TAGS if info.get(tag)]
+        return Stamp(int(info["size"]), tags[0] if tags else "")
+
+    # ------------------------------------------------------------------ reading
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file to be read from its beginning."""
+        if not is_remote(name):
+            return Path(name).open("rb")
+        system, path = self.system(name)
+        opened: BinaryIO = system.open(path, "rb")
+        return opened
+
+    def read(self, parts: Sequence[Part], stamps: Mapping[str, Stamp]) -> list[bytes]:
+        """Read parts of files; remote ones at the same time.
+
+        Args:
+            parts: what to read.
+            stamps: of the files as they are known; looked at when a process reads the first time.
+
+        Raises:
+            DataError: a file is gone, or another one than it was.
+        """
+        self._own()
+        if len(parts) == 1 and not is_remote(parts[0].name):  # what is mostly asked for, in half of the time
+            return [_whole(parts[0], self._read_local(parts[0], stamps[parts[0].name]))]
+        local = [part for part in parts if not is_remote(part.name)]
+        remote = [part for part in parts if is_remote(part.name)]
+        read = dict(zip(remote, self._read_remote(remote, stamps), strict=True)) if remote else {}
+        read |= {part: self._read_local(part, stamps[part.name]) for part in local}
+        return [_whole(part, read[part]) for part in parts]
+
+    def _read_local(self, part: Part, stamp: Stamp) -> bytes:
+        try:
+            with self._lock:
+                file = self._open.get(part.name) or self._opened(part, stamp)
+                self._open.move_to_end(part.name)
+            return _pread(file.number, part)
+        except FileNotFoundError as error:
+            raise _gone(part) from error
+        except OSError as error:
+            raise DataError(
+                f"{part} cannot be read: {error}.\nLook after the storage, and resume from the last checkpoint."
+            ) from error
+
+    def _opened(self, part: Part, stamp: Stamp) -> _Descriptor:
+        file = _Descriptor(part.name)
+        found = os.fstat(file.number)
+        _compare(part, stamp, Stamp(found.st_size, str(found.st_mtime_ns)))
+        self._open[part.name] = file
+        if len(self._open) > _OPEN:
+            self._open.popitem(last=False)  # closed when no thread reads it
+        return file
+
+    def _read_remote(self, parts: Sequence[Part], stamps: Mapping[str, Stamp]) -> list[bytes]:
+        for part in parts:
+            if part.name not in self._seen:
+                try:
+                    _compare(part, stamps[part.name], self.stamp(part.name))
+                except FileNotFoundError as error:
+                    raise _gone(part) from error
+                self._seen.add(part.name)
+        systems = [self.system(part.name) for part in parts]
+        read: list[Any] = [None] * len(parts)
+        for system in {id(system): system for system, _ in systems}.values():
+            some = [number for number, (one, _) in enumerate(systems) if one is system]
+            paths = [systems[number][1] for number in some]
+            starts, stops = [parts[number].start for number in some], [parts[number].stop for number in some]
+            found = system.cat_ranges(paths, starts, stops, on_error="return")
+            for number, data in zip(some, found, strict=True):
+                read[number] = data
+        for part, data in zip(parts, read, strict=True):
+            if isinstance(data, FileNotFoundError):
+                raise _gone(part) from data
+            if isinstance(data, Exception):
+                raise DataError(
+                    f"{part} cannot be read: {type(data).__name__}: {data}.\n"
+                    "Look after the storage, and resume from the last checkpoint."
+                ) from data
+        return read
+
+    # ------------------------------------------------------------------ small files that are read and written whole
+
+    def load(self, name: str) -> bytes | None:
+        """Return what is in a file; None where it cannot be read."""
+        try:
+            if not is_remote(name):
+                return Path(name).read_bytes()
+            system, path = self.system(name)
+            data: bytes = system.cat_file(path)
+        except Exception:  # noqa: BLE001  # of any file system; it is made again
+            return None
+        return data
+
+    def save(self, name: str, data: bytes) -> bool:
+        """Write a file that is there as a whole or not at all, however many processes write it; return whether."""
+        try:
+            if is_remote(name):
+                system, path = self.system(name)
+                system.pipe_file(path, data)
+            else:
+                write_whole(Path(name), methodcaller("write", data))
+        except Exception:  # noqa: BLE001  # of any file system: it is made again next time
+            return False
+        return True
+
+
+def _whole(part: Part, data: bytes) -> bytes:
+    if len(data) != part.stop - part.start:
+        raise DataError(
+            f"{part} cannot be read: it has {len(data)} of these {part.stop - part.start} bytes.\n"
+            "It was cut since it was opened. Copy it again, and start again from the last checkpoint."
+        )
+    return data
+
+
+def _pread(number: int, part: Part) -> bytes:
+    read = partial(os.pread, number)
+    data = read(part.stop - part.start, part.start)
+    while len(data) < part.stop - part.start:  # at most 2 GiB come at once
+        more = read(part.stop - part.start - len(data), part.start + len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def _compare(part: Part, before: Stamp, now: Stamp) -> None:
+    if before != now:
+        raise DataError(
+            f"{part.name} was written again since it was opened.\n"
+            f"  then: {before.size} bytes, {before.changed}\n  now:  {now.size} bytes, {now.changed}\n"
+            "Other samples would be read from here on. Start again with the file as it is, or put the old one back."
+        )
+
+
+def _gone(part: Part) -> DataError:
+    return DataError(
+        f"{part} cannot be read: there is no such file any more.\n"
+        "Samples would be left out. Put it back, and resume from the last checkpoint."
+    )
