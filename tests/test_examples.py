@@ -15,6 +15,7 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 OWN = {
     "ray_train": "ray",
     "transformers_trainer": "transformers",
+    "trl_sft": "transformers",
 }  # what is run by the interpreter of an environment of its own, in tests of its own
 
 LONG = {"chaos_ranks", "elastic_torchrun"}
