@@ -47,7 +47,7 @@ class Index:
     def __init__(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
         self.stamp, self.digest, self.content = Stamp(*head["stamp"]), str(head["digest"]), str(head["content"])
         self.extensions = [str(one) for one in head["extensions"]]
-        self._arrays = arrays
+        self._arrays, self.check = arrays, int(head["crc"])
         self.count = len(arrays["marks"])
 
     def span(self, row: int) -> tuple[int, int]:
@@ -129,13 +129,8 @@ def packed(found: Found, name: str, stamp: Stamp, read: Callable[[list[Part]], l
     return line[:-1] + b" " * (-len(line) % 8) + b"\n" + body
 
 
-def unpacked(data: Any, *, trusted: bool = False) -> Index | None:
-    """Return the index that bytes are; None where they are none, or damaged.
-
-    Args:
-        data: bytes, or a file that is mapped into memory; the index keeps it.
-        trusted: leave out the look for damage, which reads all of it.
-    """
+def unpacked(data: bytes) -> Index | None:
+    """Return the index that bytes are, which it keeps; None where they are none, or damaged."""
     view = memoryview(data)
     try:
         if bytes(view[: len(_MAGIC)]) != _MAGIC:
@@ -147,7 +142,7 @@ def unpacked(data: Any, *, trusted: bool = False) -> Index | None:
             stop = at + length * np.dtype(dtype).itemsize
             arrays[name] = np.frombuffer(body[at:stop], dtype)
             at = stop
-        whole = at == len(body) and (trusted or crc32(body) == head["crc"])
+        whole = at == len(body) and crc32(body) == head["crc"]
         return Index(head, arrays) if whole and [len(one) for one in arrays.values()] == head["lengths"] else None
     except (ValueError, KeyError, TypeError, OverflowError):
         return None
