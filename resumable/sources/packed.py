@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -19,19 +19,30 @@ from resumable.sources._ranged import Ranged
 from resumable.sources._token_file import open_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     from resumable._randomness.keyed import IntArray
     from resumable.samplers import Sampler
 
-__all__ = ["IGNORED", "How", "Packed", "cu_seqlens"]
+__all__ = ["IGNORED", "How", "Packed", "Piece", "cu_seqlens"]
 
 How = Literal["flat", "concat", "fit"]
 
 IGNORED = -100  # what torch's cross entropy leaves out
 _BLOCK = 4096
+
+
+class Piece(NamedTuple):
+    """A piece of a document in a window: the tokens `first..first+length-1` of that."""
+
+    document: int
+    first: int
+    length: int
+
+    def __str__(self) -> str:
+        return f"document {self.document}, tokens {self.first}..{self.first + self.length - 1}"
 
 
 class Packed:
@@ -146,6 +157,11 @@ class Packed:
         if number < 0:
             raise IndexError(f"the windows of epoch 0 are 0..{len(self) - 1}, so there is no window {number}")
         return self._packing.pieces(*divmod(number, len(self)))
+
+    def locate(self, indices: Iterable[int]) -> list[tuple[Piece, ...]]:
+        """Return the pieces of documents in windows, as of those of `Loader.sample_indices`; no token is read."""
+        found = map(self.pieces, indices)
+        return [tuple(map(Piece, *(part.tolist() for part in one[:3]))) for one in found]
 
     def resumable_epochs(self, sampler: Sampler) -> Laps:
         """Return an order of the windows, with the epoch in its indices."""

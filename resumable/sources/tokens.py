@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable.errors import ConfigurationError
 from resumable.samplers.base import check_length
@@ -12,13 +12,24 @@ from resumable.sources._ranged import Ranged
 from resumable.sources._token_file import open_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import DTypeLike
 
     from resumable._randomness.keyed import IntArray
 
-__all__ = ["Tokens"]
+__all__ = ["Span", "Tokens"]
+
+
+class Span(NamedTuple):
+    """The input of a sample: the tokens `start..stop-1` of a file."""
+
+    file: str
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"tokens {self.start}..{self.stop - 1} of {self.file}"
 
 
 class Tokens:
@@ -65,11 +76,14 @@ class Tokens:
         return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, index: int) -> tuple[IntArray, IntArray]:
+        window = self._tokens.read(*self._span(self._checked(index)))
+        return window[:-1].copy(), window[1:].copy()
+
+    def _checked(self, index: int) -> int:
         number = operator.index(index)
         if not 0 <= number < self._samples:
             raise IndexError(f"there are the samples 0..{self._samples - 1}, so there is no sample {number}")
-        window = self._tokens.read(*self._span(number))
-        return window[:-1].copy(), window[1:].copy()
+        return number
 
     def _span(self, number: int) -> tuple[int, int]:
         return number * self._length, (number + 1) * self._length + 1
@@ -79,6 +93,11 @@ class Tokens:
         del upcoming
         if isinstance(self._tokens, Ranged):
             self._tokens.hold(self._span(operator.index(index)) for index in indices)
+
+    def locate(self, indices: Iterable[int]) -> list[Span]:
+        """Return the tokens of samples, as of those of `Loader.sample_indices`; none is read."""
+        spans = [self._span(self._checked(index)) for index in indices]
+        return [Span(self._tokens.name, start, stop - 1) for start, stop in spans]
 
     def fingerprint(self) -> str:
         """Return what tells these samples from others: the file's name, its size, some of its tokens, and `length`."""
