@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -81,11 +80,6 @@ class Index:
     def looked_into(self, name: str) -> list[Part]:
         """Return some parts of a shard that tell its content from another one of the same size."""
         return places(name, self._arrays["starts"], self._arrays["sizes"])
-
-    @cached_property
-    def extent(self) -> int:
-        """Bytes from the first sample's header to the last sample's end."""
-        return self.span(self.count - 1)[1] - self.span(0)[0] if self.count else 0
 
 
 def places(name: str, starts: NDArray[Any], sizes: NDArray[Any]) -> list[Part]:
