@@ -15,7 +15,10 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 OWN = {
     "ray_train": "ray",
     "transformers_trainer": "transformers",
+    "trl_sft": "transformers",
 }  # what is run by the interpreter of an environment of its own, in tests of its own
+
+LONG = {"chaos_ranks", "elastic_torchrun"}
 
 
 def name(example: Path) -> str:
@@ -23,8 +26,8 @@ def name(example: Path) -> str:
 
 
 def marked(example: Path) -> object:
-    """Leave out what takes a minute, as torchrun starts four times."""
-    return pytest.param(example, marks=[pytest.mark.long] if example.stem == "chaos_ranks" else [])
+    """Leave out what takes a minute, as torchrun starts some times; what it shows has a test of its own."""
+    return pytest.param(example, marks=[pytest.mark.long] if example.stem in LONG else [])
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from resumable.integrations.accelerate import prepare
 
 from .model import Classifier, digest, evaluate, images_and_labels, make_optimizer, training_loss
-from .sealed import last_sealed, seal
+from .sealed import is_sealed, last_sealed, seal
 from .task import EPOCHS, SAVE_EVERY, Task, read_task
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Training:
         self.model, self.optimizer = self.accelerator.prepare(model, make_optimizer(model))
         self.scores = Scores()
         self.accelerator.register_for_checkpointing(self.scores)
-        self.count = self.saves = 0
+        self.count = 0
 
     def run(self) -> None:
         """Train up to the end, from the last checkpoint where there is one."""
@@ -70,7 +70,7 @@ class Training:
                 self.ledger.write("received", self.count)
                 self.train_on(images, labels)
                 self.note(epoch.number, images, labels)
-                if self.count % SAVE_EVERY == 0:
+                if self.count % SAVE_EVERY == 0 and not self.loader.end_of_dataloader:
                     self.save()
             self.ledger.write("epoch-end", self.count)
             self.scores.by_epoch[epoch.number] = evaluate(self.model, self.held_out)
@@ -93,12 +93,12 @@ class Training:
 
     def save(self) -> None:
         """Save all that Accelerate knows; the place of the loader is that of the last step of the optimizer."""
-        folder = self.folder / f"checkpoint_{self.saves}"
-        if folder.exists():  # half of one, of a run that was killed
-            shutil.rmtree(folder)
+        folder = self.folder / f"checkpoint_{self.count}"
+        if is_sealed(folder):  # the same one, from which this process goes on
+            return
+        shutil.rmtree(folder, ignore_errors=True)  # half of one, of a run that was killed
         self.accelerator.save_state(str(folder))
         seal(folder)
-        self.saves += 1
         for old in sorted(self.folder.iterdir(), key=_number)[:-_KEPT]:
             shutil.rmtree(old)
         state = json.dumps(self.loader.loader.state_dict(), default=bytes.hex)
@@ -110,7 +110,6 @@ class Training:
         self.ledger.write("start", 0)
         if last is not None:
             self.accelerator.load_state(str(last))
-            self.saves = _number(last) + 1
         self.count = self.loader.global_step
         cursor = self.loader.cursor
         self.ledger.write("begin", self.count, epoch=cursor.epoch, step=cursor.step)

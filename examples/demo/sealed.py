@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["last_sealed", "seal"]
+__all__ = ["is_sealed", "last_sealed", "seal"]
 
 _SEAL = "sealed.json"
 _NUMBER = re.compile(r"\d+$")
@@ -37,10 +37,11 @@ def seal(folder: Path) -> None:
 def last_sealed(root: Path) -> Path | None:
     """Return the checkpoint with the highest number whose files are as they were sealed; None where there is none."""
     folders = [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
-    return next((path for path in sorted(folders, key=_number, reverse=True) if _is_whole(path)), None)
+    return next((path for path in sorted(folders, key=_number, reverse=True) if is_sealed(path)), None)
 
 
-def _is_whole(folder: Path) -> bool:
+def is_sealed(folder: Path) -> bool:
+    """Return whether all files of a checkpoint are as they were when it was sealed."""
     try:
         digests = json.loads((folder / _SEAL).read_text(encoding="utf-8"))
         return bool({path.name: _digest(path) for path in _files(folder)} == digests)

@@ -6,14 +6,14 @@ import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from resumable._data import Columns, Noted
 from resumable._fetch.order import Order
 from resumable._fetch.strided import Strided
 from resumable._inspect.orders import IN_TURN, sampler_of
 from resumable._inspect.reading import open_checkpoint
 from resumable._inspect.states import FoundState, find_states, schedule_of
+from resumable._inspect.whereabouts import in_words, places_of
 from resumable._order.world import World
-from resumable.errors import ConfigurationError, StateFormatError, StateMismatchError, UnsupportedError
+from resumable.errors import ConfigurationError, StateFormatError, UnsupportedError
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -37,7 +37,9 @@ class Samples:
         global_batch: samples per step over all ranks, with which the steps are counted.
         indices: of the samples, in their order.
         notes: what else is to be said, a sentence each.
-        places: what the source says of each sample, such as its shard and key; empty where none was given.
+        places: what the source says of each sample, as its `locate` does: shard and key of `Tars`, `Row` of `Parquet`,
+            `Span` of `Tokens`, several `Piece` of `Packed`, and of a mixture the name with what that source says; empty
+            where no source was given.
     """
 
     path: str
@@ -49,7 +51,12 @@ class Samples:
     global_batch: int
     indices: tuple[int, ...]
     notes: tuple[str, ...] = ()
-    places: tuple[tuple[str, Any], ...] = ()
+    places: tuple[Any, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The places as texts, one for each sample."""
+        return tuple(map(in_words, self.places))
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as `resumable samples --json` prints them."""
@@ -75,7 +82,8 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
         rank: whose part of the batch, of the ranks that the state was taken with; None for the whole global batch.
         loader: which state, by the name of the stream or its place, where the checkpoint has several.
         order: what was given to `wrap`; needed for a rank of a `DataLoader` that does not shuffle.
-        source: that of the run, such as `Tars` or a mixture, whose `locate` then says what each sample is, as `places`.
+        source: that of the run, such as `Parquet`, `Packed` or a mixture, whose `locate` says what each sample is, as
+            `places` then has it.
 
     Raises:
         ConfigurationError: there is no such batch, rank or state.
@@ -108,26 +116,8 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
         state.global_batch,
         indices,
         _notes(state),
-        () if source is None else _places(source, indices, state),
+        () if source is None else places_of(source, indices, state),
     )
-
-
-def _places(source: Any, indices: tuple[int, ...], state: State) -> tuple[tuple[str, Any], ...]:
-    """Return what a source says of samples, if it is that of a state."""
-    if not hasattr(source, "locate"):
-        raise ConfigurationError(
-            f"source must have a method locate(indices), as Tars and mixtures have, but it is {source!r}.\n"
-            "What a sample is could not be said. Leave it out to have the indices."
-        )
-    length = len(source)
-    Noted(Columns(source, length), length).check(state.data, strict=True)
-    if indices and max(indices) >= length:
-        raise StateMismatchError(
-            "the state is of another source: it has a sample that is not there.\n"
-            f"  in the checkpoint: sample {max(indices)}\n  in the source:     {length} samples\n"
-            "Other samples would be named. Give the source that the run was started with."
-        )
-    return tuple(source.locate(indices))
 
 
 def _names_of(found: FoundState) -> set[str]:

@@ -149,7 +149,16 @@ class Meeting:
         if self._found is not None and self.size > 1:
             self._found.set(f"{self._key}/{who}", json.dumps(fields))
             if who == "all":
-                _told[:] = [(os.getpid(), self)]  # who comes to a later meeting has heard of the earlier ones
+                for _, before in _told:
+                    before.forget()
+                _told[:] = [(os.getpid(), self)]
+
+    def forget(self) -> None:
+        """Remove what rank 0 told, if all others have heard it."""
+        if self._found is not None and self.is_heard():
+            for what in ("all", "heard"):
+                with contextlib.suppress(Exception):  # it takes a few bytes, no more
+                    self._found.delete(f"{self._key}/{what}")
 
     def is_heard(self) -> bool:
         """Return whether all others have heard what rank 0 told, or cannot any longer."""

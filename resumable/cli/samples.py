@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from resumable._inspect import samples
+from resumable._selfcheck.scripts import loading
 from resumable.cli.show import Help, Page, print_json
 
 if TYPE_CHECKING:
@@ -36,16 +37,21 @@ def add_samples(commands: Any) -> None:
     add("--loader", metavar="NAME", help="name or place of a state, where the checkpoint has several")
     add("--order", choices=("feistel", "torch"), help="as it was given to wrap; asked for where it is needed")
     add("--tars", metavar="SHARDS", help="WebDataset shards that the run reads, to name each sample: a-{00..09}.tar")
+    add("--source", metavar="SPEC", help="script.py:name of a function that makes the run's source or loader, likewise")
     add("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(act=_show)
 
 
-def _source(shards: str | None) -> Any:
-    if shards is None:
+def _source(given: Namespace) -> Any:
+    if given.source is not None:
+        with loading(given.source) as make:
+            made = make()
+        return getattr(made, "dataset", made)  # of a loader
+    if given.tars is None:
         return None
     from resumable.sources import Tars  # noqa: PLC0415  # only where they are named
 
-    return Tars(shards, decode=False)
+    return Tars(given.tars, decode=False)
 
 
 def _show(given: Namespace, _: Sequence[str]) -> int:
@@ -56,7 +62,7 @@ def _show(given: Namespace, _: Sequence[str]) -> int:
         rank=given.rank,
         loader=given.loader,
         order=given.order,
-        source=_source(given.tars),
+        source=_source(given),
     )
     if given.json:
         print_json(found.as_dict())
@@ -68,6 +74,6 @@ def _show(given: Namespace, _: Sequence[str]) -> int:
         f"{len(found.indices)} samples",
         *found.notes,
         " ".join(map(str, found.indices)),
-        *(f"{index}: {key} in {shard}" for index, (shard, key) in zip(found.indices, found.places, strict=False)),
+        *(f"{index}: {words}" for index, words in zip(found.indices, found.words, strict=False)),
     )
     return 0

@@ -2,9 +2,9 @@
 
 from resumable.sources._tar.decode import image
 from resumable.sources.mix import Mix, mix
-from resumable.sources.packed import Packed, cu_seqlens
+from resumable.sources.packed import Packed, Piece, cu_seqlens
 from resumable.sources.parquet import Parquet, Row
 from resumable.sources.tars import Tars
-from resumable.sources.tokens import Tokens
+from resumable.sources.tokens import Span, Tokens
 
-__all__ = ["Mix", "Packed", "Parquet", "Row", "Tars", "Tokens", "cu_seqlens", "image", "mix"]
+__all__ = ["Mix", "Packed", "Parquet", "Piece", "Row", "Span", "Tars", "Tokens", "cu_seqlens", "image", "mix"]

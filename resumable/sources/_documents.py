@@ -11,7 +11,6 @@ import numpy as np
 
 from resumable._durable import write_whole
 from resumable.errors import ConfigurationError
-from resumable.sources._mapped import Array
 from resumable.sources._megatron import index_of, lengths_of
 from resumable.sources._token_file import open_vector
 
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resumable._randomness.keyed import IntArray
-    from resumable.sources._mapped import TokenSource
+    from resumable.sources._files import Files
+    from resumable.sources._ranged import TokenSource
 
 __all__ = ["Documents", "open_documents"]
 
@@ -28,16 +28,16 @@ _VERSION = 1
 _AT_ONCE = 1 << 22  # lengths
 
 
-def open_documents(documents: Any, tokens: Any) -> TokenSource | None:
+def open_documents(documents: Any, tokens: Any, files: Files) -> TokenSource | None:
     """Open the lengths of the documents: those given, or those of the index beside a `.bin`; None where there are none.
 
     Raises:
         ConfigurationError: they are no integers of shape `(n,)`, there are none, or the index was cut.
     """
     if documents is None:
-        index = index_of(tokens)
-        return None if index is None else lengths_of(index)
-    found = open_vector(documents, "the lengths of the documents")
+        index = index_of(tokens, files)
+        return None if index is None else lengths_of(index, files)
+    found = open_vector(documents, "the lengths of the documents", files)
     if not found.count:
         raise ConfigurationError(
             f"{found.name}: there are no documents.\nThere would be nothing to read. Check what wrote the lengths."
@@ -97,7 +97,7 @@ class Documents:
             compute: computes them, where there is none. They are then written, if the folder can be written to.
         """
         source = self._source
-        if not self._keep or isinstance(source, Array):
+        if not self._keep or source.path is None:
             return compute()
         path = source.path.with_name(f"{source.path.name}.packed-{what}.npz")
         mark = np.array([_VERSION, *source.stamp, source.count])

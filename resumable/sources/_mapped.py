@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from resumable._randomness.keyed import IntArray
+    from resumable.sources._ranged import TokenSource
 
-__all__ = ["Array", "Mapped", "Stamp", "TokenSource"]
+__all__ = ["Array", "Mapped", "Stamp", "check_size", "digest_of", "places_of"]
 
 _PLACES, _PLACE = 16, 1024  # what is read of a file to tell it from another one
 
@@ -52,7 +53,7 @@ class Array:
 
     def digest(self) -> str:
         """Return what tells the values from others: their number, and some of them."""
-        return _digest(self)
+        return digest_of(self)
 
 
 class Mapped:
@@ -71,18 +72,7 @@ class Mapped:
     def __init__(self, path: Path, dtype: np.dtype[Any], offset: int = 0, count: int | None = None) -> None:
         self.path, self.name, self.dtype, self._offset = path.resolve(), str(path), dtype, offset
         self.stamp = Stamp.of(path)
-        room, rest = divmod(self.stamp.size - offset, dtype.itemsize)
-        if count is None and rest:
-            raise ConfigurationError(
-                f"{path} has {self.stamp.size} bytes, which is no whole number of {dtype} of {dtype.itemsize} bytes.\n"
-                "It was cut, or has another dtype, and other tokens would be read. Copy it again, or give its dtype."
-            )
-        self.count = room if count is None else count
-        if room < self.count:
-            raise ConfigurationError(
-                f"{path} was cut: it has to have {offset + self.count * dtype.itemsize} bytes and has "
-                f"{self.stamp.size}.\nIts last values are not there. Copy it again."
-            )
+        self.count = check_size(str(path), self.stamp.size, dtype, offset, count)
         self._values: NDArray[Any] | None = None
 
     def read(self, start: int, stop: int) -> IntArray:
@@ -107,18 +97,49 @@ class Mapped:
 
     def digest(self) -> str:
         """Return what tells the file from others: its name, the number of its values, and some of them."""
-        return f"{self.path.name} {_digest(self)}"
+        return f"{self.path.name} {digest_of(self)}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_values": None}  # the mapping would be pickled as what is in it
 
 
-TokenSource = Array | Mapped
+def check_size(name: str, size: int, dtype: np.dtype[Any], offset: int, count: int | None) -> int:
+    """Return how many integers a file has.
+
+    Args:
+        name: of the file.
+        size: its bytes.
+        dtype: of the integers.
+        offset: bytes before the first of them.
+        count: how many there have to be; None: up to the end of the file.
+
+    Raises:
+        ConfigurationError: it has no whole number of them, or fewer.
+    """
+    room, rest = divmod(size - offset, dtype.itemsize)
+    if count is None and rest:
+        raise ConfigurationError(
+            f"{name} has {size} bytes, which is no whole number of {dtype} of {dtype.itemsize} bytes.\n"
+            "It was cut, or has another dtype, and other tokens would be read. Copy it again, or give its dtype."
+        )
+    wanted = room if count is None else count
+    if room < wanted:
+        raise ConfigurationError(
+            f"{name} was cut: it has to have {offset + wanted * dtype.itemsize} bytes and has {size}.\n"
+            "Its last values are not there. Copy it again."
+        )
+    return wanted
 
 
-def _digest(source: TokenSource) -> str:
+def places_of(count: int) -> list[tuple[int, int]]:
+    """Return which of so many values are looked at to tell them from others."""
+    last = max(count - _PLACE, 0)
+    return [(place, place + _PLACE) for place in sorted({last * number // (_PLACES - 1) for number in range(_PLACES)})]
+
+
+def digest_of(source: TokenSource) -> str:
+    """Return number, dtype and a digest of some of the values."""
     state = hashlib.blake2b(digest_size=8, person=b"resumable1")
-    last = max(source.count - _PLACE, 0)
-    for place in sorted({last * number // (_PLACES - 1) for number in range(_PLACES)}):
-        state.update(source.read(place, place + _PLACE).astype("<i8").tobytes())
+    for start, stop in places_of(source.count):
+        state.update(source.read(start, stop).astype("<i8").tobytes())
     return f"{source.count} {source.dtype.str} {state.hexdigest()}"

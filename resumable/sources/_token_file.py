@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,54 +10,58 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from resumable.errors import ConfigurationError
-from resumable.sources._mapped import Array, Mapped
+from resumable.sources._mapped import Array
 from resumable.sources._megatron import dtype_of, index_of
+from resumable.sources._ranged import beginning, existing, open_integers
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-    from resumable.sources._mapped import TokenSource
+    from resumable.sources._files import Files
+    from resumable.sources._ranged import Place, TokenSource
 
 __all__ = ["open_tokens", "open_vector"]
 
 _LLM_C = 20240520
 _SEEN = 4096
+_NPY = 1 << 14  # bytes, in which the header of a vector is
 _HIGH = 16  # a vocabulary has less than 2**20 tokens
 
 
-def open_tokens(tokens: Any, dtype: DTypeLike | None) -> TokenSource:
+def open_tokens(tokens: Any, dtype: DTypeLike | None, files: Files) -> TokenSource:
     """Open tokens for reading.
 
     Args:
-        tokens: path of a `.npy`, of a `.bin` without a header, or of Megatron's `.bin` with its `.idx` beside it; or
-            an array of integers of shape `(n,)`.
+        tokens: path or URL of a `.npy`, of a `.bin` without a header, or of Megatron's `.bin` with its `.idx` beside
+            it; or an array of integers of shape `(n,)`.
         dtype: of the tokens of a `.bin`; None: what its index says, or `uint16`.
+        files: reads remote ones.
 
     Raises:
         ConfigurationError: it is none of them, has another dtype or size than said, or has no tokens.
     """
-    found = _open_tokens(tokens, None if dtype is None else np.dtype(dtype))
+    found = _open_tokens(tokens, None if dtype is None else np.dtype(dtype), files)
     if not found.count:
         raise ConfigurationError(f"{found.name} has no tokens.\nThere would be nothing to read. Check what wrote it.")
     return found
 
 
-def _open_tokens(tokens: Any, dtype: np.dtype[Any] | None) -> TokenSource:
+def _open_tokens(tokens: Any, dtype: np.dtype[Any] | None, files: Files) -> TokenSource:
     if not isinstance(tokens, (str, os.PathLike)) or Path(tokens).suffix == ".npy":
-        return open_vector(tokens, "tokens", dtype)
-    path = _existing(tokens)
-    index = index_of(path)
+        return open_vector(tokens, "tokens", files, dtype)
+    path = existing(tokens, files)
+    index = index_of(tokens, files)
     if index is not None:
-        said = dtype_of(index)
+        said = dtype_of(index, files)
         _same_dtype(path, said, dtype)
-        return Mapped(path, said)
-    found = Mapped(path, _whole(dtype or np.dtype("<u2"), str(path)))
+        return open_integers(path, files, said)
+    found = open_integers(path, files, _whole(dtype or np.dtype("<u2"), str(path)))
     if dtype is None and found.count:
         _refuse_other_formats(found)
     return found
 
 
-def open_vector(values: Any, what: str, dtype: np.dtype[Any] | None = None) -> TokenSource:
+def open_vector(values: Any, what: str, files: Files, dtype: np.dtype[Any] | None = None) -> TokenSource:
     """Open a `.npy` or take an array; of integers, shape `(n,)`.
 
     Raises:
@@ -67,35 +72,25 @@ def open_vector(values: Any, what: str, dtype: np.dtype[Any] | None = None) -> T
         _check_shape(array.shape, what)
         _same_dtype(what, _whole(array.dtype, what), dtype)
         return Array(array)
-    path = _existing(values)
-    shape, found, offset = _npy_header(path)
+    path = existing(values, files)
+    shape, found, offset = _npy_header(path, files)
     _check_shape(shape, str(path))
     _same_dtype(path, _whole(found, str(path)), dtype)
-    return Mapped(path, found, offset, shape[0])
+    return open_integers(path, files, found, offset, shape[0])
 
 
-def _npy_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+def _npy_header(path: Place, files: Files) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    file = io.BytesIO(beginning(path, files, _NPY))
     try:
-        with path.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, found = read(file)
-            return shape, found, file.tell()
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, found = read(file)
+        return shape, found, file.tell()
     except ValueError as error:
         raise ConfigurationError(
             f"{path} is no .npy file, or was cut inside of its header: {error}.\n"
             "Nothing could be read from it. Write it with numpy.save; a file without a header is a .bin."
         ) from error
-
-
-def _existing(path: Any) -> Path:
-    found = Path(path)
-    if not found.is_file():
-        raise ConfigurationError(
-            f"there is no file {found}.\nThere would be nothing to read. Files have to be local: a .npy, a .bin, or "
-            "Megatron's .bin and .idx."
-        )
-    return found
 
 
 def _whole(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
@@ -122,7 +117,7 @@ def _same_dtype(what: Any, found: np.dtype[Any], given: np.dtype[Any] | None) ->
         )
 
 
-def _refuse_other_formats(tokens: Mapped) -> None:
+def _refuse_other_formats(tokens: TokenSource) -> None:
     """Refuse a file that is not of `uint16` by its looks, where no dtype was given."""
     first = tokens.read(0, _SEEN)
     if len(first) > 1 and first[0] + (first[1] << 16) == _LLM_C:

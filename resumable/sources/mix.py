@@ -91,6 +91,11 @@ class Mix:
         found = [self._find(index) for index in indices]
         return [(self._names[source], index) for source, index in found]
 
+    @property
+    def sources(self) -> dict[str, Any]:
+        """The sources, by their names."""
+        return dict(zip(self._names, self._sources, strict=True))
+
     def resumable_parts(self) -> list[tuple[int, Any]]:
         """Return the sources in their order, each with the number of its samples."""
         return list(zip(self.lengths.values(), self._sources, strict=True))

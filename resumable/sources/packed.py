@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -12,24 +12,37 @@ from resumable.errors import ConfigurationError
 from resumable.samplers.base import check_length
 from resumable.samplers.laps import Laps
 from resumable.sources._documents import Documents, open_documents
+from resumable.sources._files import Files
 from resumable.sources._mapped import Array
 from resumable.sources._packing import Concat, Fit, Flat, Pieces
+from resumable.sources._ranged import Ranged
 from resumable.sources._token_file import open_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     from resumable._randomness.keyed import IntArray
     from resumable.samplers import Sampler
 
-__all__ = ["IGNORED", "How", "Packed", "cu_seqlens"]
+__all__ = ["IGNORED", "How", "Packed", "Piece", "cu_seqlens"]
 
 How = Literal["flat", "concat", "fit"]
 
 IGNORED = -100  # what torch's cross entropy leaves out
 _BLOCK = 4096
+
+
+class Piece(NamedTuple):
+    """A piece of a document in a window: the tokens `first..first+length-1` of that."""
+
+    document: int
+    first: int
+    length: int
+
+    def __str__(self) -> str:
+        return f"document {self.document}, tokens {self.first}..{self.first + self.length - 1}"
 
 
 class Packed:
@@ -47,10 +60,10 @@ class Packed:
     `shuffle` in which order. Without `wrap`, and inside of a mixture or a `Subset`, the windows are those of epoch 0.
 
     Args:
-        tokens: as for `Tokens`: path of a `.npy`, a `.bin`, or Megatron's `.bin` and `.idx`; or an array.
+        tokens: as for `Tokens`: path or URL of a `.npy`, a `.bin`, or Megatron's `.bin` and `.idx`; or an array.
         length: tokens per window.
-        documents: lengths of the documents, in the order of the tokens: path of a `.npy`, or integers of shape `(n,)`.
-            None: those of Megatron's index; without one, all tokens are one document.
+        documents: lengths of the documents, in the order of the tokens: path or URL of a `.npy`, or integers of shape
+            `(n,)`. None: those of Megatron's index; without one, all tokens are one document.
         how: "flat" cuts the documents as they are stored, from a place that differs by epoch. "concat" puts those of a
             block in another order in every epoch before it cuts. "fit" puts whole documents into windows, and cuts
             only those that are longer; every token comes exactly once, and windows are filled up with `pad`.
@@ -58,7 +71,8 @@ class Packed:
         seed: selects what is in the windows of each epoch; the order of the windows has the seed of `wrap`.
         pad: token that fills up windows ("fit").
         dtype: of the tokens of a `.bin`. None: what its index says, or `uint16`.
-        sidecar: keep the sums of the blocks in files beside that of the lengths, for later starts.
+        sidecar: keep the sums of the blocks in files beside that of the lengths, for later starts, if that is local.
+        storage_options: for the file system of URLs, as fsspec takes them.
 
     Raises:
         ConfigurationError: files that were cut, lengths that do not belong to the tokens, or too few tokens.
@@ -77,10 +91,12 @@ class Packed:
         pad: int = 0,
         dtype: DTypeLike | None = None,
         sidecar: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._tokens, self._length = open_tokens(tokens, dtype), check_length(length, "the length of a window")
+        files = Files(storage_options)
+        self._tokens, self._length = open_tokens(tokens, dtype, files), check_length(length, "the length of a window")
         self._pad, size = operator.index(pad), check_length(block, "the documents of a block")
-        given = open_documents(documents, tokens)
+        given = open_documents(documents, tokens, files)
         _check_how(how, bare=given is None)
         lengths = given or Array(np.array([self._tokens.count]))
         self._documents = Documents(lengths, size, self._tokens.count, keep=sidecar)
@@ -118,8 +134,8 @@ class Packed:
         pieces, room = self.pieces(index), self._length
         sample = {name: np.full(room, value) for name, value in (("input", self._pad), ("target", IGNORED))}
         filled = 0
-        for at, count, ends in zip(pieces.at.tolist(), pieces.length.tolist(), pieces.ends.tolist(), strict=True):
-            read = self._tokens.read(at, at + count + (not ends))
+        for count, span in zip(pieces.length.tolist(), _spans(pieces), strict=True):
+            read = self._tokens.read(*span)
             sample["input"][filled : filled + count] = read[:count]
             sample["target"][filled : filled + len(read) - 1] = read[1:]
             filled += count
@@ -129,12 +145,23 @@ class Packed:
         sample["document"] = np.repeat(np.append(pieces.document, -1), counts)
         return sample
 
+    def resumable_prefetch(self, indices: Sequence[int], upcoming: Callable[[], Any]) -> None:
+        """Read the pieces of remote windows that will be asked for at the same time; see `protocols.Prefetching`."""
+        del upcoming
+        if isinstance(self._tokens, Ranged):
+            self._tokens.hold(span for index in indices for span in _spans(self.pieces(index)))
+
     def pieces(self, index: int) -> Pieces:
         """Return which piece of which document is in a window, without reading a token."""
         number = operator.index(index)
         if number < 0:
             raise IndexError(f"the windows of epoch 0 are 0..{len(self) - 1}, so there is no window {number}")
         return self._packing.pieces(*divmod(number, len(self)))
+
+    def locate(self, indices: Iterable[int]) -> list[tuple[Piece, ...]]:
+        """Return the pieces of documents in windows, as of those of `Loader.sample_indices`; no token is read."""
+        found = map(self.pieces, indices)
+        return [tuple(map(Piece, *(part.tolist() for part in one[:3]))) for one in found]
 
     def resumable_epochs(self, sampler: Sampler) -> Laps:
         """Return an order of the windows, with the epoch in its indices."""
@@ -146,6 +173,12 @@ class Packed:
 
     def __repr__(self) -> str:
         return f"Packed({self._tokens.name!r}, <{self._documents.count} documents>, {self._what})"
+
+
+def _spans(pieces: Pieces) -> list[tuple[int, int]]:
+    """Return the tokens of each piece, with the one that follows it in its document."""
+    stops = pieces.at + pieces.length + ~np.asarray(pieces.ends, bool)
+    return list(zip(pieces.at.tolist(), stops.tolist(), strict=True))
 
 
 def cu_seqlens(positions: ArrayLike) -> NDArray[np.int32]:

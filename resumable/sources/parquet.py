@@ -38,6 +38,9 @@ class Row(NamedTuple):
     row_group: int
     row: int
 
+    def __str__(self) -> str:
+        return f"row {self.row} of row group {self.row_group} of {self.file}"
+
 
 class Parquet:
     """Rows of Parquet files as samples by index; for `wrap`, a `DataLoader`, `resumable.mix`, or by itself.

@@ -197,6 +197,7 @@ def test_steps_without_accumulate(bench: Bench, loader: str) -> None:
     ("loader", "accumulate", "kills"),
     [
         ("indexed", 2, [3]),
+        ("indexed", 1, [STEPS // 2]),  # nothing is left to train: each rank has to have its own buffers again
         ("stream", 3, [4]),
         *(
             pytest.param(loader, accumulate, kills, marks=pytest.mark.long)

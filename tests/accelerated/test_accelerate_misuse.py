@@ -138,6 +138,18 @@ def test_the_number_goes_on_where_the_folder_is_empty(tmp_path: Path) -> None:
     assert resumed.accelerator.save_iteration == 3
 
 
+def test_a_resumed_run_writes_the_number_that_the_baseline_writes(tmp_path: Path) -> None:
+    """Also where the folders are named by the loop: the number is in the checkpoint."""
+    run = Training()
+    for name in ("one", "two", "three"):
+        run.accelerator.save_state(str(tmp_path / name))
+    resumed = Training()
+    resumed.accelerator.load_state(str(tmp_path / "two"))
+    resumed.accelerator.save_state(str(tmp_path / "again"))
+    written = [torch.load(tmp_path / name / "custom_checkpoint_0.pkl")["number"] for name in ("three", "again")]
+    assert written == [2, 2]
+
+
 def test_a_checkpoint_itself_may_be_named(tmp_path: Path) -> None:
     one = tmp_path / "one"
     Training().accelerator.save_state(str(one))

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import distributed
+from torch._C._distributed_c10d import TCPStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,13 +69,34 @@ def ranks(  # noqa: PLR0913  # a harness; each has a default
     living = {}
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         over = Path(folder, "over")
+        meet = _Meet(Path(folder), timedelta(seconds=collective)) if group else None
         for rank in range(size):
-            own = partial(_run, rank, size, port, variables, timedelta(seconds=collective) if group else None, run)
+            own = partial(_run, rank, size, port, variables, meet, run)
             if (child := os.fork()) == 0:
                 _be_a_rank(partial(own, *given), Path(folder, str(rank)), over if host_stays and rank == 0 else None)
             living[child] = rank
         ended = _wait(living, seconds, over)
         return [_result(Path(folder, str(rank)), ended.get(rank, HUNG)) for rank in range(size)]
+
+
+@dataclass(frozen=True)
+class _Meet:
+    """Where the ranks meet: at a port that the system gives rank 0, so that no other process can take it before."""
+
+    folder: Path
+    limit: timedelta
+
+    def store(self, rank: int, size: int) -> Any:
+        told = self.folder / "port"
+        if rank == 0:
+            store = TCPStore("127.0.0.1", 0, size, is_master=True, timeout=self.limit, wait_for_workers=False)
+            part = told.with_suffix(".part")
+            part.write_text(str(store.port))
+            part.rename(told)
+            return store
+        while not told.exists():
+            time.sleep(0.002)
+        return TCPStore("127.0.0.1", int(told.read_text()), size, is_master=False, timeout=self.limit)
 
 
 def _be_a_rank(run: Callable[[], Any], path: Path, over: Path | None) -> NoReturn:
@@ -107,7 +130,7 @@ def _packed(result: Any) -> bytes:
 
 
 def _run(  # noqa: PLR0913, PLR0917  # what `ranks` was given
-    rank: int, size: int, port: int, variables: bool, limit: timedelta | None, run: Callable[..., Any], *given: Any
+    rank: int, size: int, port: int, variables: bool, meet: _Meet | None, run: Callable[..., Any], *given: Any
 ) -> Any:
     torch.set_num_threads(1)
     for name in _OF_LAUNCHERS:
@@ -115,8 +138,10 @@ def _run(  # noqa: PLR0913, PLR0917  # what `ranks` was given
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     if variables:
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
-    if limit is not None:
-        distributed.init_process_group("gloo", rank=rank, world_size=size, timeout=limit)
+    if meet is not None:
+        distributed.init_process_group(
+            "gloo", store=meet.store(rank, size), rank=rank, world_size=size, timeout=meet.limit
+        )
     return run(rank, size, *given)
 
 

@@ -45,8 +45,8 @@ def train(root: Path, workers: int = 0, context: str | None = None) -> str:
         loader.load_state_dict(last["data"])
         weight = store.load_part(last["step"])["weight"]
     with resumable.preemption() as stop, (root / f"seen-{rank}").open("a") as log:
-        for batch in loader.steps(STEPS):
-            if loader.global_step == 2:
+        for number, batch in enumerate(loader.steps(STEPS)):
+            if number == 1:
                 (root / f"pid-{rank}").write_text(str(os.getpid()))
             time.sleep(PAUSE)
             weight = weight * 0.5 + _mean(batch.sum())

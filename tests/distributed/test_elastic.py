@@ -77,7 +77,12 @@ class Machines:
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("output-*")))
 
     def close(self) -> None:
+        """End what a test that failed has left; an agent that is asked to end ends its rank."""
         for agent in self._agents:
+            agent.terminate()
+        for agent in self._agents:
+            with suppress(subprocess.TimeoutExpired):
+                agent.wait(40)
             agent.kill()
             agent.wait()
         for one in self.ranks():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from forked import ranks
+from forked import ranks, step_together
 from preempted import STEPS, forked, seen, stops
 
 import resumable
@@ -246,6 +246,7 @@ def campaign(root: Path, seed: int) -> int:
             (root / f"pid-{rank}").unlink(missing_ok=True)
         child = signalling(root, who, rng.uniform(0, 0.25))
         results = ranks(3, forked, root)
+        os.kill(child, signal.SIGKILL)  # the run may have been over before
         os.waitpid(child, 0)
         assert results in ([EXIT_CODE] * 3, ["done"] * 3), (start, who, results)
         assert stops(root, 0) == stops(root, 1) == stops(root, 2)
@@ -308,8 +309,9 @@ def test_a_rank_that_has_passed_the_step_raises_and_does_not_save() -> None:
 def asks_late(rank: int, size: int) -> list[bool]:
     with resumable.preemption() as stop:
         said = [stop.reached(1)]
+        step_together()
+        time.sleep(0.3 + rank)  # all have met, and rank 0 ends first
         if rank:
-            time.sleep(1)
             said.append(stop.reached(2))
             os.kill(os.getpid(), signal.SIGTERM)
             said += [stop.reached(3), stop.reached(5)]

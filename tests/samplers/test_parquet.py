@@ -325,6 +325,21 @@ def test_a_file_that_is_another_one_while_it_is_read_is_refused_by_name(change: 
             one[40]
 
 
+def test_a_file_of_the_same_size_and_time_is_told_by_its_footer(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+
+    def write_from(first: int) -> None:
+        pq.write_table(pa.table({"id": range(first, first + 50)}), path, use_dictionary=False, compression="none")
+
+    write_from(0)
+    pickled, before = pickle.dumps(resumable.Parquet(path)), path.stat()
+    write_from(50)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    with pytest.raises(DataError, match=r"a.parquet has another footer than when it was opened"):
+        pickle.loads(pickled)[0]  # noqa: S301  # our own
+
+
 def test_columns_that_differ_between_files_are_refused_by_name(tmp_path: Path) -> None:
     paths = write(tmp_path)
     other = table(0, 9).set_column(0, "id", pa.array(range(9), pa.int32()))

@@ -157,12 +157,26 @@ def test_a_copy_for_another_process_is_small_and_reads_the_same(tmp_path: Path) 
 def test_threads_share_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_files, "_OPEN", 1)
     write_images(tmp_path)
+    before, interval = len(os.listdir("/proc/self/fd")), sys.getswitchinterval()  # noqa: PTH208  # names only
     tars = resumable.Tars(str(tmp_path / "*.tar"))
     asked = np.random.default_rng(0).integers(0, 80, 2000).tolist()
+    sys.setswitchinterval(1e-6)  # else threads rarely meet
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert [sample["cls"] for sample in pool.map(tars.__getitem__, asked)] == asked
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1  # noqa: PTH208
+
+
+def test_many_shards_keep_few_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_files, "_OPEN", 4)
+    write_images(tmp_path, [1] * 30)
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # names only
-    with ThreadPoolExecutor(8) as pool:
-        assert [sample["cls"] for sample in pool.map(tars.__getitem__, asked)] == asked
-    assert len(os.listdir("/proc/self/fd")) <= before + 2  # noqa: PTH208
+    for _ in range(2):  # as the indices are made, and as they are there
+        tars = resumable.Tars(str(tmp_path / "*.tar"))
+        assert [sample["cls"] for sample in tars] == list(range(30))
+        assert len(os.listdir("/proc/self/fd")) <= before + 8  # noqa: PTH208
 
 
 def test_a_fork_opens_its_own_files(tmp_path: Path) -> None:
@@ -341,6 +355,18 @@ def test_a_shard_that_was_written_again_gets_another_index(
     assert tars.fingerprint() != before
 
 
+def test_one_sample_that_was_written_again_is_read_as_it_is(tmp_path: Path) -> None:
+    """In a shard of the same size, so that its time alone tells."""
+    texts = [b"cat"] * 40
+    path = write(tmp_path / "a.tar", [(f"{number}.txt", text) for number, text in enumerate(texts)])
+    resumable.Tars(path)
+    before, texts[13] = path.stat(), b"horse"
+    write(path, [(f"{number}.txt", text) for number, text in enumerate(texts)])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert path.stat().st_size == before.st_size
+    assert [sample["txt"].encode() for sample in resumable.Tars(path)] == texts
+
+
 @pytest.mark.parametrize("damage", ["empty", "half", "byte", "text", "cut"])
 def test_a_damaged_index_is_made_again(damage: str, tmp_path: Path) -> None:
     (path,) = write_images(tmp_path, [4])
@@ -373,7 +399,7 @@ def test_an_index_that_goes_while_it_is_used_is_missed_by_name(tmp_path: Path) -
     (path,) = write_images(tmp_path, [4])
     pickled = pickle.dumps(resumable.Tars(path))
     rewrite(path, 100, time=True)
-    resumable.Tars(path)
+    assert resumable.Tars(path)[0]["cls"] == 100
     with pytest.raises(DataError, match=r"the index of .*train-000.tar, .* was removed or written again"):
         pickle.loads(pickled)[0]  # noqa: S301  # our own
     (tmp_path / "train-000.tar.resumable-index").unlink()

@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ON_TOP = Path(sys.prefix) / "transformers/bin/python"
+IGNORED = ["-W", "ignore::FutureWarning"]  # TRL's own, about transformers
+TRL = {"tune.py": IGNORED, "trl_sft": IGNORED}
 CASES = Path(__file__).with_name("trainer_cases.py")
 
 
@@ -23,10 +25,12 @@ def test_what_needs_transformers_in_its_own_process() -> None:
 
 
 @pytest.mark.slow
-def test_the_example_resumes(tmp_path: Path) -> None:
-    child = run(ROOT / "examples/transformers_trainer.py", tmp_path)
+@pytest.mark.parametrize(("name", "place"), [("transformers_trainer", "checkpoint-6"), ("trl_sft", "checkpoint-2")])
+def test_the_examples_resume(name: str, place: str, tmp_path: Path) -> None:
+    child = run(ROOT / "examples" / f"{name}.py", tmp_path, *TRL.get(name, []))
     assert "bit for bit: True" in child.stdout
-    assert "resumes from checkpoint-6" in child.stdout
+    assert f"resumes from {place}" in child.stdout
+    assert "False" not in child.stdout
     assert not list(tmp_path.iterdir()), "it left files behind"
 
 
@@ -36,8 +40,7 @@ def test_the_code_of_the_page_runs(name: str, tmp_path: Path) -> None:
     page = (ROOT / "docs/how-to/transformers.md").read_text(encoding="utf-8")
     (code,) = re.findall(rf'```python title="{name}"\n(.*?)```', page, re.DOTALL)
     (tmp_path / name).write_text(code, encoding="utf-8")
-    own = ["-W", "ignore::FutureWarning"] if name == "tune.py" else []  # TRL's, about transformers
-    run(tmp_path / name, tmp_path, *own)
+    run(tmp_path / name, tmp_path, *TRL.get(name, []))
 
 
 def run(script: Path, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -140,7 +140,12 @@ KILLS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", list(KILLS))
+RARELY = {"SFTTrainer, packed", "SFTTrainer, a stream", "a stream of datasets from workers"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.long] if case in RARELY else []) for case in KILLS]
+)
 def test_killed_and_resumed(bench: Bench, case: str) -> None:
     killed_and_resumed(bench, KILLS[case], **CASES[case])
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from resumable.integrations._buffers import Buffers, KeptBuffers
 
-__all__ = ["Boundary", "go_to"]
+__all__ = ["Boundary", "go_to", "put_back"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,12 @@ class Boundary:
             "step": self.step,
             "schedulers": list(self.schedulers),
             "groups": [list(groups) for groups in self.groups],
-            "buffers": [
-                {name: tensor.clone() for name, tensor in zip(kept.names, kept.tensors, strict=True)}
-                for kept in self.buffers
-            ],
+            "buffers": self.copies(),
         }
+
+    def copies(self) -> list[dict[str, torch.Tensor]]:
+        """Return the buffers of each model, which this rank alone may have."""
+        return [{name: tensor.clone() for name, tensor in zip(*kept, strict=True)} for kept in self.buffers]
 
 
 def go_to(accelerator: Any, boundary: Mapping[str, Any]) -> None:
@@ -97,8 +98,16 @@ def go_to(accelerator: Any, boundary: Mapping[str, Any]) -> None:
     for optimizer, groups in zip(private.optimizers(accelerator), boundary["groups"], strict=True):
         for group, values in zip(optimizer.param_groups, groups, strict=True):
             group.update(deepcopy(values))
-    for model, saved in zip(private.models(accelerator), boundary["buffers"], strict=True):
-        _put_back(model, saved)
+    put_back(accelerator, boundary["buffers"])
+
+
+def put_back(accelerator: Any, copies: Sequence[Mapping[str, torch.Tensor]]) -> None:
+    """Give the models their buffers again, as `Boundary.copies` returned them."""
+    with torch.no_grad():
+        for model, saved in zip(private.models(accelerator), copies, strict=True):
+            buffers = dict(model.named_buffers(remove_duplicate=False))
+            for name, tensor in saved.items():
+                buffers[name].copy_(tensor)
 
 
 def _told(counts: Sequence[int]) -> str:
@@ -107,10 +116,3 @@ def _told(counts: Sequence[int]) -> str:
 
 def _values(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: deepcopy(value) for name, value in group.items() if name != "params"}
-
-
-def _put_back(model: Any, saved: Mapping[str, torch.Tensor]) -> None:
-    buffers = dict(model.named_buffers(remove_duplicate=False))
-    with torch.no_grad():
-        for name, tensor in saved.items():
-            buffers[name].copy_(tensor)

@@ -55,19 +55,19 @@ def last_whole_checkpoint(folder: str | PathLike[str]) -> str | None:
 
 
 def go_on_counting(accelerator: Any, number: int) -> None:
-    """Give the next checkpoint of `automatic_checkpoint_naming` a higher number than all that are there.
+    """Go on counting saves after a checkpoint, as the run that saved it did.
 
-    In a new process Accelerate counts from 0 again, and what its `total_limit` deletes are the lowest numbers: each
-    new checkpoint would make room for the next one, beside old ones that stay the newest.
+    In a new process Accelerate counts from 0 again. With `automatic_checkpoint_naming`, what its `total_limit` deletes
+    are the lowest numbers: each new checkpoint would make room for the next one, beside old ones that stay the newest.
+    So there the next one gets a higher number than all that are there.
 
     Args:
         accelerator: that has loaded a checkpoint.
         number: of that one.
     """
     folder = private.saves_folder(accelerator)
-    if folder is not None:
-        there = [_number(path)[0] for path in folder.iterdir()] if folder.is_dir() else []
-        private.set_save_number(accelerator, max(number, *there, -1) + 1)
+    there = [_number(path)[0] for path in folder.iterdir()] if folder is not None and folder.is_dir() else []
+    private.set_save_number(accelerator, max(number, *there, -1) + 1)
 
 
 def _is_whole(folder: Path) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import distributed
 
 from resumable.errors import StateMismatchError
 
-__all__ = ["exchange"]
+if TYPE_CHECKING:
+    from resumable.integrations.accelerate.boundary import Boundary
+
+__all__ = ["exchange", "exchange_with_buffers"]
 
 
 def exchange(own: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
@@ -33,6 +36,27 @@ def exchange(own: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
                 "No checkpoint could bring both back. Save on all ranks, after the same optimizer step."
             )
     return everyone
+
+
+def exchange_with_buffers(own: dict[str, Any], boundary: Boundary, ranks: int) -> list[dict[str, Any]]:
+    """Return the same, with the buffers of the ranks in which they are not those of rank 0.
+
+    Under DDP the running means of a normalisation differ, and Accelerate saves those of the main process. Each rank
+    evaluates with its own.
+
+    Args:
+        own: as above.
+        boundary: which has the buffers of this rank.
+        ranks: how many there are.
+    """
+    everyone = exchange({**own, "digests": [kept.digest() for kept in boundary.buffers] if ranks > 1 else []}, ranks)
+    digests = [one.pop("digests") for one in everyone]
+    found: list[Any] = [None] * ranks
+    if any(one != digests[0] for one in digests):
+        distributed.all_gather_object(
+            found, boundary.copies() if digests[distributed.get_rank()] != digests[0] else None
+        )
+    return [{**one, "buffers": buffers} for one, buffers in zip(everyone, found, strict=True)]
 
 
 def _place(known: dict[str, Any]) -> str:

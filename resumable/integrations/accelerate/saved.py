@@ -1,7 +1,8 @@
 """What `save_state` writes of the prepared Loaders, in one file for all ranks.
 
 format    of this dictionary
-ranks     per rank: states of the loaders (None: those of rank 0), and generators, both of the last optimizer step
+ranks     per rank, of the last optimizer step: states of the loaders (None: those of rank 0), generators, and the
+          buffers of each model (None: those of rank 0; left out by earlier versions)
 step      the accelerator's count then
 since     None; saved within an accumulation: schedulers, parameter groups and buffers of the last step
 number    of the checkpoint, as the accelerator counts its saves; left out by earlier versions
@@ -59,7 +60,10 @@ class Saved:
             )
         try:
             first = values["ranks"][0]["loaders"]
-            ranks = [{"loaders": one["loaders"] or first, "generators": one["generators"]} for one in values["ranks"]]
+            ranks = [
+                {"loaders": one["loaders"] or first, "generators": one["generators"], "buffers": one.get("buffers")}
+                for one in values["ranks"]
+            ]
             return cls(ranks, int(values["step"]), values["since"], int(values.get("number", 0)))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise StateFormatError(
@@ -93,7 +97,7 @@ class Saved:
                 f"  in the checkpoint: {len(self.ranks)} ranks\n  in this run:       {size} ranks\n"
                 "Restart with as many ranks."
             )
-        return {"loaders": states, "generators": own["generators"]}
+        return {"loaders": states, "generators": own["generators"], "buffers": None}
 
 
 def _told(values: Any) -> str:

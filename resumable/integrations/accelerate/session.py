@@ -8,9 +8,9 @@ from weakref import WeakSet
 from resumable import rng
 from resumable.integrations._buffers import Buffers
 from resumable.integrations.accelerate import private
-from resumable.integrations.accelerate.boundary import Boundary, go_to
+from resumable.integrations.accelerate.boundary import Boundary, go_to, put_back
 from resumable.integrations.accelerate.checkpoints import go_on_counting, unmark
-from resumable.integrations.accelerate.ranks import exchange
+from resumable.integrations.accelerate.ranks import exchange_with_buffers
 from resumable.integrations.accelerate.refusals import check_alone
 from resumable.integrations.accelerate.saved import Saved
 from resumable.integrations.accelerate.steps import Steps
@@ -130,7 +130,7 @@ class Session:
         boundary.check(self.accelerator)
         states = [one.loader.state_dict() for one in self.prepared]
         own = {"loaders": states, "generators": boundary.generators()}
-        ranks = exchange(own, self.accelerator.num_processes)
+        ranks = exchange_with_buffers(own, boundary, self.accelerator.num_processes)
         since, number = boundary.as_dict() if amid else None, private.save_number(self.accelerator)
         return Saved(ranks, boundary.step, since, number).as_dict()
 
@@ -149,6 +149,8 @@ class Session:
         else:
             accelerator.step = saved.step
             private.drop_gradients(accelerator)
+        if own["buffers"] is not None:
+            put_back(accelerator, own["buffers"])
         self._steps.forget()
         self._boundary = None
         go_on_counting(accelerator, saved.number)

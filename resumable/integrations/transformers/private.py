@@ -31,6 +31,7 @@ __all__ = [
     "logged",
     "replace",
     "skipping_by",
+    "trl_name",
     "unprepared",
 ]
 
@@ -49,6 +50,7 @@ _NAMES = """
     get_train_dataloader
     train
 """
+_NAMES_OF_TRL = "_metrics _total_train_tokens"
 
 
 def check_names(trainer: Any) -> None:
@@ -57,14 +59,14 @@ def check_names(trainer: Any) -> None:
     Raises:
         UnsupportedError: the message says which ones.
     """
-    missing = missing_names(trainer, _NAMES)
+    missing = missing_names(trainer, _NAMES if trl_name(trainer) is None else f"{_NAMES} {_NAMES_OF_TRL}")
     if not hasattr(_module(), "skip_first_batches"):
         missing.append("transformers.trainer.skip_first_batches")
     if missing:
         raise UnsupportedError(
-            f"this version of transformers has no {', '.join(missing)} in its Trainer.\n"
-            "A resumed run would train on other batches. Use version 5.23, or a newer version of this package: "
-            f"{UPGRADE}"
+            f"this version of transformers, or of TRL, has no {', '.join(missing)} in its Trainer.\n"
+            "A resumed run would differ. Use version 5.23 of transformers and 1.16 of TRL, or a newer version of this "
+            f"package: {UPGRADE}"
         )
 
 
@@ -90,12 +92,17 @@ def begin_logs(trainer: Any, loss: float, step: int) -> None:
     trainer._globalstep_last_logged = step
 
 
+def trl_name(trainer: Any) -> str | None:
+    """Return the name of TRL's class from which a Trainer is made or inherits; None for any other Trainer."""
+    kinds = type(trainer).__mro__
+    return next((kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] == "trl"), None)
+
+
 def counts(trainer: Any) -> dict[str, Any] | None:
     """Return what a Trainer of TRL has counted for the next line of its log, and over the run; None for any other."""
-    metrics = getattr(trainer, "_metrics", None)
-    if not isinstance(metrics, dict) or "train" not in metrics:
+    if trl_name(trainer) is None:
         return None
-    return {"metrics": dict(metrics["train"]), "tokens": getattr(trainer, "_total_train_tokens", 0)}
+    return {"metrics": dict(trainer._metrics["train"]), "tokens": trainer._total_train_tokens}
 
 
 def begin_counts(trainer: Any, found: Mapping[str, Any]) -> None:

@@ -5,7 +5,6 @@ The Trainer saves those of rank 0, and each rank evaluates with its own. So the 
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,11 @@ def save_buffers(model: Any, folder: str, rank: int, size: int) -> None:
     """Write this rank's buffers into a checkpoint, if they are not those of rank 0. All ranks have to call it."""
     if size == 1:
         return
-    names, tensors = Buffers(model).keep()
-    digest, digests = _digest(tensors), [""] * size
+    kept = Buffers(model).keep()
+    digest, digests = kept.digest(), [""] * size
     distributed.all_gather_object(digests, digest)
     if digest != digests[0]:
-        torch.save(dict(zip(names, tensors, strict=True)), _path(folder, rank))
+        torch.save(dict(zip(*kept, strict=True)), _path(folder, rank))
 
 
 def load_buffers(model: Any, folder: str, rank: int) -> None:
@@ -42,10 +41,3 @@ def load_buffers(model: Any, folder: str, rank: int) -> None:
 
 def _path(folder: str, rank: int) -> Path:
     return Path(folder, f"resumable_buffers_{rank}.pt")
-
-
-def _digest(tensors: Any) -> str:
-    found = hashlib.blake2b()
-    for tensor in tensors:
-        found.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.integrations._given import check_given
 from resumable.integrations.accelerate.refusals import check_engine, check_settings, check_world
+from resumable.integrations.transformers import private
 from resumable.loader import Loader
 
 if TYPE_CHECKING:
@@ -42,10 +43,10 @@ def _check_tried(trainer: Any) -> None:
     Raises:
         UnsupportedError: the message names it.
     """
-    theirs = [kind.__name__ for kind in type(trainer).__mro__ if kind.__module__.partition(".")[0] == "trl"]
-    if theirs and theirs[0] not in _TRL:
+    name = private.trl_name(trainer)
+    if name is not None and name not in _TRL:
         raise UnsupportedError(
-            f"prepare() was given a {theirs[0]} of TRL, for which exact resumes have not been tried.\n"
+            f"prepare() was given a {name} of TRL, for which exact resumes have not been tried.\n"
             "It may keep over optimizer steps what no checkpoint has, such as samples that it has generated. Of TRL's "
             f"Trainers, use {', '.join(sorted(_TRL))}; train with this one without prepare()."
         )

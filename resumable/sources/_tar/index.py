@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -47,7 +46,7 @@ class Index:
     def __init__(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
         self.stamp, self.digest, self.content = Stamp(*head["stamp"]), str(head["digest"]), str(head["content"])
         self.extensions = [str(one) for one in head["extensions"]]
-        self._arrays = arrays
+        self._arrays, self.check = arrays, int(head["crc"])
         self.count = len(arrays["marks"])
 
     def span(self, row: int) -> tuple[int, int]:
@@ -81,11 +80,6 @@ class Index:
     def looked_into(self, name: str) -> list[Part]:
         """Return some parts of a shard that tell its content from another one of the same size."""
         return places(name, self._arrays["starts"], self._arrays["sizes"])
-
-    @cached_property
-    def extent(self) -> int:
-        """Bytes from the first sample's header to the last sample's end."""
-        return self.span(self.count - 1)[1] - self.span(0)[0] if self.count else 0
 
 
 def places(name: str, starts: NDArray[Any], sizes: NDArray[Any]) -> list[Part]:
@@ -129,13 +123,8 @@ def packed(found: Found, name: str, stamp: Stamp, read: Callable[[list[Part]], l
     return line[:-1] + b" " * (-len(line) % 8) + b"\n" + body
 
 
-def unpacked(data: Any, *, trusted: bool = False) -> Index | None:
-    """Return the index that bytes are; None where they are none, or damaged.
-
-    Args:
-        data: bytes, or a file that is mapped into memory; the index keeps it.
-        trusted: leave out the look for damage, which reads all of it.
-    """
+def unpacked(data: bytes) -> Index | None:
+    """Return the index that bytes are, which it keeps; None where they are none, or damaged."""
     view = memoryview(data)
     try:
         if bytes(view[: len(_MAGIC)]) != _MAGIC:
@@ -147,7 +136,7 @@ def unpacked(data: Any, *, trusted: bool = False) -> Index | None:
             stop = at + length * np.dtype(dtype).itemsize
             arrays[name] = np.frombuffer(body[at:stop], dtype)
             at = stop
-        whole = at == len(body) and (trusted or crc32(body) == head["crc"])
+        whole = at == len(body) and crc32(body) == head["crc"]
         return Index(head, arrays) if whole and [len(one) for one in arrays.values()] == head["lengths"] else None
     except (ValueError, KeyError, TypeError, OverflowError):
         return None

@@ -6,7 +6,7 @@ import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ __all__ = ["Shard", "find_shards", "open_shards"]
 
 _SUFFIX = ".resumable-index"
 _AT_ONCE = 16  # remote shards
+_INDICES = 1024
 _log = getLogger("resumable")
 
 
@@ -54,22 +55,19 @@ def _refuse_pipe(text: str) -> None:
 
 
 class Shard:
-    """A shard with its index, which each process maps from the file where it is kept.
+    """A shard with its index, which each process reads from the file where it is kept, when it is first needed.
 
     Args:
         name: path or URL.
         stamp: of it as it is now; that of the index is another one where both were copied.
         index: where its samples are.
         place: local file where the index is kept; None where it has to be taken along.
-        data: the index as bytes, where there is no such file.
     """
 
-    _index: Index | None
-
-    def __init__(self, name: str, stamp: Stamp, index: Index, place: str | None, data: Any = None) -> None:
+    def __init__(self, name: str, stamp: Stamp, index: Index, place: str | None) -> None:
         self.name, self.count, self.stamp = name, index.count, stamp
         self.extensions, self.digest, self.content = index.extensions, index.digest, index.content
-        self._place, self._data, self._index = place, None if place else data, index
+        self._place, self._check, self._index = place, index.check, index if place is None else None
 
     @property
     def index(self) -> Index:
@@ -78,24 +76,30 @@ class Shard:
         Raises:
             DataError: the file where it was kept is gone, or of another shard.
         """
-        if self._index is None:
-            data = self._data if self._place is None else _mapped(self._place)
-            found = None if data is None else unpacked(data, trusted=True)
-            if found is None or (found.count, found.digest) != (self.count, self.digest):
-                raise DataError(
-                    f"the index of {self.name}, {self._place}, was removed or written again since it was opened.\n"
-                    "Other samples would be read from here on. Start again, so that it is made for the shard as it is."
-                )
-            self._index = found
-        return self._index
+        if self._index is not None:
+            return self._index
+        assert self._place is not None
+        return _loaded(self.name, self._place, self._check)
 
     @property
     def label(self) -> str:
         """What tells the shard from others, wherever it is stored: its name, its size and some of its content."""
         return f"{base_of(self.name)} {self.stamp.size} {self.count} {self.digest} {self.content}"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_index": None}
+
+@lru_cache(maxsize=_INDICES)
+def _loaded(name: str, place: str, check: int) -> Index:
+    """Return the index in a file; a process has that of so many shards at most, and no file open for it."""
+    try:
+        found = unpacked(Path(place).read_bytes())
+    except OSError:
+        found = None
+    if found is None or found.check != check:
+        raise DataError(
+            f"the index of {name}, {place}, was removed or written again since it was opened.\n"
+            "Other samples would be read from here on. Start again, so that it is made for the shard as it is."
+        )
+    return found
 
 
 def open_shards(names: Iterable[str], files: Files, kept: str | bool) -> list[Shard]:
@@ -127,25 +131,24 @@ def _open(name: str, files: Files, kept: str | bool) -> Shard:
     if place is not None and (shard := _kept(name, place, stamp, files)) is not None:
         return shard
     data = _make(name, stamp, files)
-    index = unpacked(data, trusted=True)
+    index = unpacked(data)
     assert index is not None
     written = place is not None and files.save(place, data)
     if place is not None and not written:
         _log.info("the index of %s cannot be kept as %s, so it is made again at each start", name, place)
-    return Shard(name, stamp, index, place if local and written else None, data)
+    return Shard(name, stamp, index, place if local and written else None)
 
 
 def _kept(name: str, place: str, stamp: Stamp, files: Files) -> Shard | None:
     """Return a shard with the index that is kept; None where that is not there, damaged, or of another file."""
-    local = not is_remote(place)
-    data = _mapped(place) if local else files.load(place)
+    data = files.load(place)
     index = None if data is None else unpacked(data)
     if index is None:
         return None
     if not _belongs(index, name, stamp, files):
         _log.warning("%s was written again since its index %s was made, which is made again", name, place)
         return None
-    return Shard(name, stamp, index, place if local else None, data)
+    return Shard(name, stamp, index, None if is_remote(place) else place)
 
 
 def _belongs(index: Index, name: str, stamp: Stamp, files: Files) -> bool:
@@ -206,11 +209,3 @@ def _place(name: str, kept: str | bool) -> str | None:
         return name + _SUFFIX
     where = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
     return f"{kept.rstrip('/')}/{base_of(name)}.{where}{_SUFFIX}"
-
-
-def _mapped(place: str) -> Any:
-    """Return a file that is mapped into memory; None where there is none."""
-    try:
-        return np.memmap(place, "u1", "r")
-    except (OSError, ValueError):
-        return None
