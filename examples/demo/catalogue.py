@@ -16,6 +16,7 @@ _LIGHTNING = f"{_HERE}.lightning_training"
 _ACCELERATE = f"{_HERE}.accelerate_training"
 _TRANSFORMERS = f"{_HERE}.trainer_training"
 _HUGGING_FACE = f"{_HERE}.hugging_face"
+_FORMATS = f"{_HERE}.formats"
 _DALI = f"{_HERE}.dali:make_dali"
 _TORCH = ("torch", "torch._dynamo")
 _TRAINER = (*_TORCH, "pytorch_lightning")
@@ -24,7 +25,10 @@ _IMPORTED_ONCE = {
     _ACCELERATE: ("accelerate", "resumable.integrations.accelerate"),
     _TRANSFORMERS: ("transformers.trainer", "resumable.integrations.transformers"),
     _HUGGING_FACE: ("datasets",),
+    _FORMATS: ("pyarrow.parquet", "PIL.Image"),
 }
+_TARS = ("braceexpand", "PIL.Image")
+_PARQUET = ("pyarrow.parquet",)
 _DALIS = "nvidia.dali.plugin.pytorch"
 # The extra that brings a module. One inside of a package is found by importing the package, so the outermost are looked
 # for; that of nvidia is empty, and shared by others.
@@ -35,6 +39,8 @@ _EXTRAS = {
     "ffcv": "ffcv",
     "tensorflow_datasets": "tfds",
     "tensorflow": "tf",
+    "braceexpand": "tars",
+    "pyarrow": "parquet",
     "datasets": "datasets",
     "accelerate": "accelerate",
     "transformers": "transformers",
@@ -84,9 +90,17 @@ SOURCES = {
     "hugging-face-stream": Source(
         "Hugging Face IterableDataset, 2 workers", f"{_HUGGING_FACE}:make_stream", slow=(*_TORCH, "datasets")
     ),
+    "tars": Source("Tars in blocks, 2 workers", f"{_FORMATS}:make_tars", slow=(*_TORCH, *_TARS, *_PARQUET)),
+    "mixture": Source("mixture of Tars and Parquet", f"{_FORMATS}:make_mixture", slow=(*_TORCH, *_TARS, *_PARQUET)),
     "lightning": Source("Lightning, DataLoader", f"{_MODULE}:make_plain", _LIGHTNING, _TRAINER),
     "lightning-stream": Source(
         "Lightning, IterableDataset with state, 2 workers", f"{_MODULE}:make_stateful_stream", _LIGHTNING, _TRAINER
+    ),
+    "lightning-mixture": Source(
+        "Lightning, mixture of Tars and Parquet",
+        f"{_FORMATS}:make_mixture",
+        _LIGHTNING,
+        (*_TRAINER, *_TARS, *_PARQUET),
     ),
     "lightning-ffcv": Source("Lightning, FFCV", f"{_HERE}.ffcv:make_ffcv", _LIGHTNING, (*_TRAINER, "ffcv.loader")),
     "lightning-dali": Source("Lightning, DALI, JPEG files", _DALI, _LIGHTNING, (*_TRAINER, _DALIS)),
