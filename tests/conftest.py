@@ -7,6 +7,7 @@ import os
 import sys
 from collections import Counter
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,6 +44,15 @@ def no_group_of_before() -> None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+@pytest.fixture
+def without_s3fs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let fsspec find no s3fs, though another test may have brought it into this process."""
+    known = import_module("fsspec.registry")._registry  # `fsspec.registry` is a view of it
+
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(known, "s3", raising=False)
 
 
 @pytest.fixture

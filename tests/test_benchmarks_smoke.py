@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 
 CORE = (
     *("throughput", "transport", "startup", "state", "resume", "restart", "memory", "memory_workers", "scale"),
-    *("order", "peers", "formats"),
+    *("order", "lightning", "peers", "formats"),
 )
 
 

@@ -53,8 +53,8 @@ class Draws(KeyedDraws):
             raise
 
     def has_ended(self, position: int, tells: Callable[[], bool] | None) -> bool:
-        """Return whether there are no more elements: by the source's own word, or by drawing one ahead."""
-        if tells is None:
+        """Return whether there are no more elements: by drawing one ahead, or by its own word if none was."""
+        if tells is None or self.ahead:
             return not self.has(position)
         with self.guard():
             return tells()

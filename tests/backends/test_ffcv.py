@@ -88,6 +88,7 @@ def test_a_state_of_another_loader_is_refused(word: str) -> None:
         other.load_state_dict(state)
 
 
+@pytest.mark.long  # as the other class here
 class TestPagedOrder(BackendTests):
     """FFCV's quasi-random order in a cache of pages, with an incomplete batch at the end."""
 

@@ -32,6 +32,7 @@ class TestInTheProcess(BackendTests):
         return resumable.wrap(DataLoader(streams.stream(), batch_size=4), **options)
 
 
+@pytest.mark.long  # as the other class here
 class TestByPersistentWorkers(BackendTests):
     native = True
     stride = 3

@@ -58,8 +58,8 @@ def test_an_unknown_protocol_is_refused() -> None:
         CheckpointStore("foo://x")
 
 
-def test_a_missing_filesystem_package_gives_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "s3fs", None)
+@pytest.mark.usefixtures("without_s3fs")
+def test_a_missing_filesystem_package_gives_the_command() -> None:
     with pytest.raises(MissingDependencyError, match=r"pip install 'fsspec\[s3\]'"):
         CheckpointStore("s3://bucket/run")
 

@@ -111,6 +111,7 @@ class TestDataLoader(_Parquet):
 
 
 @pytest.mark.slow
+@pytest.mark.long  # as the other class here
 class TestWorkers(_Parquet):
     epochs = 2
     others = _IN_TORCH

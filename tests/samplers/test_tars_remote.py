@@ -170,8 +170,8 @@ def test_a_storage_that_fails_is_named_with_the_place(url: str, monkeypatch: pyt
         tars[41]
 
 
-def test_a_file_system_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "s3fs", None)
+@pytest.mark.usefixtures("without_s3fs")
+def test_a_file_system_that_is_missing_is_named() -> None:
     with pytest.raises((MissingDependencyError, ConfigurationError), match="s3://a/b.tar"):
         resumable.Tars("s3://a/b.tar", storage_options={"skip_instance_cache": True, "key": uuid4().hex})
 
