@@ -27,7 +27,7 @@ _IMPORTED_ONCE = {
     _HUGGING_FACE: ("datasets",),
     _FORMATS: ("pyarrow.parquet", "PIL.Image"),
 }
-_TARS = ("braceexpand", "PIL.Image")
+_TARS = ("braceexpand",)
 _PARQUET = ("pyarrow.parquet",)
 _DALIS = "nvidia.dali.plugin.pytorch"
 # The extra that brings a module. One inside of a package is found by importing the package, so the outermost are looked

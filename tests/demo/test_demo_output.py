@@ -103,7 +103,7 @@ def test_sources_that_are_left_out_are_named_with_the_command_that_installs_what
     hide(monkeypatch, "nvidia.dali", "ffcv", "tensorflow", "tensorflow_datasets")
     options = parse_options([])
     said = announce(options)
-    assert said.startswith("13 sources to train from, each twice: a baseline run, and a run that is killed 3 times")
+    assert said.startswith("16 sources to train from, each twice: a baseline run, and a run that is killed 3 times")
     left_out = dict(re.findall(r"^  (.*): (pip install .*)$", said, flags=re.MULTILINE))
     assert set(left_out) == {source.label for source in SOURCES.values()} - {source.label for source in options.sources}
     assert left_out["Lightning, FFCV"] == 'pip install "resumable-data[ffcv]"'
