@@ -37,14 +37,14 @@ _FILES, _ROW_GROUP = 4, 50
 
 def make_tars(digits: Digits) -> resumable.Loader[Any]:
     """Wrap a `DataLoader` with two workers over shards, shuffled in blocks."""
-    loader = DataLoader(_tars(digits), batch_size=BATCH_SIZE, num_workers=2)
-    return resumable.wrap(loader, shuffle="blocks")
+    tars: Any = _tars(digits)  # torch's types want a Dataset, and its DataLoader takes whatever has an index
+    return resumable.wrap(DataLoader(tars, batch_size=BATCH_SIZE, num_workers=2), shuffle="blocks")
 
 
 def make_mixture(digits: Digits) -> resumable.Loader[Any]:
     """Wrap a `DataLoader` over two sources, of which every batch has two thirds and one third."""
     sources = {"tars": _tars(digits), "parquet": _parquet(digits)}
-    mixture = resumable.mix(sources, weights={"tars": 2, "parquet": 1})
+    mixture: Any = resumable.mix(sources, weights={"tars": 2, "parquet": 1})
     return resumable.wrap(DataLoader(mixture, batch_size=BATCH_SIZE))
 
 
@@ -88,7 +88,11 @@ def _add_all(tar: tarfile.TarFile, digits: Digits, some: Iterable[int]) -> None:
     for index in some:
         image = Image.fromarray((digits.images[index] * 255).astype(np.uint8))
         _add(tar, f"{index:04}.png", partial(image.save, format="PNG"))
-        _add(tar, f"{index:04}.cls", lambda file, label=digits.labels[index]: file.write(b"%d" % label))
+        _add(tar, f"{index:04}.cls", partial(_write_label, digits.labels[index]))
+
+
+def _write_label(label: np.int64, file: io.BytesIO) -> None:
+    file.write(b"%d" % label)
 
 
 def _add(tar: tarfile.TarFile, name: str, write: Callable[[io.BytesIO], object]) -> None:
