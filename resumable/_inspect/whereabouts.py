@@ -67,9 +67,9 @@ def _inside(source: Any, indices: list[int]) -> list[Any]:
 
 def in_words(place: Any) -> str:
     """Return a place as a text."""
-    if isinstance(place, tuple) and type(place) is tuple and len(place) == 2 and isinstance(place[0], str):  # noqa: PLR2004  # a pair
-        return f"{place[1]} in {place[0]}" if isinstance(place[1], str) else f"{place[0]}: {in_words(place[1])}"
-    if type(place) is tuple:
+    if type(place) is tuple:  # a named one says by itself what it is
+        if len(place) == 2 and isinstance(place[0], str):  # noqa: PLR2004  # a pair
+            return f"{place[1]} in {place[0]}" if isinstance(place[1], str) else f"{place[0]}: {in_words(place[1])}"
         return "; ".join(map(in_words, place)) or "nothing"
     return f"sample {place}" if isinstance(place, int) else str(place)
 

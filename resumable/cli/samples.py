@@ -36,8 +36,11 @@ def add_samples(commands: Any) -> None:
     add("--rank", type=int, metavar="R", help="whose part of the batch (default: all of it)")
     add("--loader", metavar="NAME", help="name or place of a state, where the checkpoint has several")
     add("--order", choices=("feistel", "torch"), help="as it was given to wrap; asked for where it is needed")
-    add("--tars", metavar="SHARDS", help="WebDataset shards that the run reads, to name each sample: a-{00..09}.tar")
-    add("--source", metavar="SPEC", help="script.py:name of a function that makes the run's source or loader, likewise")
+    what = parser.add_mutually_exclusive_group().add_argument
+    what("--tars", metavar="SHARDS", help="WebDataset shards that the run reads, to name each sample: a-{00..09}.tar")
+    what(
+        "--source", metavar="SPEC", help="script.py:name of a function that makes the run's source or loader, likewise"
+    )
     add("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(act=_show)
 

@@ -106,6 +106,13 @@ def test_killed_runs_are_identical_and_nothing_is_left_behind(tmp_path: Path) ->
     assert processes_in(tmp_path) == []
 
 
+def test_files_that_are_read_by_index_are_trained_on_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    result = run_command(tmp_path, "--backends", "tars", "mixture", "lightning-mixture")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "3 runs, 9 kills, 0 runs that differ" in result.stdout
+
+
 def assert_it_says_what_it_does(lines: list[str]) -> None:
     assert lines[0].startswith("3 sources to train from")
     told = [re.sub(r"^\[\d+ s\] ", "", line) for line in lines if re.match(r"\[\d+ s\] list: ", line)]

@@ -149,3 +149,11 @@ def test_the_command_takes_a_script(name: str, tmp_path: Path, capsys: pytest.Ca
         assert "".join(f"{index}: {words}".split()) in shown
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["places"] == [list(place) for place in found.places]
+
+
+def test_shards_and_a_script_are_not_both_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["samples", str(tmp_path), "--epoch", "0", "--step", "0"]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--tars", "a.tar", "--source", "train.py:make_source"])
+    assert ended.value.code == 2
+    assert "not allowed with argument --tars" in " ".join(capsys.readouterr().err.split())
