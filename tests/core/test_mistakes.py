@@ -285,6 +285,8 @@ class Streaming(Stream):
     ("make", "message"),
     [
         (lambda: DataLoader(DataLoader(DATASET)), r"wrap\(loader.dataset\)"),  # type: ignore[arg-type]  # the point
+        (lambda: DataLoader(resumable.wrap(DATASET)), r"is a Loader, which(.|\n)*wrap\(source"),  # type: ignore[arg-type]
+        (lambda: DataLoader(iter([1])), r"is a list_iterator, which(.|\n)*wrap\(source"),  # type: ignore[arg-type]
         (lambda: Inner(DATASET), "Accelerate has prepared"),
         (lambda: DataLoader(Streaming()), "needs arguments, which only a loader of its own knows"),
     ],
