@@ -31,8 +31,8 @@ def refuse_misuse(loader: DataLoader[Any]) -> None:
         "Wrap the inner one: wrap(loader.dataset)"
         if isinstance(inner, DataLoader)
         else (
-            "Give the DataLoader a dataset with __getitem__ and __len__, or an IterableDataset; what can be iterated needs "
-            "no DataLoader: wrap(source, batch_size=...)"
+            "Give the DataLoader a dataset with __getitem__ and __len__, or an IterableDataset; what can be iterated "
+            "needs no DataLoader: wrap(source, batch_size=...)"
         )
     )
     raise UnsupportedError(
