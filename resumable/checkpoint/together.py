@@ -123,8 +123,8 @@ class Meeting:
     def announce(self, value: Any) -> None:
         """Tell the others what rank 0 has come to, and remove what they had told.
 
-        Rank 0 goes on when they have heard it, or after a moment: its process, which may host the store, can end any time
-        after that, and not every end runs what is registered for it (a child of `fork`, `os._exit`).
+        Rank 0 goes on when they have heard it, or after a moment: its process, which may host the store, can end any
+        time after that, and not every end runs what is registered for it (a child of `fork`, `os._exit`).
         """
         self._tell("all", {"value": value})
         stay_until_heard()
@@ -182,7 +182,7 @@ _told: list[tuple[int, Meeting]] = []  # at most one: the process that told some
 def stay_until_heard() -> None:
     """Wait a moment for the others: what rank 0 told last may be in a store that ends with this process."""
     until, pause = monotonic() + _STAYS, _PAUSE
-    for process, meeting in list(_told):
+    for process, meeting in _told:
         while process == os.getpid() and not meeting.is_heard() and monotonic() < until:
             sleep(pause)
             pause = min(pause * 1.3, _LOOKS)
