@@ -58,7 +58,8 @@ class Watch:
         self._word: Posts | None = None
         self.rank, self._every = 0, _EVERY
         self._steps, self._next, self._later = 0, 1, 0.0
-        self._taken, self._begins, self._resumes = 0, None, True
+        self._taken, self._resumes = 0, True
+        self._begins: str | None = None
         self._ignored: Any = None
         self._failed = False
 
