@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.multiprocessing import start_processes
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader
 from torchtitan.components.checkpointer import CheckpointManager
 
 import resumable
@@ -20,8 +20,8 @@ ROWS = [({"input": number}, number) for number in range(48)]  # what torchtitan'
 
 def make(world: resumable.World, *, local_batch_size: int, **_: Any) -> resumable.Loader[Any]:
     """Make the Loader, as torchtitan's trainer asks for it."""
-    sizes: dict[str, Any] = {"batch_size": local_batch_size, "world": world}
-    return resumable.wrap(ROWS, shuffle=True, seed=0, collate=default_collate, **sizes)
+    source = DataLoader(ROWS, batch_size=local_batch_size, shuffle=True)  # type: ignore[arg-type]  # a list is a dataset
+    return resumable.wrap(source, seed=0, world=world)
 
 
 def train(rank: int, size: int, folder: str, until: int) -> None:
@@ -29,8 +29,7 @@ def train(rank: int, size: int, folder: str, until: int) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/group-{until}", rank=rank, world_size=size)
     config = LoaderConfig(make=make, epochs=2)
     dataloader = config.build(dp_world_size=size, dp_rank=rank, tokenizer=None, local_batch_size=8 // size)
-    model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters())
+    optimizer = torch.optim.SGD((model := torch.nn.Linear(1, 1)).parameters())
     manager = CheckpointManager.Config(enable=True, interval=1, keep_latest_k=0).build(
         dataloader=dataloader,
         model_parts=[model],
