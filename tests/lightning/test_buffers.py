@@ -104,13 +104,13 @@ CHANGES: dict[str, Callable[[torch.Tensor], Any]] = {
     "in place": lambda buffer: buffer.add_(1),
     "through .data": lambda buffer: buffer.data.add_(1),
     "through NumPy": lambda buffer: np.add(buffer.numpy(), 1, out=buffer.numpy()),
-    "through a view of before": lambda buffer: buffer.untyped_storage().fill_(1),
+    "through its storage": lambda buffer: buffer.untyped_storage().copy_(torch.ones(4).untyped_storage()),
     "resized, the same storage": lambda buffer: buffer.resize_(2),
     "another dimension": lambda buffer: buffer.unsqueeze_(0),
     "turned": lambda buffer: buffer.resize_(2, 2).t_(),
     "other data": lambda buffer: setattr(buffer, "data", torch.full((4,), 9.0)),
     "other data of the same bytes": lambda buffer: setattr(buffer, "data", buffer.data.view(torch.int32)),
-    "another storage": lambda buffer: buffer.set_(torch.full((4,), 8.0)),
+    "another storage": lambda buffer: buffer.set_(torch.full((4,), 8.0).untyped_storage(), 0, (4,), (1,)),
 }
 
 
