@@ -199,7 +199,7 @@ def mixture_of(spec: Mapping[str, Any]) -> Mixture | None:
     if not all(text == "null" or text.startswith(("{", "[")) for text in texts):
         return None
     sizes, phases, epochs, blocks, shards = map(json.loads, texts)
-    cut = {name: parse_sizes(text) if text else sizes[name] for name, text in shards.items()}
+    cut: dict[str, Any] = {name: parse_sizes(text) if text else sizes[name] for name, text in shards.items()}
     if any(some is None for some in cut.values()):
         return None
     weights = [(start, dict(zip(sizes, shares, strict=True))) for start, *shares in phases]

@@ -52,8 +52,8 @@ def mix(  # noqa: PLR0913  # what a mixture depends on; each has a default
         num_samples: samples per epoch of a mixture that has no end; those of all sources by default, in whole windows.
         window: samples per window, in which the proportions are exact. None: the first global batch.
         named: give each sample as `(name of its source, sample)`.
-        shuffle: how each source is: True as a whole; "blocks" in blocks, as `wrap(..., shuffle="blocks")` does it, those
-            that have `sizes`, as those of this package do, and the others as a whole.
+        shuffle: how each source is: True as a whole; "blocks" those in blocks that have `sizes`, as
+            `wrap(..., shuffle="blocks")` does it, and the others as a whole.
 
     Raises:
         ConfigurationError: sources, weights, phases or epochs that make no mixture, or no source with `sizes` for

@@ -135,7 +135,7 @@ def test_a_source_is_told_its_own_blocks_before_their_window_begins(tail: Any, r
     mixed = Bound(sources, named=False, plan={})
     loader = resumable.wrap(mixed, batch_size=12 // ranks, tail=tail, world=World(ranks - 1, ranks))
     list(loader.steps(3 * len(loader)))
-    for name in SIZES:
+    for name, sizes in SIZES.items():
         told, known = sources[name].told, set[tuple[int, int]]()  # type: ignore[attr-defined]  # those that are told
         assert len(told) > 20
         for number, (indices, blocks) in enumerate(told):
@@ -143,7 +143,7 @@ def test_a_source_is_told_its_own_blocks_before_their_window_begins(tail: Any, r
             here, soon = spans(blocks.here), spans(blocks.soon)
             if tail != "pad":  # else some only fill up the batch
                 assert all(any(first <= index < stop for first, stop in here) for index in indices)
-            assert all(stop <= sum(SIZES[name]) for _, stop in here | soon)
+            assert all(stop <= sum(sizes) for _, stop in here | soon)
             assert len(here) <= 3 * WINDOW
             assert not number or len(here - known) <= 12 / BLOCK + 1  # no more than the batch needs itself
             known = here | soon
@@ -257,10 +257,12 @@ class Small(resumable.Tars):
 
 def mixed_requests(folder: Path, shuffle: Any, workers: int) -> tuple[list[Any], Counter[str]]:
     """Read two epochs of 80 images in 21 blocks and of 400 rows in 50 row groups; count the requests by file type."""
-    log, cache = folder / "log", {"cache": folder / "cache"} if shuffle == "blocks" else {}
-    storage = {"storage_options": {"log": str(log)}}
-    tars = Small(f"counted://{folder}/*.tar", transform=itemgetter("cls"), **cache, **storage)
-    rows = resumable.Parquet(f"counted://{folder}/*.parquet", transform=itemgetter("id"), cache_bytes=ROOM, **storage)
+    log, cache = folder / "log", folder / "cache" if shuffle == "blocks" else None
+    storage = {"log": str(log)}
+    tars = Small(f"counted://{folder}/*.tar", transform=itemgetter("cls"), cache=cache, storage_options=storage)
+    rows = resumable.Parquet(
+        f"counted://{folder}/*.parquet", transform=itemgetter("id"), cache_bytes=ROOM, storage_options=storage
+    )
     assert rows.resumable_blocks["window"] == 4
     weights = {"tars": 1, "rows": 5}
     mixed: Any = resumable.mix({"tars": tars, "rows": rows}, weights=weights, named=True, shuffle=shuffle)
