@@ -47,7 +47,7 @@ def upcoming_of(request: Request) -> Upcoming | None:
 
 
 def _ends(order: Order, request: Request) -> tuple[_Place, _Place]:
-    """Return the places of the first sample of a request, and behind its last; others only fill up the batch."""
+    """Return the places of the first sample of a request, and after its last; others only fill up the batch."""
     first, *more = order.plan.segments(request.epoch, request.start, request.stop)
     last = next((one for one in reversed(more) if one.epoch > first.epoch), first)
     return (first.epoch, first.start), (last.epoch, last.stop)
