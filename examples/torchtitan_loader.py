@@ -20,7 +20,7 @@ ROWS = [({"input": number}, number) for number in range(48)]  # what torchtitan'
 
 def make(world: resumable.World, *, local_batch_size: int, **_: Any) -> resumable.Loader[Any]:
     """Make the Loader, as torchtitan's trainer asks for it."""
-    source = DataLoader(ROWS, batch_size=local_batch_size, shuffle=True)  # type: ignore[arg-type]  # a list is a dataset
+    source = DataLoader[Any](ROWS, batch_size=local_batch_size, shuffle=True)  # type: ignore[arg-type]  # a list
     return resumable.wrap(source, seed=0, world=world)
 
 
