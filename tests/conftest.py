@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import shutil
 import sys
+import tempfile
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -29,7 +31,31 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is imported, here and in what tests start
 
 _SLOW = 30  # times what another test takes, about
+_FOLDER = pytest.StashKey[str]()
 _UNSEEDED = (1 << 64) - 59  # a seed as a process has it in which nobody set one
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give all that the tests start one folder for temporary files; those of killed processes go with it at the end.
+
+    It is no folder of pytest's: the path of a Unix socket has 108 bytes at most.
+    """
+    if hasattr(config, "workerinput"):  # xdist's processes have that of the one that started them
+        return
+    config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # where it has always been, and stays
+    config.stash[_FOLDER] = tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if folder := config.stash.get(_FOLDER, None):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what was imported: tests call it often, and it would take a second each."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

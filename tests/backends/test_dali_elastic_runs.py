@@ -281,6 +281,7 @@ def train(folder: Path, *, fail_at: int | None = None) -> torch.Tensor:
     return torch.nn.utils.parameters_to_vector(model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning:pytorch_lightning")
 @pytest.mark.filterwarnings("ignore::pytorch_lightning.utilities.rank_zero.LightningDeprecationWarning")
 def test_lightning_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:

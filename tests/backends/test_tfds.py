@@ -287,6 +287,7 @@ def test_a_mismatch_that_is_accepted_warns() -> None:
         loader.load_state_dict(state, strict=False)
 
 
+@pytest.mark.slow
 def test_neither_reader_imports_tensorflow(tmp_path: Path) -> None:
     script = f"""
 import sys, resumable, resumable.backends.tfds as tfds

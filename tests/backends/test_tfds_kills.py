@@ -67,6 +67,7 @@ def test_a_loop_that_is_killed_by_the_chaos_runner(file_format: str, points: int
     assert len(report.outcomes) == points + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_random_steps_of_a_longer_run(workers: int) -> None:
     """Epochs of 2440 samples, resumed at random steps, on changing numbers of ranks."""
