@@ -117,6 +117,7 @@ class TestInADataLoader(TfdsTests):
 
 
 @pytest.mark.slow
+@pytest.mark.long  # as the class without workers; the tests below have workers, too
 class TestWithWorkers(TfdsTests):
     stride = 5
 

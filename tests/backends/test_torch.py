@@ -170,6 +170,7 @@ class TestStream(BackendTests):
 
 
 @pytest.mark.slow
+@pytest.mark.long  # as one of the others with workers
 class TestStreamByWorkers(BackendTests):
     native = True
     stride = 3

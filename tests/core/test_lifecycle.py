@@ -147,8 +147,13 @@ def test_an_exception_leaves_a_with_block_as_it_is(kind: str, own_children: Chil
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", WORKERS)
-@pytest.mark.parametrize("on_death", ["error", "restart"])
+@pytest.mark.parametrize(
+    ("kind", "on_death"),
+    [
+        *((kind, "error") for kind in WORKERS),
+        *(pytest.param(kind, "restart", marks=[pytest.mark.long] * (kind not in SOME)) for kind in WORKERS),
+    ],
+)
 def test_in_a_cycle_it_is_no_wait_for_the_garbage_collector(kind: str, on_death: Any, own_children: Children) -> None:
     """As where an error's traceback holds the loop, and the loop the error."""
     cycle: list[Any] = [iter(resumable.wrap(WORKERS[kind](), on_worker_death=on_death))]

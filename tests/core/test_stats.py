@@ -81,7 +81,7 @@ def test_what_is_between_two_loops_is_time_of_none(how: str) -> None:
             loader.load_state_dict(loader.state_dict())
         if how == "seek":
             loader.seek(epoch=0, step=0)
-        time.sleep(1)  # a validation
+        time.sleep(0.3)  # a validation
     stats = loader.stats()
     assert stats.wait_seconds + stats.loop_seconds <= busy
 
