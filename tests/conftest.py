@@ -24,8 +24,9 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from multiprocessing.process import BaseProcess
+    from pathlib import Path
 
 # Several processes share the cores, and threads that wait for each other there take eight times the processor's time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is imported, here and in what tests start
@@ -117,14 +118,23 @@ def no_death_of_before() -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Tests of the conformance suite that start processes are slow; and no promise is tested by long tests alone."""
-    for item in items:
-        if item.name.startswith("test_a_fresh_process"):
-            item.add_marker(pytest.mark.slow)
+    _sample_processes(item for item in items if item.name.startswith("test_a_fresh_process"))
     if not any("::" in argument for argument in config.args):  # one cell of a grid may be run alone
         _check_long(items)
     yield  # here tests are deselected
     if hasattr(config, "workerinput"):
         _longest_first(items)
+
+
+def _sample_processes(items: Iterable[pytest.Item]) -> None:
+    """Leave the fresh processes of conformance suites to `make test-long`, but for one of each file: they take seconds."""
+    files: set[Path] = set()
+    for item in items:
+        item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("long") is None:
+            if item.path in files:
+                item.add_marker(pytest.mark.long)
+            files.add(item.path)
 
 
 def _longest_first(items: list[pytest.Item]) -> None:
