@@ -127,7 +127,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _sample_processes(items: Iterable[pytest.Item]) -> None:
-    """Leave the fresh processes of conformance suites to `make test-long`, but for one of each file: they take seconds."""
+    """Leave fresh processes of conformance suites, which take seconds, to `make test-long`, but one of each file."""
     files: set[Path] = set()
     for item in items:
         item.add_marker(pytest.mark.slow)
