@@ -148,7 +148,7 @@ def _attributes(thing: Any, path: str) -> Iterator[Place]:
 
 
 def _of_function(function: types.FunctionType, path: str) -> Iterator[Place]:
-    if (function.__module__ or "").partition(".")[0] in _LIBRARIES:
+    if str(function.__globals__.get("__name__")).partition(".")[0] in _LIBRARIES:
         return
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         yield Place(f"{path}.{name}", partial(_of_cell, cell))

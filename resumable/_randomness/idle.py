@@ -87,7 +87,8 @@ class Seeding:
             else:
                 found = tuple(self.own.after())
                 self._idle += found
-                if not (found or any([one.is_another() for one in self._seeded])):
+                replaced = [one for one in self._seeded if one.is_another()]
+                if not found and not replaced:
                     return batch
 
     def _isolated(self, read_all: Callable[[Seed, int], Any]) -> Any:

@@ -13,9 +13,9 @@ from resumable._fetch.hugging_face import divided, draws_nothing
 from resumable._fetch.lost_buffers import replayed
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import Reader
-from resumable._randomness.idle import Seeding
 from resumable._fetch.reading import Reading
 from resumable._naming import name_of
+from resumable._randomness.idle import Seeding
 from resumable._registry import find_dataset
 from resumable.backends.torch.asked_order import torchs_order
 from resumable.backends.torch.collating import collating
