@@ -279,6 +279,23 @@ def test_a_sample_that_fails_gives_it_back() -> None:
     assert generator.getstate() == before
 
 
+def test_a_first_batch_that_fails_without_its_seed_is_read_with_it() -> None:
+    class Fails(Attribute):
+        calls = 0
+
+        def __call__(self, index: int) -> float:
+            self.calls += 1
+            drawn = draw(self.generator)
+            if self.calls == 2:
+                raise OSError("a bad draw")
+            return drawn
+
+    def batches(of: Any) -> list[Any]:
+        return [plain(batch) for batch in resumable.wrap(DataLoader(Numbers(of), BATCH), seed=7)]
+
+    assert batches(Fails(random.Random())) == batches(Attribute(random.Random()))
+
+
 class Lazy:
     """Makes its generator where it is first needed, as to have another one in each worker."""
 
@@ -380,7 +397,8 @@ def test_with_randomness_batch_it_belongs_to_the_batch_and_with_off_it_is_left_a
     assert list(got.values()) == [draw(twin) for _ in range(LENGTH)]
 
 
-def test_a_dataset_with_a_state_of_its_own_brings_back_its_generator_itself() -> None:
+@pytest.mark.parametrize("loader", [True, False])
+def test_a_dataset_with_a_state_of_its_own_brings_back_its_generator_itself(loader: bool) -> None:
     class Remembers(Numbers):
         def __init__(self) -> None:
             self.own = random.Random(1)
@@ -392,9 +410,13 @@ def test_a_dataset_with_a_state_of_its_own_brings_back_its_generator_itself() ->
         def load_state_dict(self, state: Any) -> None:
             self.own.setstate(state)
 
-    golden = assert_exact(lambda: DataLoader(Remembers(), BATCH, shuffle=True))
+    if loader:
+        golden = assert_exact(lambda: DataLoader(Remembers(), BATCH, shuffle=True))
+        drawn = [value for _, values in golden for value in values]
+    else:
+        golden = assert_exact(Remembers, batch_size=BATCH, shuffle=True, tail="partial")
+        drawn = [value for batch in golden for _, value in batch]
     twin = random.Random(1)
-    drawn = [value for _, values in golden for value in values]
     assert drawn == [twin.random() for _ in range(EPOCHS * LENGTH)]
 
 
@@ -403,6 +425,7 @@ def test_what_a_key_gives_is_pinned() -> None:
     got = {}
     for kind, make in MAKE.items():
         generator = make()
+        draw(generator)  # a normal deviate that it keeps is none of the key's
         OwnGenerator("dataset.rng", functools.partial(next, itertools.repeat(generator))).seed(1 << 63 | 12345)
         got[kind] = draw(generator)
     assert got == pytest.approx(VECTORS, abs=1e-6)
