@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import sys
+import threading
 from collections import Counter
 from contextlib import suppress
 from importlib import import_module
@@ -20,7 +22,8 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from multiprocessing.process import BaseProcess
 
 # Several processes share the cores, and threads that wait for each other there take eight times the processor's time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is imported, here and in what tests start
@@ -44,6 +47,20 @@ def no_group_of_before() -> None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+@pytest.fixture
+def own_children() -> Callable[[], list[BaseProcess]]:
+    """Return the living child processes that began since this test did: something may still hold those of others."""
+    before = set(multiprocessing.active_children())
+    return lambda: [child for child in multiprocessing.active_children() if child not in before]
+
+
+@pytest.fixture
+def own_threads() -> Callable[[], list[threading.Thread]]:
+    """Return the living threads that began since this test did."""
+    before = set(threading.enumerate())
+    return lambda: [thread for thread in threading.enumerate() if thread not in before]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable._fetch.ahead import prefetch
+from resumable._fetch.ahead import prefetch, upcoming_of
 from resumable._fetch.failures import ended_inside, in_short, note
 from resumable._order.plan import Padding
 from resumable._randomness.idle import Seeding
@@ -103,7 +103,7 @@ class Reader:
     def _prefetch(self, request: Request) -> None:
         """Tell the source what is to be read, before any seed is set: what it draws is not the sample's."""
         if not self.together and hasattr(type(self.source), "resumable_prefetch"):
-            prefetch(self.source, indices_of(request), request)
+            prefetch(self.source, indices_of(request), partial(upcoming_of, request))
 
     def _collated(self, samples: list[Any]) -> Any:
         return samples[0] if self.collate is None else no_end("collate", self.collate, samples)

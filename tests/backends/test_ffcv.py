@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-import threading
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # a fresh process of the suite finds the data, too
 
@@ -22,6 +21,10 @@ from resumable import World
 from resumable.backends.ffcv import source
 from resumable.errors import StateMismatchError
 from resumable.testing import BackendTests
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.slow
 
@@ -46,11 +49,11 @@ the_loader = cache(make_loader)
 the_paged_loader = cache(make_paged_loader)
 
 
-def test_closed_it_has_no_thread() -> None:
+def test_closed_it_has_no_thread(own_threads: Callable[[], list[threading.Thread]]) -> None:
     with resumable.wrap(the_loader()) as loader:
         next(iter(loader))
-        assert "resumable-ffcv" in {thread.name for thread in threading.enumerate()}
-    assert "resumable-ffcv" not in {thread.name for thread in threading.enumerate()}
+        assert "resumable-ffcv" in {thread.name for thread in own_threads()}
+    assert "resumable-ffcv" not in {thread.name for thread in own_threads()}
 
 
 class TestRandomOrder(BackendTests):

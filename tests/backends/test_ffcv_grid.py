@@ -5,11 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ffcv_data
 import ffcv_grid
@@ -22,6 +21,10 @@ from ffcv_grid import BATCHED, PADDED, PLAIN, RANDOM, digests, make_loader, name
 import resumable
 from resumable import World
 from resumable.testing import digest
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(ffcv_grid.__file__)
@@ -155,23 +158,25 @@ def test_killed_and_resumed_in_new_processes(tmp_path: Path) -> None:
     assert len(set(whole.splitlines())) == 14
 
 
-def test_threads_end_with_their_epoch() -> None:
+def test_threads_end_with_their_epoch(
+    own_threads: Callable[[], list[threading.Thread]],
+) -> None:
     loader = resumable.wrap(loader_of("random", 2))
-    before = threading.active_count()
     for _ in range(20):
         for number, _ in enumerate(loader):
             if number == 2:
                 break
         loader.seek(epoch=0)
     list(loader)
-    assert threading.active_count() == before
+    assert not own_threads()
 
 
-def test_threads_of_a_page_cache_end_with_their_epoch() -> None:
+def test_threads_of_a_page_cache_end_with_their_epoch(
+    own_threads: Callable[[], list[threading.Thread]],
+) -> None:
     loader = resumable.wrap(make_loader(ffcv_grid.plain_pipelines(), os_cache=False, order=OrderOption.SEQUENTIAL))
-    before = threading.active_count()
     for _ in range(5):
         next(iter(loader))
         loader.seek(epoch=0)
     assert len(list(loader)) == 7
-    assert threading.active_count() == before
+    assert not own_threads()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import multiprocessing
 import os
 import queue
 import random
@@ -38,13 +37,13 @@ from resumable.testing.runs import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from multiprocessing.process import BaseProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_death_of_before")]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _only_workers_of_these() -> None:
-    gc.collect()
+@pytest.fixture(autouse=True)
+def _only_workers_of_this(no_death_of_before: None) -> None:
     forget_others()
 
 
@@ -197,14 +196,16 @@ def test_a_state_of_a_harmed_run_goes_on_in_an_unharmed_one(unharmed: Callable[.
 
 
 @pytest.mark.parametrize("context", ["fork", *also("spawn", "forkserver")])
-def test_workers_in_every_context(context: str, unharmed: Callable[..., Steps]) -> None:
+def test_workers_in_every_context(
+    context: str, unharmed: Callable[..., Steps], own_children: Callable[[], list[BaseProcess]]
+) -> None:
     loader = wrap(persistent_workers=True, multiprocessing_context=context)
     struck = []
 
     def harm(step: int) -> None:
         if step in {3, 8}:
             struck.append(step)
-            os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+            os.kill(own_children()[0].pid or 0, signal.SIGKILL)
 
     assert steps_of(loader, harm, 2) == unharmed("indexed", persistent_workers=True)[:16]
     assert struck == [3, 8]

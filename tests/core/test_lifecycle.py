@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 import torch
@@ -17,7 +16,9 @@ from resumable.errors import OnePassError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from multiprocessing.process import BaseProcess
 
+Children: TypeAlias = "Callable[[], list[BaseProcess]]"
 LENGTH = 24
 
 
@@ -67,21 +68,6 @@ WORKERS: dict[str, Callable[[], Any]] = {
 SOME = ["map, persistent", "state, persistent"]
 
 
-_of_others: set[multiprocessing.process.BaseProcess] = set()
-
-
-@pytest.fixture(autouse=True)
-def _own_children() -> None:
-    """Other tests of this process may have left some, in loaders that something still holds."""
-    _of_others.clear()
-    _of_others.update(multiprocessing.active_children())
-
-
-def children() -> int:
-    """Count the living child processes of this test."""
-    return len(set(multiprocessing.active_children()) - _of_others)
-
-
 def plain(batches: Any) -> list[Any]:
     return [batch.tolist() if hasattr(batch, "tolist") else batch for batch in batches]
 
@@ -92,7 +78,7 @@ def run(loader: resumable.Loader[Any]) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
-def test_closed_in_an_epoch_and_between_two_it_has_no_workers_and_goes_on(kind: str) -> None:
+def test_closed_in_an_epoch_and_between_two_it_has_no_workers_and_goes_on(kind: str, own_children: Children) -> None:
     golden = run(resumable.wrap(WORKERS[kind](), seed=5))
     per_epoch = sum(epoch == 0 for epoch, _ in golden)
     for taken in (1, per_epoch - 1, per_epoch, per_epoch + 1):
@@ -102,15 +88,15 @@ def test_closed_in_an_epoch_and_between_two_it_has_no_workers_and_goes_on(kind: 
             got += plain([batch])
             if len(got) == taken:
                 break
-        assert children() == 2 or taken == per_epoch
+        assert len(own_children()) == 2 or taken == per_epoch
         before = loader.state_dict()
         loader.close()
-        assert children() == 0
+        assert not own_children()
         assert loader.state_dict() == before
         loader.close()
         assert got + [batch for _, batch in run(loader)] == [batch for _, batch in golden]
         loader.close()
-        assert children() == 0
+        assert not own_children()
 
 
 def _endless(loader: resumable.Loader[Any]) -> Iterator[Any]:
@@ -120,28 +106,28 @@ def _endless(loader: resumable.Loader[Any]) -> Iterator[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SOME)
-def test_workers_that_wait_for_the_next_epoch_end(kind: str) -> None:
+def test_workers_that_wait_for_the_next_epoch_end(kind: str, own_children: Children) -> None:
     golden = run(resumable.wrap(WORKERS[kind]()))
     loader = resumable.wrap(WORKERS[kind]())
     first = plain(loader)
-    assert children() == 2
+    assert len(own_children()) == 2
     loader.close()
-    assert children() == 0
+    assert not own_children()
     assert first + plain(loader) == [batch for _, batch in golden]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SOME)
-def test_the_end_of_a_with_block_ends_the_workers(kind: str) -> None:
+def test_the_end_of_a_with_block_ends_the_workers(kind: str, own_children: Children) -> None:
     with resumable.wrap(WORKERS[kind]()) as loader:
         next(iter(loader))
-        assert children() == 2
-    assert children() == 0
+        assert len(own_children()) == 2
+    assert not own_children()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["map", "state, persistent"])
-def test_an_exception_leaves_a_with_block_as_it_is(kind: str) -> None:
+def test_an_exception_leaves_a_with_block_as_it_is(kind: str, own_children: Children) -> None:
     """Its traceback holds the iterator, and so would hold the workers."""
     boom = KeyError("boom")
 
@@ -155,30 +141,30 @@ def test_an_exception_leaves_a_with_block_as_it_is(kind: str) -> None:
         train()
     assert caught.value is boom
     assert not hasattr(boom, "__notes__")
-    assert children() == 0
+    assert not own_children()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["map", "iterable"])
-def test_an_evaluation_has_no_workers_after_a_break_nor_at_its_end(kind: str) -> None:
+def test_an_evaluation_has_no_workers_after_a_break_nor_at_its_end(kind: str, own_children: Children) -> None:
     loader = resumable.wrap(WORKERS[kind](), evaluation=True)
     first = plain(loader)
-    assert children() == 0
+    assert not own_children()
     for _ in loader:
-        assert children() == 2
+        assert len(own_children()) == 2
         break
-    assert children() == 0
+    assert not own_children()
     held = iter(loader)
     assert plain([next(held)]) == first[:1]
     loader.close()
-    assert children() == 0
+    assert not own_children()
     assert plain(held) == first[1:]
     assert plain(loader) == first
-    assert children() == 0
+    assert not own_children()
 
 
 @pytest.mark.slow
-def test_a_forked_process_leaves_the_workers_to_its_parent() -> None:
+def test_a_forked_process_leaves_the_workers_to_its_parent(own_children: Children) -> None:
     for kind in ("map", "map, persistent"):
         loader = resumable.wrap(WORKERS[kind](), seed=5)
         golden = plain(resumable.wrap(WORKERS[kind](), seed=5))
@@ -190,13 +176,13 @@ def test_a_forked_process_leaves_the_workers_to_its_parent() -> None:
                 pass
 
         in_a_fork(close)
-        assert children() == 2
+        assert len(own_children()) == 2
         assert plain([*got, *iterator]) == golden
         in_a_fork(close)
-        workers = {child.pid for child in multiprocessing.active_children()}
+        workers = set(own_children())
         plain(loader)
         if kind == "map, persistent":
-            assert {child.pid for child in multiprocessing.active_children()} == workers
+            assert set(own_children()) == workers
         loader.close()
 
 

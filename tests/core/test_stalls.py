@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 PATIENCE = 120.0  # seconds for what comes at once on an idle machine
 NEVER = 1000.0
 
+Threads: TypeAlias = "Callable[[], list[threading.Thread]]"
+
 
 def wait_until(condition: Callable[[], bool]) -> None:
     limit = time.monotonic() + PATIENCE
@@ -34,8 +36,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "resumable stalls"]
+@pytest.fixture
+def threads(own_threads: Threads) -> Threads:
+    return lambda: [thread for thread in own_threads() if thread.name == "resumable stalls"]
 
 
 class Messages(logging.Handler):
@@ -54,7 +57,7 @@ class Messages(logging.Handler):
 
 
 @pytest.fixture
-def messages() -> Iterator[Messages]:
+def messages(threads: Threads) -> Iterator[Messages]:
     found, logger = Messages(), logging.getLogger("resumable")
     logger.addHandler(found)
     yield found
@@ -146,7 +149,7 @@ def test_a_sampler_that_hangs_is_named_where_it_cannot_say_which_samples_come(me
 
 
 @pytest.mark.parametrize("how", ["end", "load", "break", "evaluation", "end_epoch"])
-def test_the_thread_ends_with_the_stream(how: str) -> None:
+def test_the_thread_ends_with_the_stream(how: str, threads: Threads) -> None:
     loader = resumable.wrap(range(6), stall_after=NEVER, evaluation=how == "evaluation")
     assert not threads()
     iterator = iter(loader)
@@ -169,7 +172,7 @@ def test_the_thread_ends_with_the_stream(how: str) -> None:
     assert (held is None) == (how in {"break", "evaluation"})
 
 
-def test_one_thread_is_enough_for_all_and_none_without_the_option() -> None:
+def test_one_thread_is_enough_for_all_and_none_without_the_option(threads: Threads) -> None:
     loaders = [resumable.wrap(range(6), stall_after=limit) for limit in (NEVER, NEVER, None)]
     iterators = [iter(loader) for loader in reversed(loaders)]
     counts = []
@@ -182,7 +185,7 @@ def test_one_thread_is_enough_for_all_and_none_without_the_option() -> None:
     wait_until(lambda: not threads())
 
 
-def test_a_forked_process_has_no_thread_and_can_begin_its_own() -> None:
+def test_a_forked_process_has_no_thread_and_can_begin_its_own(threads: Threads) -> None:
     loader = resumable.wrap(range(6), stall_after=NEVER)
     next(iter(loader))
     child = os.fork()

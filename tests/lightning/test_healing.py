@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -17,13 +16,18 @@ import resumable
 sys.path.insert(0, str(Path(__file__).parent))
 from trainer_runs import Model, Outcome, check_rest, fit
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.process import BaseProcess
+
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_death_of_before")]
 
 
 class Kills(Callback):
     """Kills a worker in every third batch of the training, and in each validation."""
 
-    def __init__(self) -> None:
+    def __init__(self, workers: Callable[[], list[BaseProcess]]) -> None:
+        self.workers = workers
         self.killed = 0
 
     def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
@@ -35,7 +39,7 @@ class Kills(Callback):
             self._kill()
 
     def _kill(self) -> None:
-        for worker in multiprocessing.active_children()[-1:]:
+        for worker in self.workers()[-1:]:
             worker.kill()
             worker.join()
             self.killed += 1
@@ -51,8 +55,10 @@ def run(*callbacks: Callback) -> Outcome:
         return fit(Model(), training, validation, callbacks=[*callbacks])
 
 
-def test_a_training_whose_workers_are_killed(caplog: pytest.LogCaptureFixture) -> None:
-    kills = Kills()
+def test_a_training_whose_workers_are_killed(
+    caplog: pytest.LogCaptureFixture, own_children: Callable[[], list[BaseProcess]]
+) -> None:
+    kills = Kills(own_children)
     baseline, harmed = run(), run(kills)
     check_rest(baseline, harmed, trained=0, begins="epoch start")
     assert kills.killed >= 12

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 import re
 import subprocess
@@ -34,6 +33,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from multiprocessing.process import BaseProcess
 
 SCRIPT = Path(programs.__file__)
 NEEDS = """import argparse
@@ -153,7 +153,7 @@ def test_a_function_of_a_file_is_found_by_a_fresh_process(capsys: pytest.Capture
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_dataloaders_of_torch(workers: int) -> None:
+def test_dataloaders_of_torch(workers: int, own_children: Callable[[], list[BaseProcess]]) -> None:
     def make() -> Any:
         return DataLoader(programs.Samples(), batch_size=4, shuffle=True, num_workers=workers)  # type: ignore[arg-type]
 
@@ -163,7 +163,7 @@ def test_dataloaders_of_torch(workers: int) -> None:
     assert checked(make, seconds=300).ok
     if not workers:  # starting workers a dozen times is what takes time
         assert "cut after the first batch" in broken(checked(wrong, seconds=300))
-    assert not multiprocessing.active_children()
+    assert not own_children()
 
 
 @pytest.mark.slow

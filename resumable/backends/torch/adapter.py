@@ -40,9 +40,9 @@ __all__ = ["adapt"]
 
 def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] | None:
     """Adapt a `DataLoader`; None where a subclass iterates in a way of its own."""
-    refuse_misuse(loader)
     if _iterates_its_own_way(type(loader)) and not is_torchs_own(loader):
         return None
+    refuse_misuse(loader)
     _check(loader, options)
     if isinstance(loader.dataset, IterableDataset):
         options.refuse(
