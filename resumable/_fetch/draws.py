@@ -25,7 +25,7 @@ _TRANSFORM = 0x5DEECE66D1234567  # sets a transform's key apart from that of the
 _OF_ITS_OWN = (
     "what is done to the elements draws from a random generator of its own, {}: {!r}.\n"
     "Over a source that is read by index it would be seeded for each sample. Here it is not, so after a resume it "
-    "would give other numbers. Draw from random, numpy.random or torch; or make the generator anew in each call, from "
+    "would give other numbers. Draw from random, numpy.random or torch; or make a new generator in each call, from "
     "a number that these give."
 )
 

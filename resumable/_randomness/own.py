@@ -32,8 +32,8 @@ _MOST = 64  # generators
 _LATE = (
     "a random generator was found at {} only after batches had been read: {!r}.\n"
     "What was drawn from it until now did not belong to the sample, and would be other numbers after a resume. Make it "
-    "before the first sample is read, as in __init__; or make it anew for each sample from what the global generators "
-    "give."
+    "before the first sample is read, as in __init__; or make a new one for each sample, from a number that a global "
+    "generator gives."
 )
 
 
@@ -48,7 +48,7 @@ class OwnGenerator:
     def __init__(self, path: str, get: Callable[[], Any]) -> None:
         self.name, self.now = path, get
         self._was: Any = None  # what was there before a batch
-        self._made_anew = 0  # how often in a row that was replaced in a batch
+        self._in_a_row = 0  # how often in a row that was replaced in a batch
         self._salt = int.from_bytes(blake2b(path.encode(), digest_size=8, person=b"resumable1").digest(), "little")
 
     def seed(self, key: int) -> None:
@@ -81,10 +81,10 @@ class OwnGenerator:
         One that is replaced when the batch is read again is made for each sample, and not by what this seeds.
         """
         if self.now() is self._was:
-            self._made_anew = 0
+            self._in_a_row = 0
             return False
-        self._made_anew += 1
-        return self._made_anew == 1
+        self._in_a_row += 1
+        return self._in_a_row == 1
 
 
 class OwnGenerators:

@@ -1,4 +1,4 @@
-"""Augmentations of libraries that keep generators of their own, resumed at every step in loaders that are made anew."""
+"""Augmentations of libraries that keep generators of their own, resumed at every step in new loaders."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ class Late(Attribute):
 
 
 class PerSample(Attribute):
-    """Makes a generator anew for each sample."""
+    """Makes a new generator for each sample."""
 
     def __call__(self, index: int) -> float:
         self.generator = np.random.default_rng(index)
@@ -324,7 +324,7 @@ class PerSample(Attribute):
 
 
 class InEachEpoch(Attribute):
-    """Makes a generator anew in what it takes for an epoch, in the middle of reading."""
+    """Makes a new generator in what it takes for an epoch, in the middle of reading."""
 
     calls = 0
 
