@@ -74,6 +74,7 @@ __all__ = [
     "register",
     "rng",
     "samplers",
+    "sources",
     "verify",
     "wrap",
 ]
@@ -97,6 +98,7 @@ _LAZY = {
     "Tars": "resumable.sources",  # for those who train on WebDataset
     "Tokens": "resumable.sources",  # for those who train on tokens
     "preemption": "resumable.distributed.preemption",  # for jobs that are ended from outside
+    "sources": "resumable.sources",  # for those who read one
     "ResumableSampler": "resumable.backends.torch.sampler",  # a torch Sampler, so torch comes with it
 }
 

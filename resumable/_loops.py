@@ -8,12 +8,13 @@ is lower than its own, it says so.
 from __future__ import annotations
 
 import inspect
+import math
 import opcode
 import operator
 import re
 import warnings
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable.errors import ConfigurationError, LoopWarning, UnsupportedError
 
@@ -95,7 +96,27 @@ def check_acknowledged(batches: object) -> int:
         ) from None
 
 
-def warn_of_nothing_left(total: int) -> None:
+def check_total(what: str, total: object) -> float:
+    """Return the number that `epochs` or `steps` was given: whole, or infinite.
+
+    Raises:
+        ConfigurationError: it is none, or below 0.
+    """
+    number: Any = total
+    if not isinstance(number, float):
+        try:
+            number = operator.index(number)
+        except TypeError:
+            number = None
+    if number is not None and number >= 0 and (number == math.inf or number == int(number)):
+        return number  # type: ignore[no-any-return]  # an int or a float
+    raise ConfigurationError(
+        f"{what}() must be given a whole number of 0 or more, but it was given {total!r}.\n"
+        f"It counts the {what} of the whole run, those before a resume included; math.inf is for no end."
+    )
+
+
+def warn_of_nothing_left(total: float) -> None:
     """Say that `epochs(total)` gave nothing, though an earlier call in this process went through as many epochs.
 
     Warns:

@@ -110,7 +110,10 @@ class Opening:
             self._tell_first(mark, global_batch)
         if (first or not mark.cursor.step) and compares(self._watch, options):
             key = "set" if first else f"epoch {mark.cursor.epoch}"
-            self._watch.compare(key, fingerprint_of_rank(self._fetcher, options, mark, global_batch, noted))
+            fingerprint = fingerprint_of_rank(self._fetcher, options, mark, global_batch, noted)
+            self._watch.compare(key, fingerprint)
+            if first:
+                self._watch.begins(fingerprint.get("place"))
 
     def _tell_first(self, mark: Mark, global_batch: int) -> None:
         if not self._agreed:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from resumable._dcp import accepted, as_asked
 from resumable._fetch import IndexedFetcher
 from resumable._lifecycle import Closes
-from resumable._loops import check_acknowledged, check_count, warn_of_no_step_left, warn_of_nothing_left
+from resumable._loops import check_acknowledged, check_count, check_total, warn_of_no_step_left, warn_of_nothing_left
 from resumable._order.cursor import Cursor
 from resumable._order.plan import check_share
 from resumable._order.world import World
@@ -141,10 +141,10 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
             LoopWarning: there is none left, and an earlier loop in this process went through as many.
         """
         self._refuse_evaluation("epochs()")
-        progress, self._resumed = self.progress, False
-        if progress.acknowledged.epoch >= total and self._gone_through >= total:
-            warn_of_nothing_left(total)
-        while (number := progress.acknowledged.epoch) < total:
+        progress, self._resumed, last = self.progress, False, check_total("epochs", total)
+        if progress.acknowledged.epoch >= last and self._gone_through >= last > 0:
+            warn_of_nothing_left(last)
+        while (number := progress.acknowledged.epoch) < last:
             moves = progress.moves
             yield Epoch(self, number)
             if progress.moves == moves and progress.acknowledged.epoch == number:
@@ -170,10 +170,10 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
             LoopWarning: there is none left, and they were delivered in this process.
         """
         self._refuse_evaluation("steps()")
-        self._resumed = False
-        if self.global_step >= total > self._loaded_step:
-            warn_of_no_step_left(total, self.global_step)
-        return StepIterator(self, total)
+        self._resumed, last = False, check_total("steps", total)
+        if self.global_step >= last > self._loaded_step:
+            warn_of_no_step_left(last, self.global_step)
+        return StepIterator(self, last)
 
     # ------------------------------------------------------------------ the place
 

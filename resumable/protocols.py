@@ -282,6 +282,8 @@ class Capabilities:
             the first element after `restore` is not the one that the state announced.
         without_canaries: elements after a restore or a replay are not compared with those of the run that saved the
             state: they cannot differ, or the backend compares by itself.
+        told: returns what the element before a place of the epoch was made of, such as its indices. That is compared,
+            in place of the element, after a replay that reads none; None where it is not known any more.
         lenient: takes a snapshot, and returns one by which `restore` only warns of what it compares by itself
             (`strict=False`).
         shows: attributes of the source that the Loader shows under the same names: "dataset" (only where samples have
@@ -327,6 +329,7 @@ class Capabilities:
     replayed: Callable[[Any], int] | None = None
     restore_otherwise: Callable[[int, Any], Iterator[Any]] | None = None
     without_canaries: bool = False
+    told: Callable[[int], Any] | None = None
     lenient: Callable[[Any], Any] | None = None
     shows: Mapping[str, Any] = field(default_factory=dict)
     settings: Callable[[], dict[str, Any]] | None = None

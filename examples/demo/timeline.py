@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_timeline"]
 
-_TRAINED, _RETRAINED, _KILLED, _SAVED = "#4477aa", "#eebb55", "#cc3344", "#222222"
-_COLUMNS = 2
+_TRAINED, _RETRAINED, _KILLED, _SAVED, _IDENTICAL = "#4477aa", "#eebb55", "#cc3344", "#222222", "#228833"
+_COLUMNS = 3
 _BAR = 0.5  # of a row's height
 
 
@@ -31,21 +31,24 @@ def draw_timeline(comparisons: Sequence[Comparison], path: Path) -> None:
         comparisons: what to draw.
         path: of the file; its suffix chooses the format.
     """
-    rows = -(-len(comparisons) // _COLUMNS)
-    figure = Figure(figsize=(11, 0.6 + 1.75 * rows), layout="constrained")
-    panels = figure.subplots(rows, _COLUMNS, squeeze=False).flat
+    columns = min(_COLUMNS, len(comparisons))
+    rows = -(-len(comparisons) // columns)
+    figure = Figure(figsize=(max(8, 4.8 * columns), 0.8 + 1.4 * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for panel, comparison in zip(panels, comparisons, strict=False):
         _draw_panel(panel, comparison)
-    for panel in list(panels)[len(comparisons) :]:
+    for panel in panels[len(comparisons) :]:
         panel.set_axis_off()
-    figure.legend(handles=_legend(), loc="outside lower center", ncols=len(_legend()), frameon=False)
+    for panel in panels[max(0, len(comparisons) - columns) : len(comparisons)]:
+        panel.set_xlabel("batches in the weights", fontsize=8)
+    figure.legend(handles=_legend(), loc="outside lower center", ncols=2 * columns, frameon=False)
     figure.savefig(path, dpi=120)
 
 
 def _draw_panel(panel: Axes, comparison: Comparison) -> None:
     identical = comparison.verdict.identical
-    panel.set_title(comparison.source.label, loc="left", fontsize=10)
-    words, color = ("identical to the baseline run", "#228833") if identical else ("DIFFERS", _KILLED)
+    panel.set_title(comparison.source.label, loc="left", fontsize=9)
+    words, color = ("identical", _IDENTICAL) if identical else ("DIFFERS", _KILLED)
     panel.set_title(words, loc="right", fontsize=9, color=color)
     seen = 0
     for row, attempt in enumerate(comparison.attempts):
@@ -61,7 +64,6 @@ def _draw_axes(panel: Axes, rows: int, batches: int) -> None:
     panel.set_ylim(rows - 0.4, -0.6)
     panel.set_xlim(0, batches)
     panel.tick_params(axis="x", labelsize=8)
-    panel.set_xlabel("batches in the weights", fontsize=8)
     panel.spines[["top", "right"]].set_visible(False)
 
 
@@ -83,4 +85,5 @@ def _legend() -> list[Patch | Line2D]:
         Line2D(nothing, nothing, color=_SAVED, marker="^", linestyle="", markersize=4, label="checkpoint saved"),
         Line2D(nothing, nothing, color=_KILLED, marker="x", linestyle="", markeredgewidth=2.5, label="killed"),
         Line2D(nothing, nothing, color="#999999", linestyle=":", label="end of an epoch, evaluation"),
+        Line2D(nothing, nothing, linestyle="", label="identical: to the baseline run"),
     ]

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from resumable._state.canary import Canary
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from resumable._fetch.keyed_draws import KeyedDraws
 
-__all__ = ["differs_ahead", "gone_elsewhere", "read_otherwise", "skip_and_compare", "skipped_elsewhere"]
+__all__ = [
+    "differs_ahead",
+    "gone_elsewhere",
+    "read_otherwise",
+    "skip_and_compare",
+    "skipped_elsewhere",
+]
 
 
 def differs_ahead(draws: KeyedDraws, position: int, canary: Canary) -> str | None:
@@ -21,15 +29,26 @@ def differs_ahead(draws: KeyedDraws, position: int, canary: Canary) -> str | Non
     return _in_words(draws.ahead[0])
 
 
-def skip_and_compare(
-    draws: KeyedDraws, position: int, count: int, canary: Canary | None, *, read: bool = False
+def skip_and_compare(  # noqa: PLR0913  # what is compared is one more than where and with what
+    draws: KeyedDraws,
+    position: int,
+    count: int,
+    canary: Canary | None,
+    *,
+    read: bool = False,
+    told: Callable[[int], Any] | None = None,
 ) -> tuple[int, str | None]:
     """Go past `count` elements; return how many there were, and the last one in words if it differs from the canary.
 
-    A way to skip that was not made for this counts only where there is a canary that can tell that it is wrong.
+    A way to skip that was not made for this counts only where there is a canary that can tell that it is wrong. With
+    `told`, the canary is of what that returns, so no element is drawn for it.
     """
     if canary is None or not count:
         return draws.skip(position, count, read=read or draws.borrows), None
+    if told is not None:
+        found = draws.skip(position, count, read=read)
+        before = told(position + count) if found == count else None
+        return found, None if before is None or canary.fits(before) else _in_words(before, "a batch of indices")
     found = draws.skip(position, count - 1, read=read or (draws.borrows and canary.digest is None))
     if found < count - 1:
         return found, None
@@ -58,8 +77,10 @@ def gone_elsewhere(what: str, found: str, canary: Canary, position: int, *, trie
     )
 
 
-def read_otherwise(what: str, found: str, canary: Canary, position: int) -> str:
-    """Say that a source that was read again gave another element than before."""
+def read_otherwise(what: str, found: str, canary: Canary, position: int, *, drawn: bool = False) -> str:
+    """Say that a source that was read again gave another element than before, or its sampler that was drawn again."""
+    if drawn:
+        return _drawn_otherwise(what, found, canary, position)
     return (
         f"{what} was read again up to the place of the state, and gave another element there than in the run before.\n"
         f"  in the checkpoint: element {position} with the digest {canary.digest}\n"
@@ -67,6 +88,19 @@ def read_otherwise(what: str, found: str, canary: Canary, position: int) -> str:
         "It gives other elements in every run, or its data changed, so elements would be lost or repeated. Seed what "
         "shuffles in it, as in shuffle(..., seed=0), and sort what lists files. If the elements are the same but for "
         "something like a time stamp, give wrap(..., canary=False)."
+    )
+
+
+def _drawn_otherwise(what: str, found: str, canary: Canary, position: int) -> str:
+    return (
+        f"the sampler over {what} was drawn from again up to the place of the state, and gave another batch there than "
+        "in the run before.\n"
+        f"  in the checkpoint: batch {position} with the digest {canary.digest}\n"
+        f"  in this run:       {found}\n"
+        "It gives another order in every run, so some samples would be read twice, and others never. Seed what "
+        "shuffles in it by the epoch, from set_epoch(epoch); let it draw from random, numpy.random or torch, which are "
+        "seeded for it; or give it state_dict and load_state_dict. If that is as it should be, give wrap(..., "
+        "canary=False)."
     )
 
 
@@ -80,5 +114,5 @@ def skipped_elsewhere(what: str, count: int) -> str:
     )
 
 
-def _in_words(element: object) -> str:
-    return f"an element with the digest {Canary(element).digest}"
+def _in_words(element: object, kind: str = "an element") -> str:
+    return f"{kind} with the digest {Canary(element).digest}"

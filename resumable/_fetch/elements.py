@@ -67,6 +67,7 @@ class ElementFetcher:
         self._replays = options.resume == "replay"
         self._has_state = isinstance(backend, SnapshotBackend) and not self._replays  # asked once, as that takes time
         self._compares = options.canary and not self.can.without_canaries
+        self._told = self.can.told if options.canary else None
         self._global_batch = 1
         self._place = Place(reached=True, between=True)
         self._standing: SourceState | None = None  # the last state between epochs: the source stands there by itself
@@ -162,11 +163,9 @@ class ElementFetcher:
         Of the one before it, where the source is replayed. Nothing is drawn for it.
         """
         place = self._place
-        if not self._compares:
-            return None
         if place.base is None:
             return place.last[1] if place.last is not None and place.last[0] == place.position else None
-        if place.ended or not place.reached or self._live is None or not self._live.ahead:
+        if not self._compares or place.ended or not place.reached or self._live is None or not self._live.ahead:
             return None
         return Canary(self._live.ahead[0])
 
@@ -240,10 +239,11 @@ class ElementFetcher:
             drawn = self._dealer.draw(draws, cursor, size, world)
             if not drawn.total or (drawn.total < size and self._tail == "drop"):
                 break
-            needed = self._compares and not (self._has_state and place.base is not None)
-            last = (cursor.position + drawn.total, Canary(drawn.last[0])) if needed else None
+            after = cursor.position + drawn.total
+            needed = (self._compares or self._told) and not (self._has_state and place.base is not None)
+            last = (after, Canary(self._told(after) if self._told else drawn.last[0])) if needed else None
             batch = draws.assemble(drawn.own, cursor.position + drawn.start)
-            cursor = Cursor(cursor.epoch, cursor.position + drawn.total, cursor.step + 1)
+            cursor = Cursor(cursor.epoch, after, cursor.step + 1)
             place.position, place.ended = cursor.position, drawn.total < size
             place.last, place.earlier = last, place.last
             place.reached = True
@@ -272,7 +272,7 @@ class ElementFetcher:
 
     def _start(self, draws: Draws, mark: Mark) -> None:
         """Bring the source to a mark, and compare what it gives there with the mark's canary."""
-        canary = mark.canary if self._compares else None
+        canary = mark.canary if self._compares or self._told else None
         if mark.source is not None:
             self._go(draws, mark)
             if canary is not None:
@@ -281,13 +281,14 @@ class ElementFetcher:
         differs = self._go(draws, mark, last=canary)
         if differs is None or canary is None:
             return
-        if draws.skipped and not self.can.goes_on:
+        if draws.skipped and not self.can.goes_on and self._told is None:
             own, before = not draws.borrows, mark.cursor.position - 1
             differs = self._go(draws, mark, last=canary, read=True)
             if differs is None:
                 self._tell_of_skip(skipped_elsewhere(self._name(), before), mark, refuse=own)
                 return
-        self._tell(read_otherwise(self._name(), differs, canary, mark.cursor.position - 1), mark)
+        position, drawn = mark.cursor.position - 1, self._told is not None
+        self._tell(read_otherwise(self._name(), differs, canary, position, drawn=drawn), mark)
 
     def _tell_of_skip(self, message: str, mark: Mark, *, refuse: bool) -> None:
         """Refuse a skip() that was made for this; one that was not is not asked for."""
@@ -348,7 +349,7 @@ class ElementFetcher:
             draws.begin(lambda: self.backend.open(cursor.epoch))
         else:
             self._restore(draws, mark, state, otherwise=otherwise)
-        found, differs = skip_and_compare(draws, cursor.position - skip, skip, last, read=read)
+        found, differs = skip_and_compare(draws, cursor.position - skip, skip, last, read=read, told=self._told)
         if found < skip and draws.skipped and not self.can.goes_on and last is not None:
             return "the end of the epoch"
         if found < skip:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable._fetch.ahead import prefetch
+from resumable._fetch.ahead import prefetch, upcoming_of
 from resumable._fetch.failures import ended_inside, in_short, note
 from resumable._order.plan import Padding
 from resumable._randomness.idle import Seeding
@@ -86,7 +86,8 @@ class Reader:
         if self.randomness == "off":
             self._prefetch(request)
             return self._collated(self._samples(request, None))
-        return self.seeding.read(partial(self._seeded, request, request.batch_key), isolate=isolate)
+        read_all = partial(self._seeded, request, request.batch_key)
+        return self.seeding.read(read_all, isolate=isolate, epoch=request.epoch)
 
     def _seeded(self, request: Request, batch_key: int, seed: Callable[[int], object], bits: int) -> Any:
         """Read a request with the seeds of its samples, or with that of the batch."""
@@ -102,7 +103,7 @@ class Reader:
     def _prefetch(self, request: Request) -> None:
         """Tell the source what is to be read, before any seed is set: what it draws is not the sample's."""
         if not self.together and hasattr(type(self.source), "resumable_prefetch"):
-            prefetch(self.source, indices_of(request), request)
+            prefetch(self.source, indices_of(request), partial(upcoming_of, request))
 
     def _collated(self, samples: list[Any]) -> Any:
         return samples[0] if self.collate is None else no_end("collate", self.collate, samples)

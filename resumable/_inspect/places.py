@@ -95,9 +95,9 @@ def open_place(path: str | os.PathLike[str]) -> Iterator[Place]:
     try:
         filesystem, inside = find_filesystem(url, {}, repr(url))
         with Opened() as opened:
-            if not filesystem.exists(inside):
+            if not url or not filesystem.exists(inside):  # without one it would be the working directory
                 raise CheckpointNotFoundError(  # noqa: TRY301  # ours are told apart below
-                    f"there is nothing at {url}.\nGive a checkpoint: a file, a folder or a URL."
+                    f"there is nothing at {url or repr(url)}.\nGive a checkpoint: a file, a folder or a URL."
                 )
             yield Place(filesystem, inside, opened)
     except ResumableError:

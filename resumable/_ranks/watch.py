@@ -33,6 +33,7 @@ _EVERY = 1.0  # seconds between two looks, once steps are many
 _RANKS_PER_SECOND = 1000  # that look, on the whole
 _PATIENCE = 0.5  # seconds in which a rank that goes on after its error takes back what it posted of it
 _TROUBLE = "trouble"
+_TRAINS = 4  # batches, from which on a rank does more than look at some
 
 _made: Counter[str] = Counter()
 
@@ -57,6 +58,8 @@ class Watch:
         self._word: Posts | None = None
         self.rank, self._every = 0, _EVERY
         self._steps, self._next, self._later = 0, 1, 0.0
+        self._taken, self._resumes = 0, True
+        self._begins: str | None = None
         self._ignored: Any = None
         self._failed = False
 
@@ -72,7 +75,9 @@ class Watch:
 
     def moved(self) -> None:
         """Note that a user has set the place: what ranks post from now on is compared with that of as many moves."""
+        self._resumes = self._resumes and not self._taken
         self._moves += 1
+        self._taken, self._begins = 0, None
 
     def turn_on(self, rank: int, world: World, peers: tuple[int, ...] | None) -> None:
         """Find the store.
@@ -111,6 +116,25 @@ class Watch:
         if told is not None:
             self.disagree(told)
 
+    def begins(self, place: str | None) -> None:
+        """The stream opens at a place for the first time since that was set; None where ranks need not agree on it.
+
+        What a rank has set before its first batch is posted for those that have not, as they found no checkpoint: these
+        go on under other keys, at another place, and end as late as ever, so that nothing else would tell.
+        """
+        self._begins = place
+        if self._posts is not None and place is not None and self._resumes and self._moves:
+            own = {"rank": self.rank, "moves": self._moves, "place": place}
+            self._posts.agree(f"{self._key}resumed", own, keep=lambda found: found["moves"] >= self._moves)
+
+    def _compare_beginning(self) -> None:
+        if self._posts is None or self._begins is None or self._taken < _TRAINS:
+            return
+        found = self._posts.get(f"{self._key}resumed")
+        if found is not None and found["moves"] > self._moves and found["place"] != self._begins:
+            told = first_difference(self.rank, {"place": self._begins}, found["rank"], {"place": found["place"]})
+            self.disagree(told or "")
+
     def disagree(self, told: str) -> None:
         """Raise, and leave word for the others.
 
@@ -133,6 +157,7 @@ class Watch:
             self._failed = False
             self._word.remove(_TROUBLE)
         self._steps += 1
+        self._taken += 1
         if self._steps >= self._next or time.monotonic() >= self._later:
             self.look()
 
@@ -148,6 +173,7 @@ class Watch:
         word = word_of_others(self._word, self.rank, self._ignored)
         if word is not None:
             raise word
+        self._compare_beginning()
 
     def failed(self, error: BaseException, place: str) -> None:
         """Leave word of an error on this rank, until it goes on after all."""

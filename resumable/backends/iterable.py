@@ -172,7 +172,7 @@ class ObjectBackend:
                 "There is nothing left in it. Give the function that makes it instead of what the function returned: "
                 "wrap(make) instead of wrap(make())."
             )
-            if self._methods is None:
+            if self._methods is None and not (self._iterator.ended and _may_set_back(self._source)):
                 raise once
         set_epoch(self._source, epoch)
         return self._iterate(once)
@@ -237,6 +237,12 @@ class ObjectBackend:
 
 def _is_both(snapshot: Any) -> bool:
     return isinstance(snapshot, dict) and set(snapshot) == {_OBJECT, _ITERATOR}
+
+
+def _may_set_back(iterator: Any) -> bool:
+    """Return whether the `__iter__` of an iterator is code that does more than return it."""
+    code = getattr(type(iterator).__iter__, "__code__", None)
+    return code is not None and bool(code.co_names)
 
 
 def set_epoch(source: Any, epoch: int) -> None:

@@ -31,7 +31,8 @@ __all__ = ["Meeting", "Team", "stay_until_heard"]
 _SHOWN = 8  # ranks in a message
 _LATER = 5.0  # seconds by which the others wait longer than rank 0, which knows whom it waited for
 _PAUSE, _MOST = 0.002, 1.0  # seconds between two looks at the store, at first and at most
-_STAYS = 3.0  # seconds for which rank 0, which may host the store, waits with its end for others to hear what it told
+_LOOKS = 0.05  # seconds between two looks for that, at most
+_STAYS = 3.0  # seconds for which rank 0, which may host the store, waits for the others to hear what it told
 
 
 class Team:
@@ -120,8 +121,13 @@ class Meeting:
             raise
 
     def announce(self, value: Any) -> None:
-        """Tell the others what rank 0 has come to, and remove what they had told."""
+        """Tell the others what rank 0 has come to, and remove what they had told.
+
+        Rank 0 goes on when they have heard it, or after a moment: its process, which may host the store, can end any
+        time after that, and not every end runs what is registered for it (a child of `fork`, `os._exit`).
+        """
         self._tell("all", {"value": value})
+        stay_until_heard()
         for rank in range(1, self.size):
             with contextlib.suppress(Exception):  # it takes a few bytes, no more
                 assert self._found is not None
@@ -175,10 +181,11 @@ _told: list[tuple[int, Meeting]] = []  # at most one: the process that told some
 @atexit.register
 def stay_until_heard() -> None:
     """Wait a moment for the others: what rank 0 told last may be in a store that ends with this process."""
-    until = monotonic() + _STAYS
+    until, pause = monotonic() + _STAYS, _PAUSE
     for process, meeting in _told:
         while process == os.getpid() and not meeting.is_heard() and monotonic() < until:
-            sleep(0.01)
+            sleep(pause)
+            pause = min(pause * 1.3, _LOOKS)
 
 
 def _part_of(told: dict[str, Any], step: int, rank: int) -> Part:

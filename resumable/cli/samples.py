@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from resumable._inspect import samples
-from resumable._selfcheck.scripts import loading
+from resumable._selfcheck.calling import call
 from resumable.cli.show import Help, Page, print_json
+from resumable.cli.users import users_function
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["add_samples"]
 
@@ -45,28 +47,32 @@ def add_samples(commands: Any) -> None:
     parser.set_defaults(act=_show)
 
 
-def _source(given: Namespace) -> Any:
+@contextmanager
+def _source(given: Namespace) -> Iterator[Any]:
+    """Give the source that names the samples; what a script's prints goes to standard error."""
     if given.source is not None:
-        with loading(given.source) as make:
-            made = make()
-        return getattr(made, "dataset", made)  # of a loader
-    if given.tars is None:
-        return None
-    from resumable.sources import Tars  # noqa: PLC0415  # only where they are named
+        with users_function(given.source, ()) as make:
+            made = call(make)
+            yield getattr(made, "dataset", made)  # of a loader
+    elif given.tars is None:
+        yield None
+    else:
+        from resumable.sources import Tars  # noqa: PLC0415  # only where they are named
 
-    return Tars(given.tars, decode=False)
+        yield Tars(given.tars, decode=False)
 
 
 def _show(given: Namespace, _: Sequence[str]) -> int:
-    found = samples(
-        given.checkpoint,
-        epoch=given.epoch,
-        step=given.step,
-        rank=given.rank,
-        loader=given.loader,
-        order=given.order,
-        source=_source(given),
-    )
+    with _source(given) as source:
+        found = samples(
+            given.checkpoint,
+            epoch=given.epoch,
+            step=given.step,
+            rank=given.rank,
+            loader=given.loader,
+            order=given.order,
+            source=source,
+        )
     if given.json:
         print_json(found.as_dict())
         return 0

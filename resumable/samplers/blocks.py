@@ -132,6 +132,12 @@ class Blocks:
             return self
         return self._with_window(window) if self._adopts else self
 
+    def seeded(self, seed: int) -> Blocks:
+        """Return the sampler with another seed."""
+        other = copy.copy(self)
+        other._seed = check_seed(seed)  # noqa: SLF001  # of the same class
+        return other
+
     def adopting(self, advice: str = _ADVICE) -> Blocks:
         """Return the sampler with a window that gives way to that of a state.
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import copy
 import json
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable._randomness.keyed import IntArray, check_seed, derive
+from resumable._randomness.keyed import IntArray, check_seed
 from resumable.errors import ConfigurationError
 from resumable.samplers.base import check_length, check_range
-from resumable.samplers.permutation import Permutation
+from resumable.samplers.blocks import Blocks
+from resumable.samplers.own_orders import OwnOrders
 from resumable.samplers.phases import mixed, text_of
+from resumable.samplers.shards import parse_sizes
 from resumable.samplers.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from resumable.samplers.own_orders import Stretch
     from resumable.samplers.phases import Weights
 
 __all__ = ["Mixture", "mixture_of"]
@@ -26,7 +28,6 @@ __all__ = ["Mixture", "mixture_of"]
 _NAME = "mixture-v1"
 _WINDOW = 256
 _LARGEST_WINDOW = 1 << 20
-_MOST_PERMUTATIONS = 256
 
 
 class Mixture:
@@ -52,6 +53,9 @@ class Mixture:
         window: samples per window. None: the global batch with which a Loader over it first opens its stream. It is in
             the state and stays, whatever the global batch becomes.
         seed: selects the order.
+        blocks: orders in blocks for sources whose samples are read in blocks, by their names; the others are shuffled
+            as a whole. The seed of the mixture counts for them, too. A window that is left open is chosen by the
+            first global batch.
 
     Raises:
         ConfigurationError: sources, weights, phases or epochs that make no mixture, or a bad window or seed.
@@ -72,12 +76,14 @@ class Mixture:
         num_samples: int | None = None,
         window: int | None = None,
         seed: int = 0,
+        blocks: Mapping[str, Blocks] | None = None,
     ) -> None:
         self._mixed = mixed(sizes, weights, epochs, at_end)
         self.names = tuple(self._mixed.names)
         self._firsts = np.concatenate([[0], np.cumsum(self._mixed.sizes)])
         self._seed, self._open = check_seed(seed), window is None
         self._given = None if num_samples is None else check_length(num_samples, "num_samples")
+        self._own = OwnOrders(dict(zip(self.names, self._mixed.sizes, strict=True)), self._seed, blocks or {})
         self._set_window(_WINDOW if window is None else _check_window(window))
 
     def _set_window(self, window: int) -> None:
@@ -93,10 +99,6 @@ class Mixture:
         samples = sum(self._mixed.sizes)
         self.length = end or self._given or max(samples - samples % window, window)
         self._per_epoch = None if end is None else self._timeline.before(end)
-        self._begin_caches()
-
-    def _begin_caches(self) -> None:
-        self._order = lru_cache(maxsize=max(_MOST_PERMUTATIONS, 2 * len(self.names)))(self._shuffle)
 
     def indices(self, epoch: int, start: int, stop: int) -> IntArray:
         """Compute the sample indices of the positions `start..stop-1`; shape `(stop - start,)`."""
@@ -106,7 +108,7 @@ class Mixture:
         borders = np.searchsorted(sources[places], np.arange(len(self.names) + 1))
         for source in np.flatnonzero(np.diff(borders)).tolist():
             own = places[borders[source] : borders[source + 1]]
-            found[own] = self._firsts[source] + self._samples(source, int(before[source]), len(own))
+            found[own] = self._firsts[source] + self._own.samples(source, int(before[source]), len(own))
         return found
 
     def sources(self, epoch: int, start: int, stop: int) -> IntArray:
@@ -126,33 +128,30 @@ class Mixture:
         sources, before = self._timeline.sources(start, stop)
         return sources, before + epoch * self._per_epoch
 
-    def _samples(self, source: int, first: int, count: int) -> IntArray:
-        """Return the samples of a source that are next after its first ones, over as many of its epochs as it takes."""
-        size, parts = self._mixed.sizes[source], []
-        while count:
-            epoch, place = divmod(first, size)
-            taken = min(count, size - place)
-            parts.append(self._order(source, epoch).range(place, place + taken))
-            first, count = first + taken, count - taken
-        return np.concatenate(parts)
-
-    def _shuffle(self, source: int, epoch: int) -> Permutation:
-        key = derive(self._seed, self.names[source], words=1, purpose=b"mixture-source")
-        return Permutation(self._mixed.sizes[source], int(key[0]), epoch)
+    def stretches(self, begin: tuple[int, int], end: tuple[int, int]) -> list[Stretch]:
+        """Return what is read of each source in blocks from one place, `(epoch, position)`, to another."""
+        if not self._own:
+            return []
+        before, after = (self._dealt(epoch, place, place)[1].tolist() for epoch, place in (begin, end))
+        return self._own.stretches(before, after)
 
     def bound_to(self, global_batch: int) -> Mixture:
-        """Return the sampler with the global batch as its window, where none was given."""
-        return self._with_window(min(global_batch, _LARGEST_WINDOW))
+        """Return the sampler with what fits a global batch as its window, and as those of blocks, where open."""
+        return self._with(min(global_batch, _LARGEST_WINDOW), self._own.bound_to(global_batch))
 
     def bound_as(self, spec: Mapping[str, Any]) -> Mixture:
         """Return the sampler with the window of a state, where none was given."""
         window = spec.get("window")
         if spec.get("name") != _NAME or type(window) is not int or not 1 <= window <= _LARGEST_WINDOW:
             return self
-        return self._with_window(window)
+        return self._with(window, self._own.bound_as(spec))
 
-    def doubt(self, global_batch: int) -> str:  # noqa: ARG002  # the protocol has it
-        """Return why batches and windows drift apart from epoch to epoch; empty where they do not."""
+    def doubt(self, global_batch: int) -> str:
+        """Return why batches and windows drift apart, or which blocks mix too little; empty where nothing is wrong."""
+        shares = [max(some) for some in zip(*(shares for _, shares in self._mixed.phases), strict=True)]
+        return "\n".join(filter(None, [self._drift(), self._own.doubt(shares, global_batch)]))
+
+    def _drift(self) -> str:
         if self._per_epoch is not None or not self.length % self.window:
             return ""
         return (
@@ -170,22 +169,17 @@ class Mixture:
         if mixed.limits:
             own = {self.names[source]: limit // mixed.sizes[source] for source, limit in mixed.limits.items()}
             spec["stop" if mixed.stops else "leave"] = text_of(dict(sorted(own.items())))
-        return spec
+        return {**spec, **self._own.spec()}
 
-    def _with_window(self, window: int) -> Mixture:
-        if not self._open:
+    def _with(self, window: int, own: OwnOrders) -> Mixture:
+        if not self._open and not own:
             return self
         other = copy.copy(self)
-        other._open = False  # noqa: SLF001  # of the same class
-        other._set_window(window)  # noqa: SLF001  # likewise
+        other._own = own  # noqa: SLF001  # of the same class
+        if self._open:
+            other._open = False  # noqa: SLF001  # likewise
+            other._set_window(window)  # noqa: SLF001  # likewise
         return other
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_order"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._begin_caches()
 
     def __repr__(self) -> str:
         inside = ", ".join(self.names[:3]) + (", ..." if len(self.names) > 3 else "")  # noqa: PLR2004  # enough to know it
@@ -195,12 +189,23 @@ class Mixture:
 def mixture_of(spec: Mapping[str, Any]) -> Mixture | None:
     """Make a mixture again from what a state says; None where that has a digest in place of its sources or weights."""
     end = "stop" if "stop" in spec else "leave"
-    texts = [spec["sources"], spec["weights"], spec.get(end, "null")]
+    texts = [
+        spec["sources"],
+        spec["weights"],
+        spec.get(end, "null"),
+        spec.get("blocks", "[]"),
+        spec.get("shards", "{}"),
+    ]
     if not all(text == "null" or text.startswith(("{", "[")) for text in texts):
         return None
-    sizes, phases, epochs = map(json.loads, texts)
+    sizes, phases, epochs, blocks, shards = map(json.loads, texts)
+    cut: dict[str, Any] = {name: parse_sizes(text) if text else sizes[name] for name, text in shards.items()}
+    if any(some is None for some in cut.values()):
+        return None
     weights = [(start, dict(zip(sizes, shares, strict=True))) for start, *shares in phases]
     given: dict[str, Any] = {"epochs": epochs, "at_end": end, "window": spec["window"], "seed": spec["seed"]}
+    own = zip(cut.items(), blocks, strict=True)
+    given["blocks"] = {name: Blocks(some, block=block, window=window) for (name, some), (block, window) in own}
     found = Mixture(sizes, weights=weights, **given)
     ends = found.length == spec["length"]
     return found if ends else Mixture(sizes, weights=weights, num_samples=spec["length"], **given)

@@ -88,7 +88,7 @@ def _phases(weights: Any, names: list[str], sizes: list[int]) -> list[tuple[int,
             "[(0, {...}), (1_000_000, {...})]."
         )
     phases = [(start, _shares(given, names, f" of the phase at {start}")) for start, given in pairs]
-    _refuse_left_out({name: 1 for k, name in enumerate(names) if any(shares[k] for _, shares in phases)}, names)
+    _refuse_left_out({name: 1 for _, given in pairs for name in given}, names)
     return phases
 
 

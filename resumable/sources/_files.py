@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from glob import glob, has_magic
 from operator import methodcaller
@@ -13,13 +13,14 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from resumable._durable import write_whole
-from resumable.errors import ConfigurationError, DataError, MissingDependencyError
+from resumable.errors import ConfigurationError, DataError, MissingDependencyError, ResumableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Files", "Part", "Stamp", "is_remote"]
+__all__ = ["Descriptor", "Files", "Part", "Stamp", "is_remote", "storage"]
 
+_NO_FILE = (404, 410)  # of HTTP
 _OPEN = 64  # files that a process keeps open
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "updated", "created")
 
@@ -50,7 +51,7 @@ def is_remote(name: str) -> bool:
     return "://" in name
 
 
-class _Descriptor:
+class Descriptor:
     """A file that is open for reading, until nothing uses it."""
 
     def __init__(self, path: str) -> None:
@@ -74,7 +75,7 @@ class Files:
 
     def _forget(self) -> None:
         self._process, self._lock = os.getpid(), Lock()
-        self._open: OrderedDict[str, _Descriptor] = OrderedDict()
+        self._open: OrderedDict[str, Descriptor] = OrderedDict()
         self._seen: set[str] = set()
         self._systems: dict[str, Any] = {}
 
@@ -130,20 +131,31 @@ class Files:
             return sorted(glob(pattern, recursive=True))  # noqa: PTH207  # of any text, as it was given
         system, path = self.system(pattern)
         system.invalidate_cache()  # another process may have written more of them
-        return sorted(system.unstrip_protocol(found) for found in system.glob(path))
+        try:
+            with storage():
+                return sorted(system.unstrip_protocol(found) for found in system.glob(path))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise ConfigurationError(
+                f"{pattern} cannot be looked for: {error}.\nWhich files there are could not be known. Look after the "
+                "storage and its rights."
+            ) from error
 
     def stamp(self, name: str) -> Stamp:
         """Return the stamp of a file as it is now.
 
         Raises:
             FileNotFoundError: there is none.
+            OSError: the storage fails.
         """
         if not is_remote(name):
             found = os.stat(name)  # noqa: PTH116  # of any text
             return Stamp(found.st_size, str(found.st_mtime_ns))
         system, path = self.system(name)
         system.invalidate_cache(path)
-        info = system.info(path)
+        with storage():
+            info = system.info(path)
         if info.get("type") == "directory":
             raise FileNotFoundError(name)
         tags = [str(info[tag]) for tag in _TAGS if info.get(tag)]
@@ -187,12 +199,10 @@ class Files:
         except FileNotFoundError as error:
             raise _gone(part) from error
         except OSError as error:
-            raise DataError(
-                f"{part} cannot be read: {error}.\nLook after the storage, and resume from the last checkpoint."
-            ) from error
+            raise _unread(part, error) from error
 
-    def _opened(self, part: Part, stamp: Stamp) -> _Descriptor:
-        file = _Descriptor(part.name)
+    def _opened(self, part: Part, stamp: Stamp) -> Descriptor:
+        file = Descriptor(part.name)
         found = os.fstat(file.number)
         _compare(part, stamp, Stamp(found.st_size, str(found.st_mtime_ns)))
         self._open[part.name] = file
@@ -207,6 +217,8 @@ class Files:
                     _compare(part, stamps[part.name], self.stamp(part.name))
                 except FileNotFoundError as error:
                     raise _gone(part) from error
+                except OSError as error:
+                    raise _unread(part, error) from error
                 self._seen.add(part.name)
         systems = [self.system(part.name) for part in parts]
         read: list[Any] = [None] * len(parts)
@@ -221,10 +233,7 @@ class Files:
             if isinstance(data, FileNotFoundError):
                 raise _gone(part) from data
             if isinstance(data, Exception):
-                raise DataError(
-                    f"{part} cannot be read: {type(data).__name__}: {data}.\n"
-                    "Look after the storage, and resume from the last checkpoint."
-                ) from data
+                raise _unread(part, f"{type(data).__name__}: {data}") from data
         return read
 
     # ------------------------------------------------------------------ small files that are read and written whole
@@ -253,7 +262,33 @@ class Files:
         return True
 
 
+@contextmanager
+def storage() -> Iterator[None]:
+    """Make an `OSError` of what the package of a file system raises: of its own kinds, or as if there were no file."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        cause = error.__cause__
+        if cause is None or isinstance(cause, FileNotFoundError) or getattr(cause, "status", 0) in _NO_FILE:
+            raise
+        raise OSError(f"{type(cause).__name__}: {cause}") from error  # of HTTP: a server that is not there
+    except (OSError, ResumableError):
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def _unread(part: Part, error: object) -> DataError:
+    return DataError(f"{part} cannot be read: {error}.\nLook after the storage, and resume from the last checkpoint.")
+
+
 def _whole(part: Part, data: bytes) -> bytes:
+    if len(data) > part.stop - part.start:
+        raise DataError(
+            f"{part} cannot be read: {len(data)} bytes came where {part.stop - part.start} were asked for.\n"
+            "The server gives whole files only, so every sample would cost one. Put the file where ranges of it can be "
+            "read, such as an object store, or on a local disk."
+        )
     if len(data) != part.stop - part.start:
         raise DataError(
             f"{part} cannot be read: it has {len(data)} of these {part.stop - part.start} bytes.\n"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from resumable.errors import ConfigurationError, DataError
+from resumable.sources._files import Descriptor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,6 +75,7 @@ class Mapped:
         self.stamp = Stamp.of(path)
         self.count = check_size(str(path), self.stamp.size, dtype, offset, count)
         self._values: NDArray[Any] | None = None
+        self._file: Descriptor | None = None
 
     def read(self, start: int, stop: int) -> IntArray:
         """Return the values `start..stop-1` as 64-bit integers; a copy.
@@ -81,26 +83,29 @@ class Mapped:
         Raises:
             DataError: the file is another one than it was.
         """
-        if self._values is None:
-            self._values = self._map()
+        if self._values is None or self._file is None:
+            self._file = Descriptor(str(self.path))
+            self._check(self._file)
+            self._values = np.memmap(self.path, self.dtype, "r", self._offset, (self.count,))
+        self._check(self._file)  # reading what was cut off would end the process by SIGBUS
         return self._values[start:stop].astype(np.int64)
 
-    def _map(self) -> NDArray[Any]:
-        now = Stamp.of(self.path)
+    def _check(self, file: Descriptor) -> None:
+        found = os.fstat(file.number)
+        now = Stamp(found.st_size, found.st_mtime_ns)
         if now != self.stamp:
             raise DataError(
                 f"{self.name} was written again since it was opened.\n  bytes then: {self.stamp.size}\n"
                 f"  bytes now:  {now.size}\nOther tokens would be read from here on. Start again with the file as it "
                 "is, or put the old one back."
             )
-        return np.memmap(self.path, self.dtype, "r", self._offset, (self.count,))
 
     def digest(self) -> str:
         """Return what tells the file from others: its name, the number of its values, and some of them."""
         return f"{self.path.name} {digest_of(self)}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_values": None}  # the mapping would be pickled as what is in it
+        return {**vars(self), "_values": None, "_file": None}  # the mapping would be pickled as what is in it
 
 
 def check_size(name: str, size: int, dtype: np.dtype[Any], offset: int, count: int | None) -> int:

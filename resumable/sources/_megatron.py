@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from resumable.errors import ConfigurationError
-from resumable.sources._mapped import Array
+from resumable.sources._mapped import Array, places_of
 from resumable.sources._ranged import beginning, beside, existing, open_integers, size_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,21 @@ def _open_index(index: Place, files: Files) -> tuple[TokenSource, TokenSource]:
             f"{index} says that its tokens end at byte {end}, but {tokens} has {size} bytes.\n"
             "One of them was cut or written again, and other tokens would be read. Make both again."
         )
+    if not _in_turn(lengths, pointers, dtype.itemsize):
+        raise ConfigurationError(
+            f"the sequences in {index} do not lie in {tokens} one after the other.\n"
+            "Documents would have the tokens of other ones. Write both again, in the order of the sequences."
+        )
     return lengths, borders
+
+
+def _in_turn(lengths: TokenSource, pointers: TokenSource, size: int) -> bool:
+    """Return whether each sequence begins where the one before it ends; looked at in some places."""
+    for start, stop in places_of(lengths.count):
+        at = pointers.read(start, stop)
+        if (start == 0 and at[:1].any()) or (np.diff(at) != size * lengths.read(start, stop)[:-1]).any():
+            return False
+    return True
 
 
 def lengths_of(index: Place, files: Files) -> TokenSource:

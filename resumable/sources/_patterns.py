@@ -85,14 +85,16 @@ def _expand(pattern: str, suffix: str, extra: str) -> list[str]:
 
 
 def _refuse_twice(names: list[str], what: str) -> None:
-    seen = set[str]()
+    seen: dict[str, str] = {}
     for name in names:
-        if name in seen:
+        place = name if is_remote(name) else os.path.abspath(name)  # noqa: PTH100  # a link may be there on purpose
+        if place in seen:
+            also = "" if seen[place] == name else f", also as {seen[place]}"
             raise ConfigurationError(
-                f"the {what} {name} is named twice.\nIts samples would come twice in every epoch. Name it once; to "
-                "have it more often than others, give it a weight in resumable.mix."
+                f"the {what} {name} is named twice{also}.\nIts samples would come twice in every epoch. Name it once; "
+                "to have it more often than others, give it a weight in resumable.mix."
             )
-        seen.add(name)
+        seen[place] = name
 
 
 def base_of(name: str) -> str:

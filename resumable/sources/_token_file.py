@@ -24,6 +24,16 @@ __all__ = ["open_tokens", "open_vector"]
 
 _LLM_C = 20240520
 _SEEN = 4096
+_MAGICS = {
+    b"\x93NUMPY": "a .npy",
+    b"PK\x03\x04": "a zip, as .npz and torch.save write",
+    b"MMIDIDX\x00": "an index of Megatron's",
+    b"\x28\xb5\x2f\xfd": "compressed (zstd)",
+    b"\xfd7zXZ\x00": "compressed (xz)",
+    b"PAR1": "a Parquet file",
+    b"ARROW1": "an Arrow file",
+    b"\x89HDF\r\n": "an HDF5 file",
+}
 _NPY = 1 << 14  # bytes, in which the header of a vector is
 _HIGH = 16  # a vocabulary has less than 2**20 tokens
 
@@ -55,6 +65,7 @@ def _open_tokens(tokens: Any, dtype: np.dtype[Any] | None, files: Files) -> Toke
         said = dtype_of(index, files)
         _same_dtype(path, said, dtype)
         return open_integers(path, files, said)
+    _refuse_formats(path, tokens, dtype, files)
     found = open_integers(path, files, _whole(dtype or np.dtype("<u2"), str(path)))
     if dtype is None and found.count:
         _refuse_other_formats(found)
@@ -115,6 +126,20 @@ def _same_dtype(what: Any, found: np.dtype[Any], given: np.dtype[Any] | None) ->
         raise ConfigurationError(
             f"dtype={given} was given, but {what} says {found}.\nOther tokens would be read. Leave dtype out."
         )
+
+
+def _refuse_formats(path: Place, given: Any, dtype: np.dtype[Any] | None, files: Files) -> None:
+    """Refuse a file that says that it is something else: by its first bytes, or its name."""
+    head = beginning(path, files, 8)
+    kind = next((kind for magic, kind in _MAGICS.items() if head.startswith(magic)), None)
+    suffix = Path(given).suffix
+    if kind is None and (dtype is not None or suffix == ".bin"):
+        return
+    is_none = f"is {kind}, and no .bin of nothing but tokens" if kind else f"has the suffix {suffix!r}, and not .bin"
+    raise ConfigurationError(
+        f"{path} {is_none}.\nAll of its bytes would be read as tokens. Give a .npy under that name, a .bin, or an "
+        "array; or dtype=, if the file has tokens and nothing else."
+    )
 
 
 def _refuse_other_formats(tokens: TokenSource) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import operator
 from collections.abc import Mapping
+from functools import cache, partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,12 +14,13 @@ from resumable._fetch.ahead import prefetch
 from resumable._fetch.own_state import state_methods
 from resumable._order.plan import Padding
 from resumable.errors import ConfigurationError, UnsupportedError
+from resumable.protocols import Upcoming
 from resumable.samplers import Mixture
+from resumable.samplers.blocks import blocks_of_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from resumable.protocols import Upcoming
     from resumable.samplers.phases import Weights
 
 __all__ = ["Mix", "mix"]
@@ -33,6 +35,7 @@ def mix(  # noqa: PLR0913  # what a mixture depends on; each has a default
     num_samples: int | None = None,
     window: int | None = None,
     named: bool = False,
+    shuffle: Literal[True, "blocks"] = True,
 ) -> Mix:
     """Mix sources that are read by index, in exact proportions; for `wrap`, or as the dataset of a `DataLoader`.
 
@@ -49,13 +52,22 @@ def mix(  # noqa: PLR0913  # what a mixture depends on; each has a default
         num_samples: samples per epoch of a mixture that has no end; those of all sources by default, in whole windows.
         window: samples per window, in which the proportions are exact. None: the first global batch.
         named: give each sample as `(name of its source, sample)`.
+        shuffle: how each source is: True as a whole; "blocks" those in blocks that have `sizes`, as
+            `wrap(..., shuffle="blocks")` does it, and the others as a whole.
 
     Raises:
-        ConfigurationError: sources, weights, phases or epochs that make no mixture.
+        ConfigurationError: sources, weights, phases or epochs that make no mixture, or no source with `sizes` for
+            "blocks".
         UnsupportedError: a source that is not read by its index alone.
     """
+    if shuffle not in (True, "blocks"):
+        raise ConfigurationError(
+            f'shuffle must be True or "blocks", but it is {shuffle!r}.\n'
+            "Each source of a mixture is shuffled by itself, as a whole or in blocks. A source in an order of its own "
+            "has no place in one."
+        )
     plan = {"weights": weights, "epochs": epochs, "at_end": at_end, "num_samples": num_samples, "window": window}
-    return Mix(sources, named=named, plan=plan)
+    return Mix(sources, named=named, plan=plan, in_blocks=shuffle == "blocks")
 
 
 class Mix:
@@ -65,19 +77,30 @@ class Mix:
         sources: by their names.
         named: give each sample as `(name of its source, sample)`.
         plan: what the mixture depends on.
+        in_blocks: shuffle those in blocks that have `sizes`.
 
     Attributes:
         lengths: samples of each source, by its name.
     """
 
-    def __init__(self, sources: Mapping[str, Any], *, named: bool, plan: Mapping[str, Any]) -> None:
+    def __init__(
+        self, sources: Mapping[str, Any], *, named: bool, plan: Mapping[str, Any], in_blocks: bool = False
+    ) -> None:
         if not isinstance(sources, Mapping):
             raise ConfigurationError(
                 f"mix() takes a mapping from names to sources, but got {type(sources).__qualname__}.\n"
                 'A state could not tell one source from another. Give for instance {"web": web, "code": code}.'
             )
         self.lengths = {name: _length(name, source) for name, source in sources.items()}
-        self._plan, self._named = dict(plan), named
+        cut = {name: source for name, source in sources.items() if in_blocks and hasattr(source, "sizes")}
+        if in_blocks and not cut:
+            raise ConfigurationError(
+                f'shuffle="blocks" was given, but none of the sources {", ".join(map(repr, sources))} has an attribute '
+                "sizes.\nWhich samples lie together could not be known. Give one of them sizes, the number of samples "
+                "of each shard; or leave shuffle out."
+            )
+        blocks = {name: blocks_of_source(source, self.lengths[name], 0) for name, source in cut.items()}
+        self._plan, self._named = {**plan, "blocks": blocks}, named
         self.resumable_order(0)  # says what is wrong with the plan
         self._names, self._sources = list(sources), list(sources.values())
         self._ends = list(accumulate(self.lengths.values()))
@@ -102,12 +125,21 @@ class Mix:
 
     def resumable_prefetch(self, indices: Sequence[int], upcoming: Callable[[], Upcoming | None]) -> None:
         """Pass on to each source which of its samples are to be read; see `resumable.protocols.Prefetching`."""
-        del upcoming  # each source is shuffled as a whole
         own: dict[int, list[int]] = {}
         for source, index in map(self._find, indices):
             own.setdefault(source, []).append(index)
+        once = cache(upcoming)  # all sources may ask
         for source, some in own.items():
-            prefetch(self._sources[source], some)
+            prefetch(self._sources[source], some, partial(self._upcoming, source, once))
+
+    def _upcoming(self, source: int, upcoming: Callable[[], Upcoming | None]) -> Upcoming | None:
+        """Return the blocks of a source, of those of all; None where its order is not in blocks."""
+        blocks, end = upcoming(), self._ends[source]
+        if blocks is None:
+            return None
+        begin = end - self.lengths[self._names[source]]
+        here, soon = (spans[(begin <= spans[:, 0]) & (spans[:, 0] < end)] - begin for spans in blocks)
+        return Upcoming(here, soon) if len(here) else None
 
     def _find(self, index: int) -> tuple[int, int]:
         index = _whole(index)

@@ -95,7 +95,7 @@ class Packed:
     ) -> None:
         files = Files(storage_options)
         self._tokens, self._length = open_tokens(tokens, dtype, files), check_length(length, "the length of a window")
-        self._pad, size = operator.index(pad), check_length(block, "the documents of a block")
+        self._pad, size = _token(pad), check_length(block, "the documents of a block")
         given = open_documents(documents, tokens, files)
         _check_how(how, bare=given is None)
         lengths = given or Array(np.array([self._tokens.count]))
@@ -192,6 +192,15 @@ def cu_seqlens(positions: ArrayLike) -> NDArray[np.int32]:
     """
     flat = np.asarray(positions).reshape(-1)
     return np.append(np.flatnonzero(flat == 0), len(flat)).astype(np.int32)
+
+
+def _token(pad: Any) -> int:
+    try:
+        return int(np.int64(operator.index(pad)))
+    except (TypeError, OverflowError) as error:
+        raise ConfigurationError(
+            f"pad must be an integer of at most 63 bits, but it is {pad!r}.\nWindows are filled up with it, as a token."
+        ) from error
 
 
 def _check_how(how: object, *, bare: bool) -> None:

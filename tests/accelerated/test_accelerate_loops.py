@@ -347,6 +347,21 @@ def test_a_state_of_other_data_is_refused(tmp_path: Path) -> None:
         other.accelerator.load_state(str(tmp_path))
 
 
+@pytest.mark.parametrize("saved_at", [2, 3])
+def test_another_accumulation_counts_from_the_place_of_the_checkpoint(saved_at: int, tmp_path: Path) -> None:
+    """Accelerate's own count would let the first step cover one batch, at a third of its weight."""
+    run = Training(gradient_accumulation_steps=2)
+    batches = iter(run.loader)
+    for _ in range(saved_at):
+        run.on(next(batches))
+    run.accelerator.save_state(str(tmp_path))
+    other = Training(gradient_accumulation_steps=3)
+    other.accelerator.load_state(str(tmp_path))
+    for batch in other.loader:
+        other.on(batch)
+    assert other.stepped == [3, 6, 8]
+
+
 def test_another_number_of_ranks(tmp_path: Path) -> None:
     """What two ranks of one order saved goes on with one; streams of their own do not."""
     run = Training()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from torch.utils.data import DataLoader, Sampler
 
 import resumable
+from resumable import World
 from resumable.errors import StateMismatchError, StateMismatchWarning
 
 if TYPE_CHECKING:
@@ -87,3 +89,77 @@ def test_a_state_of_an_earlier_version_is_not_compared_and_that_is_said() -> Non
     loader = make(3)
     with pytest.warns(StateMismatchWarning, match=r"says nothing of backend\.parameters"):
         loader.load_state_dict(state)
+
+
+class Unseeded(Strided):
+    """Shuffles by a generator of its own, which nothing seeds."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length, 1)
+        self.generator = random.Random()  # what is tested
+
+    def __deepcopy__(self, memo: object) -> Unseeded:
+        return Unseeded(self.length)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.generator.sample(range(self.length), self.length)
+
+
+class Itself(Strided):
+    """Is its own iterator, which `iter` sets back."""
+
+    def __iter__(self) -> Itself:
+        self.here = 0
+        return self
+
+    def __next__(self) -> int:
+        if self.here == self.length:
+            raise StopIteration
+        self.here += 1
+        return self.here - 1
+
+
+def over(sampler: Any, **options: Any) -> resumable.Loader[Any]:
+    data: Any = list(range(24))
+    return resumable.wrap(DataLoader(data, batch_size=4, sampler=sampler), seed=0, **options)
+
+
+def two_epochs(loader: resumable.Loader[Any]) -> tuple[list[Any], list[dict[str, Any]]]:
+    """Return the batches of what is left of two epochs, and the state after each."""
+    run, states = [], []
+    for epoch in loader.epochs(2):
+        for batch in epoch:
+            run.append(batch.tolist())
+            states.append(loader.state_dict())
+    return run, states
+
+
+RANKS = pytest.mark.parametrize("options", [{}, {"shard": True, "world": World(1, 2)}], ids=["one", "ranks"])
+
+
+@RANKS
+def test_an_order_that_is_another_one_in_every_run_is_refused_at_every_place(options: dict[str, Any]) -> None:
+    run, states = two_epochs(over(Unseeded(24), **options))
+    for state in states:
+        fresh = over(Unseeded(24), **options)
+        fresh.load_state_dict(state)
+        with pytest.raises(StateMismatchError, match=r"sampler over list was drawn from again(.|\n)*batch (.|\n)*Seed"):
+            next(iter(fresh))
+    told = over(Unseeded(24), **options)
+    told.load_state_dict(states[0], strict=False)
+    with pytest.warns(StateMismatchWarning, match=r"drawn from again(.|\n)*strict=False"):
+        assert len(two_epochs(told)[0]) == len(run) - 1
+    accepted = over(Unseeded(24), canary=False, **options)
+    accepted.load_state_dict(states[0])
+    assert len(two_epochs(accepted)[0]) == len(run) - 1
+
+
+@RANKS
+def test_a_sampler_that_is_its_own_iterator_has_an_end_and_resumes_at_every_place(options: dict[str, Any]) -> None:
+    """torch itself gives its first batch for ever."""
+    run, states = two_epochs(over(Itself(24, 1), **options))
+    assert len(run) == (6 if options else 12)
+    for step, state in enumerate(states, start=1):
+        fresh = over(Itself(24, 1), **options)
+        fresh.load_state_dict(state)
+        assert two_epochs(fresh)[0] == run[step:]

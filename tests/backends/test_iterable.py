@@ -248,6 +248,54 @@ def test_a_second_pass_over_what_can_be_read_once_is_an_error(make: Any) -> None
         list(loader)
 
 
+class SetBack:
+    """An iterator that its `__iter__` sets back to its beginning; `left` of it are there then."""
+
+    def __init__(self, left: int = 5) -> None:
+        self.here, self.left = 0, left
+
+    def __iter__(self) -> Iterator[float]:
+        self.here = 0
+        return self
+
+    def __next__(self) -> float:
+        if self.here >= self.left:
+            raise StopIteration
+        self.here += 1
+        return self.here + random.random()
+
+
+def test_an_iterator_that_sets_itself_back_has_epochs_and_resumes_at_every_step() -> None:
+    loader, run, states = resumable.wrap(SetBack(), batch_size=2), [], []
+    for epoch in loader.epochs(3):
+        for batch in epoch:
+            run.append(batch)
+            states.append(loader.state_dict())
+    assert [[int(number) for number in batch] for batch in run] == [[1, 2], [3, 4], [5]] * 3
+    for step, state in enumerate(states, start=1):
+        fresh = resumable.wrap(SetBack(), batch_size=2)
+        fresh.load_state_dict(state)
+        assert [batch for epoch in fresh.epochs(3) for batch in epoch] == run[step:]
+
+
+def test_an_iterator_that_does_something_in_iter_and_is_over_can_be_read_once() -> None:
+    source = SetBack()
+    loader = resumable.wrap(source)
+    assert len(list(loader)) == 5
+    source.left = 0  # as if the end of a pipe were reached
+    with pytest.raises(OnePassError, match="can be read once, but epoch 1"):
+        list(loader)
+
+
+def test_an_iterator_that_sets_itself_back_and_was_left_early_can_be_read_once() -> None:
+    """What it gives next, the rest or its beginning, is not known before."""
+    loader = resumable.wrap(SetBack())
+    with pytest.raises(OnePassError, match="can be read once, but epoch 1"):
+        for epoch in loader.epochs(2):
+            for _ in zip(range(2), epoch, strict=False):
+                pass
+
+
 def test_a_source_that_shrank_is_noticed() -> None:
     loader = resumable.wrap(lambda: iter(range(9)), identity="numbers")
     state = [loader.state_dict() for _ in loader][6]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
+import warnings
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -285,6 +288,8 @@ class Streaming(Stream):
     ("make", "message"),
     [
         (lambda: DataLoader(DataLoader(DATASET)), r"wrap\(loader.dataset\)"),  # type: ignore[arg-type]  # the point
+        (lambda: DataLoader(resumable.wrap(DATASET)), r"is a Loader, which(.|\n)*wrap\(source"),  # type: ignore[arg-type]
+        (lambda: DataLoader(iter([1])), r"is a list_iterator, which(.|\n)*wrap\(source"),  # type: ignore[arg-type]
         (lambda: Inner(DATASET), "Accelerate has prepared"),
         (lambda: DataLoader(Streaming()), "needs arguments, which only a loader of its own knows"),
     ],
@@ -358,3 +363,39 @@ def test_a_batch_is_no_number_of_batches() -> None:
     one: Any = np.int64(1)
     loader.ack(one)
     assert loader.acknowledged.step == 1
+
+
+@pytest.mark.parametrize("total", ["3", None, 1.5, -1, math.nan, torch.ones(2)])
+@pytest.mark.parametrize("form", ["epochs", "steps"])
+def test_a_total_that_is_no_number_of_epochs_or_steps_is_refused(form: str, total: Any) -> None:
+    loader = resumable.wrap(range(8), batch_size=4)
+    with pytest.raises(ConfigurationError, match=rf"{form}\(\) must be given a whole number(.|\n)*math.inf"):
+        list(getattr(loader, form)(total))
+
+
+@pytest.mark.parametrize("total", [2, 2.0, np.int64(2), torch.tensor(2), math.inf])
+def test_a_total_may_be_any_whole_number(total: Any) -> None:
+    assert len(list(islice(resumable.wrap(range(8), batch_size=4).steps(total), 2))) == 2
+    epochs = resumable.wrap(range(8), batch_size=4).epochs(total)
+    assert [len(list(epoch)) for epoch in islice(epochs, 2)] == [2, 2]
+
+
+def test_no_epochs_of_a_fresh_loader_are_no_mistake() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not list(resumable.wrap(range(8)).epochs(0))
+
+
+class Endless:
+    """Has samples by an index, and no length."""
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize(
+    ("source", "missing"), [(Endless(), "no __len__(.|\n)*give it one"), ({"x": [1]}, "names and no samples")]
+)
+def test_what_looks_like_a_source_is_told_what_it_misses(source: Any, missing: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"cannot wrap an object(.|\n)*{missing}"):
+        resumable.wrap(source)

@@ -87,8 +87,9 @@ def test_a_first_start_is_one_for_all(tmp_path: Path) -> None:
     assert ranks(2, run) == [(None, None)] * 2
 
 
-def test_ranks_that_look_later_get_what_rank_0_found(tmp_path: Path) -> None:
+def test_ranks_that_look_later_get_what_rank_0_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A save in between, or a listing that lags, would give them another step: silently, to the end."""
+    monkeypatch.setattr("resumable.checkpoint.together._STAYS", 0.0)  # rank 0 has waited long enough
 
     def run(rank: int, size: int) -> Any:
         store = CheckpointStore(tmp_path, shared=True, timeout=20)
@@ -240,17 +241,19 @@ def test_a_part_needs_a_shared_store_and_that_a_process_group(tmp_path: Path, mo
         CheckpointStore(tmp_path, shared=True).latest()
 
 
-def test_the_rank_that_hosts_the_store_ends_after_the_others_have_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("last", ["save", "latest"])
+def test_the_rank_that_hosts_the_store_may_end_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, background: bool
 ) -> None:
-    """As a run or a preempted one ends: the others look for what it told once per second, in a long save."""
-    from resumable.checkpoint import together  # noqa: PLC0415  # for this test alone
-
-    monkeypatch.setattr(together, "_PAUSE", 0.5)
+    """In a fork, where nothing that is registered for the exit runs; others look once per second, in a long save."""
 
     def run(rank: int, size: int) -> int | None:
-        save_steps(rank, size, tmp_path, [1])
-        together.stay_until_heard()  # `atexit` calls it, and not in a fork
+        if rank:
+            monkeypatch.setattr("resumable.checkpoint.together._PAUSE", 0.4)
+        save_steps(rank, size, tmp_path, [1], background=background)
+        if last == "latest":
+            return CheckpointStore(tmp_path, shared=True).latest_step()
         return CheckpointStore(tmp_path).latest_step()
 
     assert ranks(3, run, host_stays=False) == [1, 1, 1]

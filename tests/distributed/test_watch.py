@@ -107,6 +107,65 @@ def test_a_disagreement_is_told_by_name(what: str) -> None:
     assert not any(isinstance(result, list) for result in results), "a rank trained to its end"
 
 
+def half_resumed_run(rank: int, _size: int, state: Any, odd: int) -> Any:
+    """A rank finds no checkpoint: a file on a disk that is another host's, or a name by rank."""
+    loader = resumable.wrap(list(range(80)), batch_size=2, shuffle=True, seed=1)
+    if rank != odd:
+        loader.load_state_dict(state)
+    elif state["cursor"]["step"] == 0:
+        loader.seek(epoch=0, step=0)
+        loader.seek(epoch=0, step=0)
+    seen = []
+    try:
+        for batch in loader.steps(30):
+            seen.append(batch)
+            step_together()
+    except RankMismatchError as error:
+        return len(seen), str(error)
+    except RuntimeError as error:
+        return len(seen), f"left alone: {error}"
+    return seen
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_a_rank_that_alone_begins_at_the_beginning_is_told(odd: int) -> None:
+    """It has as many batches as the others, so that it would not hang at any end."""
+    loader = resumable.wrap(list(range(80)), batch_size=2, shuffle=True, seed=1, world=resumable.World(0, 2))
+    first = loader.state_dict()
+    next(iter(loader))
+    results = ranks(2, half_resumed_run, loader.state_dict(), odd, seconds=30, host_stays=False)
+    count, told = results[odd]
+    assert count <= 4
+    assert "the place in the stream differs" in told
+    assert f"rank {odd}: epoch 0, step 0, after 0 samples\n" in told
+    assert f"rank {1 - odd}: epoch 0, step 1, after 4 samples\n" in told
+    assert "Load the same checkpoint on all ranks" in told
+    assert not isinstance(results[1 - odd], list), "the other one trained to its end"
+    results = ranks(2, half_resumed_run, first, odd)  # set more often, at the same place
+    assert all(isinstance(result, list) for result in results), results
+
+
+def looks_first_run(rank: int, _size: int, state: Any) -> int:
+    """Rank 0 alone looks at some batches before all go on from a checkpoint."""
+    loader = resumable.wrap(list(range(80)), batch_size=2, shuffle=True, seed=1)
+    if rank == 0:
+        for _, _ in zip(range(3), loader, strict=False):
+            time.sleep(0.1)  # the others have loaded meanwhile
+    loader.load_state_dict(state)
+    count = 0
+    for _ in loader:
+        step_together()
+        count += 1
+    return count
+
+
+def test_a_rank_that_looks_at_some_batches_before_all_load_is_left_alone() -> None:
+    loader = resumable.wrap(list(range(80)), batch_size=2, shuffle=True, seed=1, world=resumable.World(0, 2))
+    for _, _ in zip(range(5), loader, strict=False):
+        pass
+    assert ranks(2, looks_first_run, loader.state_dict()) == [15, 15]
+
+
 def unwatched_run(rank: int, _size: int) -> Any:
     return train(resumable.wrap(list(range(20)), batch_size=2, shuffle=True, seed=rank, watch=False))
 

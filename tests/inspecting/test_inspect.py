@@ -137,6 +137,14 @@ def test_urls(protocol: str, tmp_path: Path, content: dict[str, Any]) -> None:
         resumable.inspect(f"{root}/other.pt")
 
 
+def test_no_path_at_all_is_not_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an unset variable of the shell gives it."""
+    torch.save({"data": 1}, tmp_path / "here.pt")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointNotFoundError, match="nothing at ''"):
+        resumable.inspect("")
+
+
 def test_urls_that_cannot_be_opened() -> None:
     with pytest.raises(ConfigurationError, match="cannot be opened"):
         resumable.inspect("nothing://here")

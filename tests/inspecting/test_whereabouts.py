@@ -132,7 +132,10 @@ from pathlib import Path
 def make_source():
     return resumable.Parquet(Path(__file__).parent / "part-{0,1}.parquet")
 def make_loader():
+    print("this is no JSON")
     return resumable.wrap(make_source(), batch_size=4, shuffle=True)
+def fails():
+    raise RuntimeError("no such disk")
 """
 
 
@@ -149,6 +152,16 @@ def test_the_command_takes_a_script(name: str, tmp_path: Path, capsys: pytest.Ca
         assert "".join(f"{index}: {words}".split()) in shown
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["places"] == [list(place) for place in found.places]
+
+
+def test_a_script_that_raises_is_told_in_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, path = saved(rows(tmp_path), tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = ["samples", str(path), "--epoch", "0", "--step", "0", "--json", "--source"]
+    assert main([*command, f"{tmp_path / 'train.py'}:fails"]) == 2
+    told = capsys.readouterr()
+    assert not told.out
+    assert "fails() raised RuntimeError" in " ".join(told.err.split())
 
 
 def test_shards_and_a_script_are_not_both_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import fsspec
 import pytest
-from fsspec.implementations.local import LocalFileSystem
+from counted_files import Counted, ranges_of
 from fsspec.implementations.memory import MemoryFileSystem
 from tar_files import classes, write_images
 from torch.utils.data import DataLoader
@@ -220,25 +220,6 @@ def test_shards_in_s3_are_read_in_workers_and_resumed(server: int, tmp_path: Pat
 # ---------------------------------------------------------------------- blocks that are read ahead
 
 
-class Counted(LocalFileSystem):  # type: ignore[misc]  # fsspec ships no types
-    """Local files as a remote file system has them, which writes down each range that is read."""
-
-    protocol = "counted"
-    cachable = False
-    log: str
-
-    def __init__(self, log: str = "", **given: Any) -> None:
-        super().__init__(**given)
-        self.log = log
-
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **given: Any) -> bytes:
-        if start is not None and self.log:
-            with Path(self.log).open("a", encoding="utf-8") as file:
-                file.write(f"{Path(path).name} {start} {end}\n")  # one write, so whole also from several workers
-        return bytes(super().cat_file(path, start, end, **given))
-
-
-fsspec.register_implementation("counted", Counted, clobber=True)
 BLOCK, WINDOW = 4, 6
 
 
@@ -255,10 +236,7 @@ class Read(NamedTuple):
 
     def ranges(self) -> list[str]:
         """Return what was read since the last call, without what tells the content of shards when they are opened."""
-        log = self.folder / "log"
-        lines = log.read_text().splitlines() if log.exists() else []
-        log.unlink(missing_ok=True)
-        return [line for line in lines if int(line.split()[2]) - int(line.split()[1]) > 1024]
+        return ranges_of(self.folder / "log", above=1024)
 
 
 @pytest.fixture

@@ -96,13 +96,12 @@ def test_a_right_program_passes(make: Callable[[], Any]) -> None:
     ("make", "name", "cause"),
     [
         (programs.system, "two runs of fresh loaders", "draws without a key"),
-        (programs.own_generator, "two runs of fresh loaders", "draws without a key"),
+        (programs.unseeded, "two runs of fresh loaders", "draws without a key"),
         (programs.unseeded_stream, "two runs of fresh loaders", "draws without a key"),
         (programs.outside, "two runs of fresh loaders", "draws without a key"),
         (programs.trainers, "two runs of fresh loaders", "what the trainer draws"),
-        (programs.own_seeded_generator, "cut after the first batch", "a generator or a counter of the dataset's own"),
-        (programs.draws_only, "cut after the first batch", "a generator or a counter of the dataset's own"),
-        (programs.counting, "cut after the first batch", "a generator or a counter of the dataset's own"),
+        (programs.hidden, "cut after the first batch", "a counter of the dataset's own"),
+        (programs.counting, "cut after the first batch", "a counter of the dataset's own"),
         (programs.forgetting, "cut after the first batch", "leaves out"),
     ],
 )
@@ -118,7 +117,7 @@ def test_a_wrong_program_is_caught_with_its_cause(make: Callable[[], Any], name:
 
 
 def test_the_part_that_differs_is_named() -> None:
-    (trial, *_) = broken(checked(programs.own_generator)).values()
+    (trial, *_) = broken(checked(programs.unseeded)).values()
     assert (trial.difference.epoch, trial.difference.step, trial.difference.part) == (0, 0, "0.x")
 
 

@@ -1,8 +1,8 @@
 """Map-style datasets with a sampler or batch sampler of the user's own: its order is kept.
 
 A sampler with a state resumes by that, taken after each batch of indices, as the workers read ahead. Any other one is
-replayed: its indices are drawn again, and no data is read. A sampler that is not told the epoch by `set_epoch` is
-replayed from epoch 0, as its order may depend on what it gave before.
+replayed: its indices are drawn again, no data is read, and those of the batch before the place are compared. A sampler
+that is not told the epoch by `set_epoch` is replayed from epoch 0, as its order may depend on what it gave before.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class CustomOrderBackend:
             places=_own_places,
             count=_count,
             without_canaries=True,  # an element is a batch of samples, and what is restored is its indices
+            told=None if self._order.stateful else self._told,
             shows=shown(loader, "dataset"),
             stored=stored_by(reader.source, self.length),
             close=self._engine.close,
@@ -89,10 +90,14 @@ class CustomOrderBackend:
         drawn = self._order.restore(epoch, snapshot["order"], snapshot["step"], snapshot["samples"])
         return self._begin(epoch, iter(()) if snapshot.get("ended") else drawn, snapshot)
 
+    def _told(self, step: int) -> list[Any] | None:
+        """Return the indices of the batch before a step."""
+        return None if self._batches is None else self._batches.told(step)
+
     def _begin(self, epoch: int, drawn: Iterator[Drawn], snapshot: Any = None) -> Iterator[Any]:
         rank, ahead = self._options.find_world().rank, deque[Drawn]()
         reading = self._engine.run(_requests(drawn, ahead, epoch, rank), seed=self._options.stream_seed, epoch=epoch)
-        self._batches = _Batches(drawn, ahead, reading, snapshot)
+        self._batches = _Batches(drawn, ahead, reading, snapshot, kept=4 * self._options.find_world().size)
         return self._batches
 
 
@@ -101,9 +106,12 @@ class _Batches:
 
     anywhere = False  # only before the first batch is read: what workers read ahead comes before what is skipped
 
-    def __init__(self, drawn: Iterator[Drawn], ahead: deque[Drawn], reading: Iterator[Any], snapshot: Any) -> None:
+    def __init__(
+        self, drawn: Iterator[Drawn], ahead: deque[Drawn], reading: Iterator[Any], snapshot: Any, *, kept: int
+    ) -> None:
         self._drawn, self._ahead, self._reading = drawn, ahead, reading
         self._snapshot = snapshot
+        self._passed = deque[tuple[int, list[Any]]](maxlen=kept)
         self._over = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -136,7 +144,12 @@ class _Batches:
         """Stop reading."""
         self._reading.close()  # type: ignore[attr-defined]  # a generator
 
+    def told(self, step: int) -> list[Any] | None:
+        """Return the indices of the batch before a step, if that is among the last ones."""
+        return dict(self._passed).get(step)
+
     def _pass(self, drawn: Drawn) -> None:
+        self._passed.append((drawn.step + 1, drawn.indices))
         self._snapshot = {"order": drawn.state, "step": drawn.step + 1, "samples": drawn.samples, "ended": drawn.ended}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, SequentialSampler
 
 from resumable._checks import refuse_hidden_order
 from resumable._fetch.own_state import own_state
@@ -18,16 +18,27 @@ __all__ = ["length_or_none", "refuse_misuse", "refuse_other_order", "remembered"
 
 
 def refuse_misuse(loader: DataLoader[Any]) -> None:
-    """Refuse a DataLoader of DataLoaders.
+    """Refuse a DataLoader over what has no samples by an index, such as a DataLoader, a Loader or a generator.
 
     Raises:
         UnsupportedError: it is one.
     """
-    if isinstance(loader.dataset, DataLoader):
-        raise UnsupportedError(
-            "the dataset of this DataLoader is a DataLoader itself, which has no samples by an index.\n"
-            "Its first sample could not be read. Wrap the inner one: wrap(loader.dataset)."
+    inner = loader.dataset
+    if isinstance(inner, IterableDataset) or hasattr(inner, "__getitem__") or hasattr(inner, "__getitems__"):
+        return
+    name = type(inner).__qualname__
+    way = (
+        "Wrap the inner one: wrap(loader.dataset)"
+        if isinstance(inner, DataLoader)
+        else (
+            "Give the DataLoader a dataset with __getitem__ and __len__, or an IterableDataset; what can be iterated "
+            "needs no DataLoader: wrap(source, batch_size=...)"
         )
+    )
+    raise UnsupportedError(
+        f"the dataset of this DataLoader is a {name}, which has no samples by an index.\n"
+        f"Its first sample could not be read. {way}."
+    )
 
 
 def refuse_other_order(loader: DataLoader[Any]) -> None:

@@ -155,7 +155,7 @@ class UserOrder:
         source = iter(self._sampler)
         if self._own_batches:
             return map(list, source)
-        return _chunks(source, self._batch_size or 1, drop_last=self._drop_last)
+        return _chunks(_once(source), self._batch_size or 1, drop_last=self._drop_last)
 
     def _replay_epochs(self, epoch: int) -> None:
         if epoch > _FARTHEST:
@@ -204,6 +204,16 @@ def _parameters(sampler: Any) -> dict[str, Any]:
     kept = {**getattr(sampler, "__dict__", {})}
     found = {name: kept.get(name, kept.get(f"_{name}")) for name in sorted(names)}
     return {name: value for name, value in found.items() if type(value) in {bool, int, float, str}}
+
+
+def _once(source: Iterator[Any]) -> Iterator[Any]:
+    """Yield what an iterator gives; `islice` calls `iter` on what it gets, by which a sampler may set itself back."""
+    while True:
+        try:
+            index = next(source)
+        except StopIteration:
+            return
+        yield index
 
 
 def _chunks(source: Iterator[Any], size: int, *, drop_last: bool) -> Iterator[list[Any]]:

@@ -6,6 +6,7 @@ ranks     per rank, of the last optimizer step: states of the loaders (None: tho
 step      the accelerator's count then
 since     None; saved within an accumulation: schedulers, parameter groups and buffers of the last step
 number    of the checkpoint, as the accelerator counts its saves; left out by earlier versions
+of_step   gradient_accumulation_steps of the run; left out by earlier versions
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Saved:
     step: int
     since: Mapping[str, Any] | None
     number: int = 0
+    of_step: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values and tensors."""
@@ -41,7 +43,8 @@ class Saved:
             {**one, "loaders": None if number and one["loaders"] == first else one["loaders"]}
             for number, one in enumerate(self.ranks)
         ]
-        return {"format": FORMAT, "ranks": ranks, "step": self.step, "since": self.since, "number": self.number}
+        count = {"step": self.step, "since": self.since, "number": self.number, "of_step": self.of_step}
+        return {"format": FORMAT, "ranks": ranks, **count}
 
     @classmethod
     def from_dict(cls, values: Any) -> Saved:
@@ -64,7 +67,8 @@ class Saved:
                 {"loaders": one["loaders"] or first, "generators": one["generators"], "buffers": one.get("buffers")}
                 for one in values["ranks"]
             ]
-            return cls(ranks, int(values["step"]), values["since"], int(values.get("number", 0)))
+            number, of_step = int(values.get("number", 0)), values.get("of_step")
+            return cls(ranks, int(values["step"]), values["since"], number, of_step)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise StateFormatError(
                 f"the state of the prepared Loaders is damaged: {error!r}.\n"

@@ -132,7 +132,8 @@ class Session:
         own = {"loaders": states, "generators": boundary.generators()}
         ranks = exchange_with_buffers(own, boundary, self.accelerator.num_processes)
         since, number = boundary.as_dict() if amid else None, private.save_number(self.accelerator)
-        return Saved(ranks, boundary.step, since, number).as_dict()
+        of_step = int(self.accelerator.gradient_accumulation_steps)
+        return Saved(ranks, boundary.step, since, number, of_step).as_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go to where a state was taken. Accelerate has loaded all else before, which some of it corrects.
@@ -149,6 +150,10 @@ class Session:
         else:
             accelerator.step = saved.step
             private.drop_gradients(accelerator)
+        if saved.of_step not in {None, accelerator.gradient_accumulation_steps}:
+            accelerator.step = (
+                0  # the old count would let the first step end after fewer batches, at a fraction of them
+            )
         if own["buffers"] is not None:
             put_back(accelerator, own["buffers"])
         self._steps.forget()

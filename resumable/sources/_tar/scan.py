@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import tarfile
+from collections import Counter
 from dataclasses import dataclass, field
+from logging import getLogger
 from typing import TYPE_CHECKING, BinaryIO
 from zlib import crc32
 
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["BLOCK", "Found", "scan"]
 
 BLOCK = 512  # bytes of a header
+_CONTINUED = b"M"  # GNU's type of a member that began in another volume
 _TAIL = 1 << 16  # bytes after the end that are looked at
+_log = getLogger("resumable")
 _NAME = re.compile(r"((?:.*/)?[^.]+)\.([^/]*)")  # the key, and what follows the first dot of the file's name
 _META = re.compile(r"__[^/]*__(?:$|/)")
 _RESERVED = {"__key__", "__url__"}
@@ -86,7 +90,21 @@ def scan(file: BinaryIO, name: str, size: int) -> Found:
         found.starts.append(member.offset_data)
         found.sizes.append(member.size)
         found.kinds.append(found.extensions.setdefault(extension, len(found.extensions)))
+    _warn_of_parted(found, name)
     return found
+
+
+def _warn_of_parted(found: Found, name: str) -> None:
+    """Say that members of one key do not follow one another, so that they are several samples."""
+    counts = Counter(found.keys)
+    if again := len(found.keys) - len(counts):
+        _log.warning(
+            "%s: members of one key do not follow one another, such as those of %r, so they are %d samples more, each "
+            "without the entries of the others, as in webdataset. Write them one after the other (tar --sort=name)",
+            name,
+            next(key for key, count in counts.items() if count > 1),
+            again,
+        )
 
 
 def _members(file: BinaryIO, name: str, size: int) -> Iterator[tarfile.TarInfo]:
@@ -97,10 +115,13 @@ def _members(file: BinaryIO, name: str, size: int) -> Iterator[tarfile.TarInfo]:
             while (member := tar.next()) is not None:
                 vars(tar)["members"].clear()  # which would be all of them, at last
                 at = tar.offset
+                _refuse_continued(member, name)
                 if member.isreg():
                     _check_member(member, name, size)
                     yield member
             at = tar.offset
+    except ConfigurationError:  # a ValueError, too
+        raise
     except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
         raise _damaged(name, at, str(error)) from error
     _check_end(file, name, at, size)
@@ -114,6 +135,14 @@ def _check_member(member: tarfile.TarInfo, name: str, size: int) -> None:
         )
     if member.size < 0 or member.offset_data + member.size > size:
         raise _damaged(name, member.offset, f"the member {member.name} ends at byte {member.offset_data + member.size}")
+
+
+def _refuse_continued(member: tarfile.TarInfo, name: str) -> None:
+    if member.type == _CONTINUED:
+        raise ConfigurationError(
+            f"{name}, byte {member.offset}: the tar begins with the rest of {member.name}, so it is one of several "
+            "volumes.\nThat member would be left out. Write each shard as a tar of its own, without --multi-volume."
+        )
 
 
 def _check_end(file: BinaryIO, name: str, at: int, size: int) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from resumable.errors import ConfigurationError, DataError
-from resumable.sources._files import Stamp, is_remote
+from resumable.sources._files import Stamp, is_remote, storage
 from resumable.sources._patterns import base_of, find_files
 from resumable.sources._tar.index import digest_of, packed, unpacked
 from resumable.sources._tar.scan import scan
@@ -167,8 +167,11 @@ def _belongs(index: Index, name: str, stamp: Stamp, files: Files) -> bool:
 
 
 def _make(name: str, stamp: Stamp, files: Files) -> bytes:
-    with files.open(name) as file:
-        found = scan(file, name, stamp.size)
+    try:
+        with storage(), files.open(name) as file:
+            found = scan(file, name, stamp.size)
+    except OSError as error:
+        raise ConfigurationError(f"{name} cannot be read: {error}.\nLook after the storage and its rights.") from error
     if len(found.extensions) > np.iinfo(np.uint16).max:
         raise ConfigurationError(
             f"{name} has {len(found.extensions)} different extensions: what follows the first dot of a member's name.\n"
