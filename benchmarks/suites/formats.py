@@ -32,6 +32,12 @@ _WAIT_NOTE = (
     "WebDataset has no state, so it reads up to the place; the stream of datasets fills its buffer again, with other "
     "rows. The factor is that of 90 %."
 )
+_HELD_NOTE = (
+    "Of one epoch, from its first batch on. Memory is what a process has more of its own at most, so without files "
+    "that are mapped, and with what it imports by then. Chi-square: how uneven batches of 64 are where the samples are "
+    "sorted into 64 parts; 1.00 is a full shuffle. Left out where samples do not tell their number: [the orders "
+    "alone](#orders-alone-how-even-batches-are) have it."
+)
 _INDEX_NOTE = (
     "Processor time of the first start, in which an index is built and written, and its bytes. Documents have 600 "
     "tokens on average, in windows of 256. Megatron: its own functions, NumPy's shuffles and a compiled sample index."
@@ -65,6 +71,7 @@ def run(plan: Plan, pool: Pool) -> list[Table]:
         return [
             _reading(plan, pool, folder, formats),
             _waiting(plan, pool, folder, formats),
+            _held(pool, folder, formats),
             _indices(plan, pool, folder),
         ]
 
@@ -85,6 +92,7 @@ def _formats(samples: int) -> dict[str, list[_Contender]]:
         "Parquet": [
             _ours("Parquet, blocks", "rows", "blocks"),
             _peer("datasets, a stream", "format_hugging:Hugging", "rows", 5 * samples),
+            _peer("Grain, windows", "format_grain:Grain", "rows", 5 * samples),
         ],
         "documents of tokens": [
             _ours("Packed, concat, blocks", "concat", "blocks"),
@@ -140,6 +148,21 @@ def _waiting(plan: Plan, pool: Pool, folder: str, formats: dict[str, list[_Conte
             size = "none" if one.path.endswith(":Web") else str(remotes[one.label].call("size"))
             times = (f"{median(taken[one.label, place]):.1f}" for place in _PLACES)
             table.rows.append((one.label, files, *times, size, *compared))
+        pool.rest()
+    return table
+
+
+def _held(pool: Pool, folder: str, formats: dict[str, list[_Contender]]) -> Table:
+    columns = ("reader", "files", "MB more than before it read", "chi-square / dof")
+    table = Table("Formats: memory and shuffle", columns, note=_HELD_NOTE)
+    for files, contenders in formats.items():
+        remotes, missing = _ready(pool, folder, files, contenders, lambda _: None)
+        for one in contenders:
+            if one.label in missing:
+                table.rows.append((one.label, files, missing[one.label], ""))
+                continue
+            grown, even = remotes[one.label].call("epoch")
+            table.rows.append((one.label, files, f"{grown:.0f}", "" if even is None else f"{even:.2f}"))
         pool.rest()
     return table
 
