@@ -156,7 +156,7 @@ def _held(pool: Pool, folder: str, formats: dict[str, list[_Contender]]) -> Tabl
     columns = ("reader", "files", "MB more than before it read", "chi-square / dof")
     table = Table("Formats: memory and shuffle", columns, note=_HELD_NOTE)
     for files, contenders in formats.items():
-        remotes, missing = _ready(pool, folder, files, contenders, lambda _: None)
+        remotes, missing = _ready(pool, folder, files, contenders, lambda _: None, fresh=files)
         for one in contenders:
             if one.label in missing:
                 table.rows.append((one.label, files, missing[one.label], ""))
@@ -199,14 +199,17 @@ def _indices(plan: Plan, pool: Pool, folder: str) -> Table:
     return table
 
 
-def _ready(
-    pool: Pool, folder: str, files: str, contenders: list[_Contender], once: Callable[[Remote], Any]
+def _ready(  # noqa: PLR0913  # who reads what, and how
+    pool: Pool, folder: str, files: str, contenders: list[_Contender], once: Callable[[Remote], Any], *, fresh: str = ""
 ) -> tuple[dict[str, Remote], dict[str, str]]:
-    """Make contenders, and use each once; return them by their labels, and why some are left out."""
+    """Make contenders, and use each once; return them by their labels, and why some are left out.
+
+    With `fresh`, a name, each is made in a process that has read nothing.
+    """
     remotes: dict[str, Remote] = {}
     missing: dict[str, str] = {}
     for one in contenders:
-        remote = pool[f"formats {one.label}"]
+        remote = pool[f"formats {one.label} {fresh}".strip()]
         try:
             remote.make(f"{_TASKS}:Reader", path=one.path, folder=folder, **one.options)
             once(remote)
