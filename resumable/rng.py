@@ -137,8 +137,9 @@ def warn_of_devices(state: Mapping[str, Any]) -> None:
 def _is_in_use(torch: Any, kind: str) -> bool:
     """Return whether devices of a kind are there and have been used; asking their generators would start them."""
     module = getattr(torch, kind, None)
-    is_initialized = getattr(module, "is_initialized", lambda: True)  # there is no such question for MPS
-    return module is not None and is_initialized() and module.device_count() > 0
+    if module is None or (kind != "mps" and not module.is_initialized()):  # there is no such question for MPS
+        return False
+    return bool(module.device_count() > 0)
 
 
 def _count(torch: Any, kind: str) -> int:

@@ -34,8 +34,9 @@ class Binding:
     """
 
     def __init__(self, sampler: Sampler, asked: Callable[[], int]) -> None:
-        self._given, self._asked = sampler, asked
-        self._bound = None if isinstance(sampler, Bindable) else sampler
+        self._asked = asked
+        self._open = sampler if isinstance(sampler, Bindable) else None  # asked once, as that takes 20 microseconds
+        self._bound = sampler if self._open is None else None
         self._for_now: tuple[int, Sampler] | None = None
         self._doubted = False
 
@@ -46,8 +47,8 @@ class Binding:
             return self._bound
         global_batch = self._asked()
         if self._for_now is None or self._for_now[0] != global_batch:
-            assert isinstance(self._given, Bindable)
-            self._for_now = global_batch, self._given.bound_to(global_batch)
+            assert self._open is not None
+            self._for_now = global_batch, self._open.bound_to(global_batch)
         return self._for_now[1]
 
     def like(self, state: Saved) -> Sampler:
@@ -59,12 +60,12 @@ class Binding:
         self._bound = self._said_by(state) or self._bound
 
     def _said_by(self, state: Saved) -> Sampler | None:
-        if not isinstance(self._given, Bindable):
+        if self._open is None:
             return None
         facts, prefix = state.fingerprint, "sampler."
         spec = {name.removeprefix(prefix): value for name, value in facts.items() if name.startswith(prefix)}
-        bound = self._given.bound_as(spec)
-        return None if bound is self._given else bound
+        bound = self._open.bound_as(spec)
+        return None if bound is self._open else bound
 
     def open(self, global_batch: int) -> None:
         """Bind the sampler to the global batch of the first opening.
@@ -72,9 +73,9 @@ class Binding:
         Warns:
             ShuffleWarning: it mixes too little for the batch.
         """
-        if not isinstance(self._given, Bindable):
+        if self._open is None:
             return
-        bound = self._bound or self._given.bound_to(global_batch)
+        bound = self._bound or self._open.bound_to(global_batch)
         self._bound = bound
         if not self._doubted and isinstance(bound, Bindable) and (doubt := bound.doubt(global_batch)):
             self._doubted = True

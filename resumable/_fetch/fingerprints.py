@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resumable.protocols import IndexedBackend
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from resumable._options import Options
     from resumable._state import State
-    from resumable.protocols import ReplayBackend
+    from resumable.protocols import IndexedBackend, ReplayBackend
 
 __all__ = ["as_the_state_knows", "fingerprint_of"]
 
@@ -28,10 +26,11 @@ def fingerprint_of(
         sampler: its spec.
         tail: tail policy.
     """
+    length = getattr(backend, "length", None) if hasattr(backend, "read") else None  # isinstance takes 20 microseconds
     return {
         "backend.kind": backend.kind,
         **{f"backend.{name}": value for name, value in backend.identity.items()},
-        **({"backend.length": backend.length} if isinstance(backend, IndexedBackend) else {}),
+        **({"backend.length": length} if length is not None else {}),
         "randomness.mode": mode,
         "randomness.seed": options.seed or 0,
         **({"name": options.name} if options.name else {}),

@@ -1,18 +1,19 @@
 """Copies of a module's buffers at the boundaries: the running means of a normalisation change in each forward pass.
 
-A copy is made after every step and mostly thrown away, so it has to be cheap: only what a checkpoint holds, by one
-fused copy into storage that is kept.
+A copy is made after every step and mostly thrown away, so it has to be cheap: only of what a checkpoint holds, and into
+storage that is kept.
 """
 
 from __future__ import annotations
 
 import hashlib
-from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
+
+from resumable.integrations._copies import Copies
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
@@ -53,7 +54,7 @@ class Buffers:
 
     def __init__(self, module: Any) -> None:
         self._module = module
-        self._slots = [_Slot.of((), ())] * 2  # a handler of a signal may save one while the other is written
+        self._slots: list[_Slot | None] = [None, None]  # a handler of a signal may save one while the other is written
         self.find()
 
     def find(self) -> None:
@@ -64,7 +65,7 @@ class Buffers:
             for name in owner._buffers  # noqa: SLF001  # the same
             if name not in owner._non_persistent_buffers_set  # noqa: SLF001  # torch tells it nowhere else
         ]
-        self._slots = [slot._replace(found=()) for slot in self._slots]  # whose names may be others now
+        self._slots = [None, None]  # whose names may be others now
 
     def keep(self) -> KeptBuffers:
         """Copy the buffers as they are now."""
@@ -72,82 +73,47 @@ class Buffers:
             return KeptBuffers((), ())
         found, slot = [owner.get(key) for _, owner, key in self._places], self._slots[0]
         with torch.no_grad():
-            if not slot.is_for(found):
-                slot = _Slot.of([name for name, _, _ in self._places], found, slot.storage)
-            if slot.plain:
-                _copy_all(slot.storage, slot.plain)
-            others = [(name, one.clone()) for name, one in slot.others if one is not None and not is_lazy(one)]
+            if slot is None or not slot.take(found):
+                slot = _Slot([name for name, _, _ in self._places], found)
+                slot.take(found)
+            others = slot.clone_others(found)
         self._slots = [self._slots[1], slot]
         if not others:
-            return KeptBuffers(slot.names, slot.storage)
+            return KeptBuffers(slot.names, slot.copies)
         return KeptBuffers(
-            [*slot.names, *(name for name, _ in others)], [*slot.storage, *(buffer for _, buffer in others)]
+            [*slot.names, *(name for name, _ in others)], [*slot.copies, *(buffer for _, buffer in others)]
         )
 
 
-class _Slot(NamedTuple):
+class _Slot:
     """Storage for the buffers of one boundary.
 
     Args:
-        found: the buffers for which it was made, of which each is mostly the same object after the next step.
-        names: of the plain ones.
-        plain: tensors of torch's own type.
-        shapes: theirs, as one may be resized in place.
-        dtypes: likewise.
-        storage: what they are copied into.
-        others: few, if any: of other types, or none at all.
+        names: of the buffers.
+        found: those for which it is made, each of which is mostly the same object after the next step.
+
+    Attributes:
+        names: of those that are copied into it.
+        copies: of these.
     """
 
-    found: Sequence[Any]
-    names: Sequence[str]
-    plain: Sequence[Tensor]
-    shapes: Sequence[torch.Size]
-    dtypes: Sequence[torch.dtype]
-    storage: Sequence[Tensor]
-    others: Sequence[tuple[str, Any]]
+    def __init__(self, names: Sequence[str], found: Sequence[Any]) -> None:
+        self._names, self._types = names, list(map(type, found))
+        self._plain = [number for number, kind in enumerate(self._types) if kind is Tensor]
+        self._others = [number for number, kind in enumerate(self._types) if kind is not Tensor]
+        self._copies = Copies([found[number] for number in self._plain])
+        self.names, self.copies = [names[number] for number in self._plain], self._copies.copies
 
-    @classmethod
-    def of(cls, names: Sequence[str], found: Sequence[Any], storage: Sequence[Tensor] = ()) -> _Slot:
-        """Make a slot for buffers, of storage that is there if it fits."""
-        pairs = list(zip(names, found, strict=True))
-        plain = [buffer for _, buffer in pairs if type(buffer) is Tensor]
-        if not _fit(storage, plain):
-            storage = [torch.empty_like(buffer) for buffer in plain]
-        return cls(
-            found,
-            [name for name, buffer in pairs if type(buffer) is Tensor],
-            plain,
-            [buffer.shape for buffer in plain],
-            [buffer.dtype for buffer in plain],
-            storage,
-            [(name, buffer) for name, buffer in pairs if type(buffer) is not Tensor],
-        )
+    def take(self, found: Sequence[Any]) -> bool:
+        """Copy buffers of torch's own type, and return True; or False where it was made for others."""
+        if list(map(type, found)) != self._types:
+            return False
+        return self._copies.take(found if not self._others else [found[number] for number in self._plain])
 
-    def is_for(self, found: Sequence[Any]) -> bool:
-        """Return whether it takes these buffers as they are now; in a quarter of the time that `_fit` needs."""
-        return (
-            len(found) == len(self.found)
-            and all(map(is_, found, self.found))
-            and [buffer.shape for buffer in self.plain] == self.shapes
-            and [buffer.dtype for buffer in self.plain] == self.dtypes
-        )
-
-
-def _fit(slot: Sequence[Tensor], tensors: Sequence[Tensor]) -> bool:
-    """Return whether storage is of the same shapes and types as what is to be copied into it."""
-    return len(slot) == len(tensors) and all(
-        one.shape == tensor.shape and one.dtype is tensor.dtype and one.device == tensor.device
-        for one, tensor in zip(slot, tensors, strict=True)
-    )
-
-
-def _copy_each(into: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
-    for one, tensor in zip(into, tensors, strict=True):
-        one.copy_(tensor)
-
-
-# One kernel for many small tensors. torch has no public name for it; versions that lack it copy one after the other.
-_copy_all: Any = getattr(torch, "_foreach_copy_", _copy_each)
+    def clone_others(self, found: Sequence[Any]) -> list[tuple[str, Tensor]]:
+        """Return names and copies of those of other types, which are few, if any; without those that are none."""
+        there = [number for number in self._others if found[number] is not None and not is_lazy(found[number])]
+        return [(self._names[number], found[number].clone()) for number in there]
 
 
 def _without_wrappers(name: str) -> str:

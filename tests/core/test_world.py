@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -33,6 +34,36 @@ def test_launchers_tell_by_variables(monkeypatch: pytest.MonkeyPatch, rank: str,
     monkeypatch.setenv(rank, "3")
     monkeypatch.setenv(size, "4")
     assert World.detect() == World(3, 4)
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+        ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ],
+)
+def test_mpis_launchers_too(monkeypatch: pytest.MonkeyPatch, launcher: tuple[str, str]) -> None:
+    for name, value in zip(launcher, "37", strict=True):
+        monkeypatch.setenv(name, value)
+    assert World.detect() == World(3, 7)
+
+
+def test_variables_count_in_an_environment_that_was_put_in_the_place_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "environ", {"RANK": "1", "WORLD_SIZE": "2"})
+        assert World.detect() == World(1, 2)
+        patched.setattr(os, "environ", {})
+        assert World.detect() == World()
+
+
+def test_a_rank_without_the_number_of_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMIX_RANK", "1")
+    with pytest.raises(ConfigurationError, match="PMIX_RANK"):
+        World.detect()
 
 
 def test_a_batch_job_without_srun_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,9 @@ import sys
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from torch import distributed, nn
@@ -17,6 +18,9 @@ from resumable.integrations._buffers import Buffers
 sys.path.insert(0, str(Path(__file__).parent))
 from sources import indexed
 from trainer_runs import Model, PlannedError, SaveOnce, check_rest, fit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Holder(nn.Module):
@@ -60,6 +64,84 @@ def test_a_buffer_that_changes_in_place_gets_other_storage() -> None:
             assert (now.shape, now.dtype) == (seen.shape, seen.dtype)
             assert torch.equal(now, seen)
         change()
+
+
+FORMS = [
+    torch.tensor(5),
+    torch.empty(0),
+    torch.rand(3).bfloat16(),
+    torch.rand(5).to(torch.float8_e4m3fn),
+    torch.arange(5).to(torch.uint16),
+    torch.tensor([True, False, True]),
+    torch.rand(3, dtype=torch.complex64),
+    torch.rand(2, dtype=torch.complex128).conj(),
+    torch.arange(6.0).reshape(2, 3).T,
+    torch.rand(1, 2, 3, 4).to(memory_format=torch.channels_last),
+    torch.ones(1).expand(4),
+    torch.ones(2, dtype=torch.float64, requires_grad=True),
+    torch.eye(3).to_sparse(),
+]
+
+
+def test_all_forms_are_kept_side_by_side() -> None:
+    """Those that lie in one piece are copied as bytes, one after the other, whatever their types."""
+    module = nn.Module()
+    for number, buffer in enumerate(FORMS * 2):
+        module.register_buffer(f"b{number}", buffer.detach().clone().requires_grad_(buffer.requires_grad))
+    buffers, names = Buffers(module), [f"b{number}" for number in range(2 * len(FORMS))]
+    for _ in range(4):
+        weights: dict[str, Any] = dict.fromkeys(names)
+        buffers.keep().put_into(weights)
+        for name, buffer in module.named_buffers():
+            assert (weights[name].shape, weights[name].dtype) == (buffer.shape, buffer.dtype), name
+            assert torch.equal(weights[name].to_dense().resolve_conj(), buffer.to_dense().resolve_conj()), name
+        with torch.no_grad():
+            for buffer in module.buffers():
+                buffer.zero_()
+
+
+CHANGES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "in place": lambda buffer: buffer.add_(1),
+    "through .data": lambda buffer: buffer.data.add_(1),
+    "through NumPy": lambda buffer: np.add(buffer.numpy(), 1, out=buffer.numpy()),
+    "through its storage": lambda buffer: buffer.untyped_storage().copy_(torch.ones(4).untyped_storage()),
+    "resized, the same storage": lambda buffer: buffer.resize_(2),
+    "another dimension": lambda buffer: buffer.unsqueeze_(0),
+    "turned": lambda buffer: buffer.resize_(2, 2).t_(),
+    "other data": lambda buffer: setattr(buffer, "data", torch.full((4,), 9.0)),
+    "other data of the same bytes": lambda buffer: setattr(buffer, "data", buffer.data.view(torch.int32)),
+    "another storage": lambda buffer: buffer.set_(torch.full((4,), 8.0).untyped_storage(), 0, (4,), (1,)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("others", [0, 3])
+def test_no_change_of_a_buffer_is_missed(change: Callable[[torch.Tensor], Any], others: int) -> None:
+    """Neither by torch's counts of changes, nor by storage that was made for what it was before."""
+    module = nn.Module()
+    for number in range(others + 1):
+        module.register_buffer(f"b{number}", torch.arange(4.0) + number)
+    buffers, changed = Buffers(module), module.get_buffer("b0")
+    for step in range(6):
+        if step == 3:
+            change(changed)
+        for now, buffer in zip(buffers.keep().tensors, module.buffers(), strict=True):
+            assert (now.shape, now.dtype) == (buffer.shape, buffer.dtype)
+            assert torch.equal(now, buffer)
+
+
+@pytest.mark.parametrize("new", [lambda one: one + 1, lambda one: one.t().clone().t() + 1, lambda one: one.half()])
+def test_one_that_is_assigned_at_every_step_and_those_beside_it(new: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    module = nn.Module()
+    for number in range(3):
+        module.register_buffer(f"b{number}", torch.rand(2, 3))
+    buffers = Buffers(module)
+    for _ in range(5):
+        module.b1 = new(module.get_buffer("b1"))
+        module.get_buffer("b2").add_(1)
+        for now, buffer in zip(buffers.keep().tensors, module.buffers(), strict=True):
+            assert now.dtype is buffer.dtype
+            assert torch.equal(now, buffer)
 
 
 def test_names_are_those_of_the_last_search() -> None:

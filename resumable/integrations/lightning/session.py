@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from resumable import rng
 from resumable.errors import UnsupportedError
@@ -27,18 +27,17 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """A moment between two optimizer steps; never changed, and replaced by one assignment, as signal handlers save.
+class Boundary(NamedTuple):
+    """A moment between two optimizer steps; replaced by one assignment, as signal handlers save.
 
-    Args:
+    Attributes:
         place: where training stood.
         steps: optimizer steps in the weights (`trainer.global_step`).
         logged: those after which everything was done, validation included.
         loaders: make the states of the train loaders.
         buffers: of the module.
-        generators: makes the state of this rank's global generators.
         callbacks: states of the other callbacks, where gradients are accumulated: batches are trained on again then.
+        generators: makes the state of this rank's global generators.
     """
 
     place: Place
@@ -46,8 +45,8 @@ class Boundary:
     logged: int
     loaders: Sequence[Callable[[], dict[str, Any]]]
     buffers: KeptBuffers
-    generators: Callable[[], dict[str, Any]] = field(default_factory=rng.capture)
-    callbacks: Mapping[str, Any] = field(default_factory=dict)
+    callbacks: Mapping[str, Any]
+    generators: Callable[[], dict[str, Any]]
 
 
 class Session:
@@ -217,9 +216,8 @@ class Session:
         """A validation came to its end."""
         boundary = self._boundary
         if boundary is not None and boundary.place.stage == "batch" and not self._held:
-            self._boundary = replace(
-                boundary, place=replace(boundary.place, stage="validated"), generators=rng.capture()
-            )
+            place = replace(boundary.place, stage="validated")
+            self._boundary = boundary._replace(place=place, generators=rng.capture())
             self._busy = False
 
     def end_epoch(self) -> None:
@@ -244,8 +242,9 @@ class Session:
             trainer.global_step,
             private.steps_logged(trainer),
             self._loaders.bookmarks(),
-            buffers=self._find_buffers(again=place.stage == "epoch").keep(),
-            callbacks=private.callback_states(trainer) if self._may_hold() else {},
+            self._find_buffers(again=place.stage == "epoch").keep(),
+            private.callback_states(trainer) if self._may_hold() else {},
+            rng.capture(),
         )
         self._busy = False
 
