@@ -34,7 +34,8 @@ class QuickLoader(DataLoader[Any]):
 class _Iterator(_MultiProcessingDataLoaderIter):
     def _reset(self, loader: Any, first_iter: bool = False) -> None:  # torch's signature
         if first_iter:  # before the first request, so that no thread has one to write
-            for queue in self._index_queues:
+            requests: Any = self._index_queues
+            for queue in requests:
                 queue.put = _putter(queue)
             results: Any = self._worker_result_queue
             results._poll = _waiter(results._reader)  # noqa: SLF001  # where the queue keeps its connection's own

@@ -103,7 +103,8 @@ def test_requests_of_all_sizes_come_in_their_order(context: str, *, persistent: 
     data = torch.arange(1000)
     options: Any = {"num_workers": 2, "multiprocessing_context": context, "persistent_workers": persistent}
     sampler: Any = Batches([3, 5, 30_000, 4, 6, 7, 40_000, 2, 1, 8])
-    loader = resumable.wrap(DataLoader(data, batch_sampler=sampler, **options), seed=1)  # type: ignore[arg-type]  # it has a length
+    plain: Any = DataLoader(data, batch_sampler=sampler, **options)  # type: ignore[arg-type]  # it has a length
+    loader = resumable.wrap(plain, seed=1)
     for _ in range(2):
         whole = [batch.tolist() for batch in loader]
         assert whole == list(sampler)
