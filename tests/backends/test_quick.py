@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import time
+from multiprocessing.reduction import ForkingPickler
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 import resumable
 from resumable._fetch.quick import _putter, _waiter
+from resumable._fetch.transport import LARGEST, Answer, begin, pickled_here
+from resumable._stats import Made
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,3 +113,64 @@ def test_requests_of_all_sizes_come_in_their_order(context: str, *, persistent: 
         whole = [batch.tolist() for batch in loader]
         assert whole == list(sampler)
     loader.close()
+
+
+class Sized(Dataset[Any]):
+    """Tensors that are sent in a message that fits the pipe, in a larger one, and in shared memory."""
+
+    SIZES = (3, 5, 4, 2_000, 7, 300_000, 6, 8, 2_001, 300_001, 2)
+
+    def __len__(self) -> int:
+        return 4 * len(self.SIZES)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((self.SIZES[index % len(self.SIZES)],), float(index))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_answers_of_all_sizes_come_in_their_order(workers: int) -> None:
+    data = Sized()
+    loader = resumable.wrap(DataLoader(data, batch_size=None, num_workers=workers))
+    assert [(len(one), one[0].item(), one[-1].item()) for one in loader] == [
+        (len(one), one[0].item(), one[-1].item()) for one in map(data.__getitem__, range(len(data)))
+    ]
+
+
+class Pickles(Dataset[Any]):
+    """Tells whether torch has moved to shared memory what the dataset pickles for a queue of its own."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> bool:
+        own = torch.full((3,), index)
+        ForkingPickler.dumps(own)
+        return own.is_shared()
+
+
+def test_what_else_a_worker_pickles_is_sent_as_torch_does() -> None:
+    """It answers in the thread that reads, whose other messages are none of ours."""
+    assert list(resumable.wrap(DataLoader(Pickles(), batch_size=None, num_workers=1))) == [True] * 12
+
+
+def tries_a_large_one(answers: Any) -> None:
+    begin()
+    large, small = torch.zeros(LARGEST), torch.zeros(3)
+    try:
+        pickled_here(Answer(Made(large, 0.0, 0.0)))
+    except Exception as error:  # noqa: BLE001  # of a private type
+        told = type(error).__name__
+    content = bytes(pickled_here(Answer(Made(small, 0.0, 0.0))))
+    answers.send((told, large.is_shared(), small.is_shared(), content))
+
+
+def test_a_large_answer_is_left_to_the_thread_before_it_is_shared() -> None:
+    """What was moved to shared memory, and is not sent, stays there as long as the worker lives."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    process = context.Process(target=tries_a_large_one, args=(there,))
+    process.start()
+    told, large, small, content = here.recv()
+    process.join()
+    assert (told, large, small) == ("_SharedError", False, False)
+    assert pickle.loads(content).batch.tolist() == [0, 0, 0]  # noqa: S301  # our own bytes
