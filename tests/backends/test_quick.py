@@ -143,9 +143,9 @@ class Pickles(Dataset[Any]):
         return 12
 
     def __getitem__(self, index: int) -> bool:
-        own = torch.full((3,), index)
+        own: Any = torch.full((3,), index)
         ForkingPickler.dumps(own)
-        return own.is_shared()
+        return bool(own.is_shared())
 
 
 def test_what_else_a_worker_pickles_is_sent_as_torch_does() -> None:
@@ -155,7 +155,8 @@ def test_what_else_a_worker_pickles_is_sent_as_torch_does() -> None:
 
 def tries_a_large_one(answers: Any) -> None:
     begin()
-    large, small = torch.zeros(LARGEST), torch.zeros(3)
+    large: Any = torch.zeros(LARGEST)
+    small: Any = torch.zeros(3)
     try:
         pickled_here(Answer(Made(large, 0.0, 0.0)))
     except Exception as error:  # noqa: BLE001  # of a private type
