@@ -157,6 +157,7 @@ def tries_a_large_one(answers: Any) -> None:
     begin()
     large: Any = torch.zeros(LARGEST)
     small: Any = torch.zeros(3)
+    told = "nothing"
     try:
         pickled_here(Answer(Made(large, 0.0, 0.0)))
     except Exception as error:  # noqa: BLE001  # of a private type
