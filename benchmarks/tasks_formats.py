@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Index", "Packing", "Reader", "Written"]
 
+_PARTS = 64
+
 
 class Written:
     """Writes the files that all read.
@@ -76,6 +78,18 @@ class Reader:
         del batches, contender  # closing a stream of datasets takes 5 seconds
         return waited * 1e3
 
+    def epoch(self) -> tuple[float, float | None]:
+        """Read an epoch, and return the megabytes that it took at most, and the chi-square of parts in batches."""
+        gc.collect()
+        contender = self._make()
+        before = most = _own_memory()
+        numbers: list[list[int]] = []
+        for batch in contender.start():
+            numbers.append([number for number in map(_number, batch) if number is not None])
+            if len(numbers) % 16 == 0 or len(numbers) < 16:  # a look takes a while
+                most = max(most, _own_memory())
+        return (most - before) / 1e6, _unevenness(numbers, len(contender))
+
     def size(self) -> int:
         """Return the bytes of the state at the last place."""
         state = next(reversed(self._states.values()))
@@ -88,6 +102,33 @@ class Reader:
         contender = self._make()
         while True:
             yield from contender.start()
+
+
+def _own_memory() -> int:
+    """Return the bytes of the process that are no file's."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
+
+
+def _number(sample: Any) -> int | None:
+    """Return the number of a sample, in the order in which they were written; None where it does not tell."""
+    told = (
+        next((sample[key] for key in ("cls", "id", "json") if key in sample), None)
+        if isinstance(sample, dict)
+        else None
+    )
+    found = told["number"] if isinstance(told, dict) else told
+    return None if found is None else int(found)
+
+
+def _unevenness(batches: list[list[int]], samples: int) -> float | None:
+    """Return the chi-square per degree of freedom of the parts of the data in batches; 1 for a full shuffle."""
+    whole = [np.array(batch) * _PARTS // samples for batch in batches if len(batch) == BATCH]
+    if not whole:
+        return None
+    counts = np.array([np.bincount(parts, minlength=_PARTS)[:_PARTS] for parts in whole])
+    expected, left = BATCH / _PARTS, 1 - (BATCH - 1) / (samples - 1)
+    return float(((counts - expected) ** 2 / expected).sum(axis=1).mean() / (_PARTS - 1) / left)
 
 
 class Index:

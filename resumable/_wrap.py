@@ -258,9 +258,19 @@ def _adapt(source: Any, options: Options) -> tuple[Backend, Options]:
             return found
     raise UnsupportedError(
         f"cannot wrap an object of the type {type(source).__module__}.{type(source).__qualname__}.\n"
-        "It is no source of batches. Give a PyTorch DataLoader, a sequence, a generator function or another iterable, "
-        "an object with state_dict and load_state_dict, or a backend of your own (resumable.register)."
+        f"It is no source of batches.{_near(source)} Give a PyTorch DataLoader, a sequence, a generator function or "
+        "another iterable, an object with state_dict and load_state_dict, or a backend of your own "
+        "(resumable.register)."
     )
+
+
+def _near(source: Any) -> str:
+    """Say what is missing to one that looks like a source."""
+    if isinstance(source, dict):
+        return " A dict has names and no samples by an index: wrap what gives a sample of it, or its values."
+    if hasattr(source, "__getitem__") and not hasattr(source, "__len__"):
+        return " It has __getitem__ and no __len__, so which samples there are is not known: give it one."
+    return ""
 
 
 def _fetcher(backend: Backend, options: Options) -> Fetcher:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import shutil
 import sys
+import tempfile
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -22,14 +24,39 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from multiprocessing.process import BaseProcess
+    from pathlib import Path
 
 # Several processes share the cores, and threads that wait for each other there take eight times the processor's time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is imported, here and in what tests start
 
 _SLOW = 30  # times what another test takes, about
+_FOLDER = pytest.StashKey[str]()
 _UNSEEDED = (1 << 64) - 59  # a seed as a process has it in which nobody set one
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give all that the tests start one folder for temporary files; those of killed processes go with it at the end.
+
+    It is no folder of pytest's: the path of a Unix socket has 108 bytes at most.
+    """
+    if hasattr(config, "workerinput"):  # xdist's processes have that of the one that started them
+        return
+    config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # where it has always been, and stays
+    config.stash[_FOLDER] = tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if folder := config.stash.get(_FOLDER, None):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what was imported: tests call it often, and it would take a second each."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -91,14 +118,23 @@ def no_death_of_before() -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Tests of the conformance suite that start processes are slow; and no promise is tested by long tests alone."""
-    for item in items:
-        if item.name.startswith("test_a_fresh_process"):
-            item.add_marker(pytest.mark.slow)
+    _sample_processes(item for item in items if item.name.startswith("test_a_fresh_process"))
     if not any("::" in argument for argument in config.args):  # one cell of a grid may be run alone
         _check_long(items)
     yield  # here tests are deselected
     if hasattr(config, "workerinput"):
         _longest_first(items)
+
+
+def _sample_processes(items: Iterable[pytest.Item]) -> None:
+    """Leave fresh processes of conformance suites, which take seconds, to `make test-long`, but one of each file."""
+    files: set[Path] = set()
+    for item in items:
+        item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("long") is None:
+            if item.path in files:
+                item.add_marker(pytest.mark.long)
+            files.add(item.path)
 
 
 def _longest_first(items: list[pytest.Item]) -> None:

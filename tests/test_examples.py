@@ -14,6 +14,7 @@ from scripts_forked import run_script
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 OWN = {
     "ray_train": "ray",
+    "torchtitan_loader": "titan",
     "transformers_trainer": "transformers",
     "trl_sft": "transformers",
 }  # what is run by the interpreter of an environment of its own, in tests of its own

@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from benchmarks.contenders.format_files import BATCH, LENGTH, windows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from benchmarks.contenders.format_states import Stateful
 
 __all__ = ["Lit", "Streaming"]
 
 
-class _Loading:
-    """What both have in common: a loader with a state."""
-
-    _loader: Any
-    _dataset: Any
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def start(self, state: Any = None) -> Iterator[Any]:
-        """Begin an epoch, or go on."""
-        if state is not None:
-            self._loader.load_state_dict(state)
-        return iter(self._loader)
-
-    def state_at(self, step: int) -> Any:
-        """Read up to there."""
-        batches = self.start()
-        for _ in range(step):
-            next(batches)
-        return self._loader.state_dict()
-
-
-class Streaming(_Loading):
+class Streaming(Stateful):
     """MDS shards, shuffled by its default, py1e.
 
     Args:
@@ -50,10 +24,11 @@ class Streaming(_Loading):
         local = Path(folder, "mds")
         if not local.exists():
             self.convert(Path(folder, kind), local)
-        self._dataset = StreamingDataset(
+        dataset = StreamingDataset(
             local=str(local), shuffle=True, shuffle_seed=0, batch_size=BATCH, num_canonical_nodes=1
         )
-        self._loader = StreamingDataLoader(self._dataset, batch_size=BATCH, collate_fn=list)
+        loader = StreamingDataLoader(dataset, batch_size=BATCH, collate_fn=list)
+        super().__init__(loader, len(dataset), batched=True)
 
     @staticmethod
     def convert(tokens: Path, local: Path) -> None:
@@ -65,7 +40,7 @@ class Streaming(_Loading):
                 writer.write({"x": window})
 
 
-class Lit(_Loading):
+class Lit(Stateful):
     """Chunks of tokens, read by its `TokensLoader`.
 
     Args:
@@ -79,8 +54,8 @@ class Lit(_Loading):
         local = Path(folder, "lit")
         if not local.exists():
             self.convert(Path(folder, kind), local)
-        self._dataset = StreamingDataset(str(local), item_loader=TokensLoader(LENGTH + 1), shuffle=True, seed=0)
-        self._loader = StreamingDataLoader(self._dataset, batch_size=BATCH, collate_fn=list)
+        dataset = StreamingDataset(str(local), item_loader=TokensLoader(LENGTH + 1), shuffle=True, seed=0)
+        super().__init__(StreamingDataLoader(dataset, batch_size=BATCH, collate_fn=list), len(dataset), batched=True)
 
     @staticmethod
     def convert(tokens: Path, local: Path) -> None:

@@ -32,6 +32,12 @@ _WAIT_NOTE = (
     "WebDataset has no state, so it reads up to the place; the stream of datasets fills its buffer again, with other "
     "rows. The factor is that of 90 %."
 )
+_HELD_NOTE = (
+    "Of one epoch, from its first batch on. Memory is what a process has more of its own at most, so without files "
+    "that are mapped, and with what it imports by then. Chi-square: how uneven batches of 64 are where the samples are "
+    "sorted into 64 parts; 1.00 is a full shuffle. Left out where samples do not tell their number: [the orders "
+    "alone](#orders-alone-how-even-batches-are) have it."
+)
 _INDEX_NOTE = (
     "Processor time of the first start, in which an index is built and written, and its bytes. Documents have 600 "
     "tokens on average, in windows of 256. Megatron: its own functions, NumPy's shuffles and a compiled sample index."
@@ -65,6 +71,7 @@ def run(plan: Plan, pool: Pool) -> list[Table]:
         return [
             _reading(plan, pool, folder, formats),
             _waiting(plan, pool, folder, formats),
+            _held(plan, pool, folder, formats),
             _indices(plan, pool, folder),
         ]
 
@@ -85,6 +92,7 @@ def _formats(samples: int) -> dict[str, list[_Contender]]:
         "Parquet": [
             _ours("Parquet, blocks", "rows", "blocks"),
             _peer("datasets, a stream", "format_hugging:Hugging", "rows", 5 * samples),
+            _peer("Grain, windows", "format_grain:Grain", "rows", 5 * samples),
         ],
         "documents of tokens": [
             _ours("Packed, concat, blocks", "concat", "blocks"),
@@ -144,6 +152,21 @@ def _waiting(plan: Plan, pool: Pool, folder: str, formats: dict[str, list[_Conte
     return table
 
 
+def _held(plan: Plan, pool: Pool, folder: str, formats: dict[str, list[_Contender]]) -> Table:
+    columns = ("reader", "files", "MB more than before it read", "chi-square / dof")
+    table = Table("Formats: memory and shuffle", columns, note=_HELD_NOTE)
+    for files, contenders in formats.items():
+        remotes, missing = _ready(pool, folder, files, contenders, lambda _: None, fresh=files if plan.every else "")
+        for one in contenders:
+            if one.label in missing:
+                table.rows.append((one.label, files, missing[one.label], ""))
+                continue
+            grown, even = remotes[one.label].call("epoch")
+            table.rows.append((one.label, files, f"{grown:.0f}", "" if even is None else f"{even:.2f}"))
+        pool.rest()
+    return table
+
+
 def _indices(plan: Plan, pool: Pool, folder: str) -> Table:
     table = Table("Formats: building an index", ("index", "of", "seconds", "bytes"), note=_INDEX_NOTE)
     rounds, samples, count = max(plan.rounds // 3, 1), plan.length // 50, plan.length
@@ -176,14 +199,17 @@ def _indices(plan: Plan, pool: Pool, folder: str) -> Table:
     return table
 
 
-def _ready(
-    pool: Pool, folder: str, files: str, contenders: list[_Contender], once: Callable[[Remote], Any]
+def _ready(  # noqa: PLR0913  # who reads what, and how
+    pool: Pool, folder: str, files: str, contenders: list[_Contender], once: Callable[[Remote], Any], *, fresh: str = ""
 ) -> tuple[dict[str, Remote], dict[str, str]]:
-    """Make contenders, and use each once; return them by their labels, and why some are left out."""
+    """Make contenders, and use each once; return them by their labels, and why some are left out.
+
+    With `fresh`, a name, each is made in a process that has read nothing.
+    """
     remotes: dict[str, Remote] = {}
     missing: dict[str, str] = {}
     for one in contenders:
-        remote = pool[f"formats {one.label}"]
+        remote = pool[f"formats {one.label} {fresh}".strip()]
         try:
             remote.make(f"{_TASKS}:Reader", path=one.path, folder=folder, **one.options)
             once(remote)

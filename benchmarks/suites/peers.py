@@ -45,9 +45,10 @@ def run(plan: Plan, pool: Pool) -> list[Table]:
     waiting = Table("Peers: time to the first batch after a resume", _WAIT_COLUMNS, note=_WAIT_NOTE)
     remotes = {name: pool[name] for name in _NAMES}
     missing = _drop_missing(remotes)
-    for workers in (0, 2):
+    for workers in (0, 2) if plan.every else (2,):
         for cost in plan.costs:
             reading.rows += _read(plan, Case(plan.length, workers, cost), remotes)
+    for workers in (0, 2) if plan.every else (0,):  # some peers spawn workers, at each of several starts
         waiting.rows += _wait(plan, Case(plan.length, workers), remotes)
     sizes = Table("Peers: batches by their size", _SIZE_COLUMNS, note=_SIZE_NOTE)
     for size in _SIZES if plan.every else _SIZES[:1]:

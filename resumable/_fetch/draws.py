@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import warnings
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.failures import note_first
 from resumable._fetch.keyed_draws import KeyedDraws
 from resumable._fetch.reader import no_end
 from resumable._randomness.keys import SampleKeys, isolated, reseed
-from resumable.errors import StateMismatchError
+from resumable._randomness.own import OwnGenerators
+from resumable.errors import PromiseWarning, StateMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from resumable._options import Options
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["Draws", "too_few"]
 
 _TRANSFORM = 0x5DEECE66D1234567  # sets a transform's key apart from that of the draw before it
+_OF_ITS_OWN = (
+    "what is done to the elements draws from a random generator of its own, {}: {!r}.\n"
+    "Over a source that is read by index it would be seeded for each sample. Here it is not, so after a resume it "
+    "would give other numbers. Draw from random, numpy.random or torch; or make a new generator in each call, from "
+    "a number that these give."
+)
 
 
 class Draws(KeyedDraws):
@@ -38,7 +46,9 @@ class Draws(KeyedDraws):
             "sample" if seeds else "off",
             guard=isolated if seeds else nullcontext,
         )
-        self._options, self._seeds_them = options, seeds
+        self._options, self._seeds_them, self._epoch = options, seeds, epoch
+        roots = {"transform": options.transform, "collate": options.collate}
+        self._own = OwnGenerators({name: root for name, root in roots.items() if seeds and root is not None})
 
     def guard(self, key: int | None = None) -> AbstractContextManager[None]:
         """Give the global generators back after what runs inside, where they are seeded at all."""
@@ -60,7 +70,24 @@ class Draws(KeyedDraws):
             return tells()
 
     def assemble(self, elements: list[Any], position: int) -> Any:
-        """Make the batch of this rank's elements: transform each, and collate them."""
+        """Make the batch of this rank's elements: transform each, and collate them.
+
+        Warns:
+            PromiseWarning: that draws from a generator of its own. An element cannot be read again with it seeded.
+        """
+        with self._told_of_own():
+            return self._assembled(elements, position)
+
+    @contextmanager
+    def _told_of_own(self) -> Iterator[None]:
+        own = self._own.before(self._epoch)
+        looks = [generator.look() for generator in own]
+        yield
+        for generator, look in zip(own, looks, strict=True):
+            if generator.changed(look):
+                warnings.warn(_OF_ITS_OWN.format(generator.name, generator.now()), PromiseWarning, stacklevel=2)
+
+    def _assembled(self, elements: list[Any], position: int) -> Any:
         transform, collate, single = self._options.transform, self._options.collate, self._options.batch_size is None
         if transform is not None:
             with self.guard():

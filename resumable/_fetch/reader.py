@@ -86,7 +86,8 @@ class Reader:
         if self.randomness == "off":
             self._prefetch(request)
             return self._collated(self._samples(request, None))
-        return self.seeding.read(partial(self._seeded, request, request.batch_key), isolate=isolate)
+        read_all = partial(self._seeded, request, request.batch_key)
+        return self.seeding.read(read_all, isolate=isolate, epoch=request.epoch)
 
     def _seeded(self, request: Request, batch_key: int, seed: Callable[[int], object], bits: int) -> Any:
         """Read a request with the seeds of its samples, or with that of the batch."""

@@ -13,7 +13,7 @@ from itertools import chain
 from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from resumable._fetch.failures import Sent, received, worker_number
 from resumable._fetch.lost_workers import describe_death, is_death, last_samples, lost_workers
@@ -43,8 +43,15 @@ _copies: list[Any] = []  # kept as long as this process lives, so that nothing i
 
 
 def watch(iterator: Any) -> None:
-    """Keep what a fork makes of an iterator with worker processes."""
-    _running.add(iterator)
+    """Keep what a fork makes of an iterator with worker processes, and let it end them when it is garbage in a cycle.
+
+    The garbage collector calls what closes the queues of a cycle before it calls `__del__` of the iterator, whose word
+    to its workers would not be sent: torch would wait 5 seconds for each, wherever the collector runs. As long as
+    something outside of the cycle holds the queues, they are no garbage yet.
+    """
+    if iterator not in _running:
+        finalize(iterator, list, iterator._index_queues).atexit = False  # noqa: SLF001  # what it tells its workers by
+        _running.add(iterator)
 
 
 def is_copy(iterator: Any) -> bool:

@@ -97,7 +97,7 @@ _LACKS = {
     "weighted-v1": ("the weights", "weights"),
     "paged-v1": ("the pages of the samples", "pages"),
     "blocks-v1": ("the sizes of the shards", "sizes"),
-    "mixture-v1": ("the sources or their weights", "sources"),
+    "mixture-v1": ("the sources, their weights or their shards", "sources"),
 }
 
 

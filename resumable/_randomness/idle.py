@@ -10,6 +10,9 @@ gives.
 Torch's is always seeded. It takes a microsecond, and code often asks for its seed without drawing from it
 (`torch.initial_seed()`), which no look at its state would tell. Code that reads the state of one of the others, draws,
 and puts the state back without seeding it, is not seen.
+
+Generators of the source's own count as idle until they are drawn from. So the first batch that draws from one is read
+without seeding it, too: what a source draws once and keeps, as a random projection, is what it draws in every process.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._randomness.generators import ALL
 from resumable._randomness.keys import POSITIVE, isolated, reseed, torch_seed
+from resumable._randomness.own import OwnGenerator, OwnGenerators
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
     from resumable._randomness.generators import Generator
@@ -34,24 +38,41 @@ _ALL_BITS = (1 << 64) - 1
 
 
 class Seeding:
-    """What is known about the generators that one source draws from."""
+    """What is known about the generators that one source draws from.
 
-    def __init__(self) -> None:
+    Args:
+        roots: what samples are read by, by name, such as the dataset: what may have generators of its own.
+    """
+
+    def __init__(self, roots: Mapping[str, Any] | None = None) -> None:
         self._learnt = False
         self._busy: tuple[Generator, ...] = ALL
         self._idle: tuple[Generator, ...] = ()
+        self._seeded: tuple[OwnGenerator, ...] = ()  # those of the source's own that are busy
+        self.own = OwnGenerators(roots or {})
 
-    def read(self, read_all: Callable[[Seed, int], Any], *, isolate: bool) -> Any:
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the source's own generators, which another process looks for among its own."""
+        without = {
+            name: tuple(one for one in getattr(self, name) if one in ALL) for name in ("_busy", "_idle", "_seeded")
+        }
+        return {**vars(self), **without}
+
+    def read(self, read_all: Callable[[Seed, int], Any], *, isolate: bool, epoch: int = 0) -> Any:
         """Read a batch.
 
         Args:
             read_all: reads it. It is given what seeds, and a mask of the bits of a key that this takes; and seeds with
                 each key before what the key belongs to. What seeds returns what is true.
             isolate: give the generators back as they were found.
+            epoch: of the batch.
         """
+        self._idle += tuple(self.own.before(epoch))
         while True:
             idle = self._idle
             looks = [generator.look() for generator in idle]
+            for one in self._seeded:
+                one.begin()
             try:
                 batch = self._isolated(read_all) if isolate else self._once(read_all)
             except BaseException as error:
@@ -61,15 +82,24 @@ class Seeding:
                 continue
             for generator, look in zip(idle, looks):  # noqa: B905  # one look for each, and this is half the time
                 if generator.changed(look):
+                    self._woken(idle, looks, put_back=isolate)
                     break
             else:
-                return batch
-            self._woken(idle, looks, put_back=isolate)
+                found = tuple(self.own.after())
+                self._idle += found
+                replaced = [one for one in self._seeded if one.is_another()]
+                if not found and not replaced:
+                    return batch
 
     def _isolated(self, read_all: Callable[[Seed, int], Any]) -> Any:
         if self._busy:
-            with isolated(but=self._idle):
-                return self._once(read_all)
+            looks = [one.look() for one in self._seeded]
+            try:
+                with isolated(but=self._idle):
+                    return self._once(read_all)
+            finally:
+                for one, look in zip(self._seeded, looks, strict=False):  # those that came since were idle before
+                    one.put_back(look)
         torch = sys.modules.get("torch")
         if torch is None:
             return self._once(read_all)
@@ -96,6 +126,7 @@ class Seeding:
         drawn = [(one, look) for one, look in zip(idle, looks, strict=True) if one.changed(look)]
         for generator, look in drawn:
             self._busy += (generator,)
+            self._seeded += (generator,) if isinstance(generator, OwnGenerator) else ()
             self._idle = tuple(one for one in self._idle if one is not generator)
             if put_back:
                 generator.put_back(look)
@@ -113,12 +144,14 @@ class Seeding:
         def seed(key: int) -> bool:
             see()
             reseed(key)
+            for one in self._seeded:
+                one.seed(key)
             looks[:] = [generator.look() for generator in ALL]
             return True
 
         batch = read_all(seed, _ALL_BITS)
         see()
-        self._busy = tuple(generator for generator in ALL if generator in drawn)
-        self._idle = tuple(generator for generator in ALL if generator not in drawn)
+        self._busy = (*(generator for generator in ALL if generator in drawn), *self._seeded)
+        self._idle += tuple(generator for generator in ALL if generator not in drawn)
         self._learnt = True
         return batch

@@ -27,6 +27,7 @@ __all__ = [
     "derive",
     "digest",
     "mix64",
+    "mix_int",
     "random_int",
     "random_u64",
     "scale",
@@ -116,10 +117,11 @@ def scale(words: Words, total: int) -> Words:
 
 def random_int(key: tuple[int, int], counter: int) -> int:
     """Compute `random_u64` of one counter, ten times faster than NumPy does it for one."""
-    return _mix_int(_mix_int((counter * int(_GOLDEN) + key[0]) & _MASK) ^ key[1])
+    return mix_int(mix_int((counter * int(_GOLDEN) + key[0]) & _MASK) ^ key[1])
 
 
-def _mix_int(x: int) -> int:
+def mix_int(x: int) -> int:
+    """Compute `mix64` of one word."""
     x ^= x >> 30
     x = x * 0xBF58476D1CE4E5B9 & _MASK
     x ^= x >> 27

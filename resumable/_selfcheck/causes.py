@@ -24,9 +24,9 @@ ALIAS = (
 _ORDER = "The same samples come in another order: "
 _VALUES = "Its values differ between two uninterrupted runs: "
 _UNSEEDED = (
-    "it draws without a key, as from random.Random(), numpy's default_rng() or os.urandom, or it counts or remembers "
-    "outside of the function that makes the loader. Draw from random, numpy.random or torch, which are seeded per "
-    "sample."
+    "it draws without a key, as from os.urandom or from numpy's default_rng() in __getitem__, or it counts or "
+    "remembers outside of the function that makes the loader. Draw from random, numpy.random or torch, which are "
+    "seeded per sample."
 )
 _UNSEEDED_ORDER = "it is drawn without a seed, or the function that makes the loader gives the data in another order."
 _TRAINERS = (
@@ -48,8 +48,9 @@ _BUFFER = (
     'or a counter. Let it say all, or give wrap(..., resume="replay").'
 )
 _REMEMBERS = (
-    "It depends on what was read before in the process: a generator or a counter of the dataset's own, such as "
-    "random.Random(0). Draw from random, numpy.random or torch, which are seeded per sample."
+    "It depends on what was read before in the process: a counter of the dataset's own, or an iterator that goes on "
+    "from sample to sample. Let a sample depend on its index, and draw from random, numpy.random or torch, which are "
+    "seeded per sample."
 )
 
 

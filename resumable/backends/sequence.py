@@ -16,6 +16,7 @@ from resumable._fetch.own_state import own_state
 from resumable._fetch.reader import Reader
 from resumable._fetch.reading import Reading
 from resumable._naming import identity_of, name_of
+from resumable._randomness.idle import Seeding
 from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
@@ -63,7 +64,11 @@ class SequenceBackend:
         collate = None if options.batch_size is None else options.collate or list
         assert options.randomness is not None
         together = collate is not None and reading is None and draws_nothing(samples)
-        self._reader = Reader(samples, collate, options.randomness, together, reading=reading)
+        roots = {"dataset": source, "transform": options.transform, "collate": options.collate}
+        seeding = Seeding(roots)
+        if remembers is not None:
+            seeding.own.forget("dataset")  # which brings back what it draws from
+        self._reader = Reader(samples, collate, options.randomness, together, seeding=seeding, reading=reading)
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request."""

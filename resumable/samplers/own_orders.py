@@ -59,14 +59,12 @@ class OwnOrders:
         for name, order in blocks.items():
             if sizes.get(name) != order.length:
                 raise ConfigurationError(
-                    f"an order of {order.length} samples in blocks was given for {name!r}, but the sources have "
-                    f"{dict(sizes)!r} samples.\nOther samples would be read. Give each source Blocks(its sizes)."
+                    f"an order of {order.length} samples in blocks was given for {name!r}, which has "
+                    f"{sizes.get(name, 'no')} samples.\nOther samples would be read. Give each source Blocks(sizes)."
                 )
-        names = list(sizes)
-        self._blocks = {
-            names.index(name): order.seeded(self._seeds[names.index(name)]) for name, order in blocks.items()
-        }
-        self._names = [names[source] for source in self._blocks]
+        own = [(source, name) for source, name in enumerate(sizes) if name in blocks]
+        self._blocks = {source: blocks[name].seeded(self._seeds[source]) for source, name in own}
+        self._names = [name for _, name in own]
         self._begin_caches()
 
     def _begin_caches(self) -> None:

@@ -209,6 +209,7 @@ def test_a_new_loop_goes_on_after_the_last_step(kind: str, left: int) -> None:
         assert run.outcome() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler:UserWarning")  # and it is
 @pytest.mark.parametrize("with_optimizer", [True, False])
 def test_loaded_in_the_middle_of_a_loop_it_goes_on_from_there(with_optimizer: bool, tmp_path: Path) -> None:

@@ -161,6 +161,7 @@ def test_a_checkpoint_itself_may_be_named(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- memory that was freed
 
 
+@pytest.mark.slow
 def test_what_was_prepared_before_free_memory_is_forgotten(tmp_path: Path) -> None:
     loader = numbers()
     run = Training(loader=loader)
@@ -184,6 +185,7 @@ def test_what_was_prepared_before_free_memory_is_forgotten(tmp_path: Path) -> No
     gc.collect()
 
 
+@pytest.mark.slow
 def test_the_same_loader_is_prepared_again_after_free_memory() -> None:
     loader = numbers()
     run = Training(loader=loader)
@@ -201,6 +203,7 @@ def test_the_same_loader_is_prepared_again_after_free_memory() -> None:
 # ---------------------------------------------------------------------- prepared within the loop
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_was_prepared_in_the_first_batch_is_refused_at_the_save(tmp_path: Path) -> None:
     run = Training()
     run.accelerator.free_memory()

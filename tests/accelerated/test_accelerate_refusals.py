@@ -193,6 +193,7 @@ def test_what_is_relied_on_in_this_version_of_accelerate() -> None:
     assert "tensor[: self.gradient_state.remainder]" in source("gather_for_metrics")
 
 
+@pytest.mark.slow
 def test_import_imports_no_accelerate() -> None:
     script = (
         "import sys, resumable, resumable.integrations.accelerate\n"

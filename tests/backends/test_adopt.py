@@ -115,6 +115,7 @@ def resumed(loader: Any, state: Any) -> Any:
 RARELY = pytest.param("sampler", False, marks=pytest.mark.long)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "lives_on"), [("shuffle", False), ("shuffle", True), RARELY])
 def test_with_workers(name: str, lives_on: bool) -> None:
     def make() -> DataLoader[Any]:

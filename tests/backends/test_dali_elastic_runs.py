@@ -61,7 +61,9 @@ def test_a_hand_written_loop_survives_being_killed(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
     command = [sys.executable, str(SCRIPT), str(images()), "0"]
-    found = resumable.chaos.run(command, points=2, directory="chaos", preload=["torch", "nvidia.dali.plugin.pytorch"])
+    found = resumable.chaos.run(
+        command, points=2, directory="chaos", preload=["torch", "torch._dynamo", "nvidia.dali.plugin.pytorch"]
+    )
     assert found.ok, found.timeline()
     assert len(found.outcomes) >= 2
 
@@ -281,6 +283,7 @@ def train(folder: Path, *, fail_at: int | None = None) -> torch.Tensor:
     return torch.nn.utils.parameters_to_vector(model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning:pytorch_lightning")
 @pytest.mark.filterwarnings("ignore::pytorch_lightning.utilities.rank_zero.LightningDeprecationWarning")
 def test_lightning_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:

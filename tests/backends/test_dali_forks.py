@@ -43,6 +43,7 @@ def collecting(request: pytest.FixtureRequest) -> Iterator[bool]:
     gc.enable()
 
 
+@pytest.mark.slow
 def test_garbage_of_the_parent_is_not_freed_in_a_fork(*, collecting: bool) -> None:
     Told()
     assert status_of(lambda: gc.collect() >= 0) == 0
@@ -55,6 +56,7 @@ def test_the_collector_stays_as_it_was(*, collecting: bool) -> None:
     assert gc.isenabled() is collecting
 
 
+@pytest.mark.slow
 def test_forks_side_by_side_leave_the_collector_on() -> None:
     found: list[int] = []
     threads = [threading.Thread(target=lambda: found.append(status_of(gc.isenabled))) for _ in range(40)]

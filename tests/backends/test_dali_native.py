@@ -110,10 +110,12 @@ class TestDaliFromAFunction(TestDali):
         return resumable.wrap(make, **options)
 
 
+@pytest.mark.slow
 def test_the_pipeline_of_the_lightning_page_with_everything_left_to_dali() -> None:
     check_every_step(lambda: made(pipelines(), DALIClassificationIterator))
 
 
+@pytest.mark.slow
 def test_the_class_form_with_define_graph() -> None:
     check_every_step(legacy_iterator)
 
@@ -149,6 +151,7 @@ def check_options(case: Case, *, stride: int) -> None:
     check_every_step(make, stride=stride)
 
 
+@pytest.mark.slow
 @WARNED
 @pytest.mark.parametrize("case", CORNERS, ids=str)
 def test_every_policy(case: Case) -> None:
@@ -172,6 +175,7 @@ def test_every_combination(case: Case) -> None:
     check_options(case, stride=1)
 
 
+@pytest.mark.slow
 @WARNED
 @pytest.mark.parametrize(
     "reader",
@@ -190,6 +194,7 @@ def test_every_reader(reader: dict[str, Any]) -> None:
     check_every_step(lambda: iterator(reader=reader), stride=2, compare=compare)
 
 
+@pytest.mark.slow
 @WARNED
 @pytest.mark.filterwarnings("ignore:Please set `reader_name`:Warning")  # DALI's, of a size
 @pytest.mark.parametrize("policy", list(LastBatchPolicy), ids=lambda policy: policy.name)
@@ -244,6 +249,7 @@ def test_ragged_outputs() -> None:
     assert rest_of_run(loader, EPOCHS) == run[4:]
 
 
+@pytest.mark.slow
 def test_random_cuts_in_a_chain() -> None:
     for seed in range(6):
         draw = random.Random(seed)
@@ -284,6 +290,7 @@ def test_the_users_references_stay_valid() -> None:
     assert digest(next(inner)) == first[3], "the iterator that the user holds stands where the loader does"
 
 
+@pytest.mark.slow
 def test_old_pipelines_are_given_up_before_new_ones_are_built() -> None:
     """On a GPU two would not fit."""
     loader = resumable.wrap(iterator(2))
@@ -350,6 +357,7 @@ def with_function(reader: dict[str, Any]) -> Any:
     return fn.python_function(image, function=lambda values: values * 2, device="cpu"), label
 
 
+@pytest.mark.slow
 @WARNED
 @pytest.mark.parametrize("prepare", [True, False])
 @pytest.mark.parametrize("policy", ["FILL", "DROP", "PARTIAL"])
@@ -397,6 +405,7 @@ def test_a_state_of_an_epochs_last_batch_that_was_taken_before_its_end_was_known
 # ---------------------------------------------------------------------------------------------- several in turn
 
 
+@pytest.mark.slow
 @WARNED
 @pytest.mark.parametrize("order", ["batch", "epoch"])
 @pytest.mark.parametrize("sizes", [(19, 19), (19, 8, 12)], ids=str)
@@ -444,6 +453,7 @@ def test_the_length_is_told_where_it_stays_the_same() -> None:
     assert not resumable.wrap(from_function(auto_reset=True)).is_sized
 
 
+@pytest.mark.slow
 def test_an_epoch_that_is_left_goes_on_as_the_next_one() -> None:
     """DALI cannot end an epoch early: as with DALI alone, the rest comes first."""
     alone = [what for _, what in raw_run(iterator())]

@@ -154,7 +154,7 @@ def test_a_hand_written_loop_under_chaos(tmp_path: Path) -> None:
         faults=["kill", "torn-write"],
         points=2,
         directory=tmp_path / "chaos",
-        preload=["torch", "nvidia.dali.plugin.pytorch", "sklearn.datasets"],
+        preload=["torch", "torch._dynamo", "nvidia.dali.plugin.pytorch", "sklearn.datasets"],
     )
     assert report.ok, report.timeline()
     assert len(report.outcomes) == 4

@@ -41,6 +41,7 @@ def sizes(batches: Any) -> list[int]:
 DROPS = [(False, False), (True, False), (False, True), (True, True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drops", DROPS)
 def test_ranks_get_as_many_batches_and_samples_as_with_torch(drops: tuple[bool, bool]) -> None:
     for length, batch_size, ranks in product((1, 7, 10, 23, 24, 25), (1, 3, 32), (1, 2, 4)):

@@ -77,6 +77,7 @@ LIVES: dict[str, tuple[int, dict[str, Any]]] = {
 FEW = {"3", "2, persistent"}
 
 
+@pytest.mark.slow
 @each_source
 def test_the_batches_are_those_of_as_many_workers(source: str) -> None:
     """Also the seed that a worker sees; batches of streams that have ended are left out of the turn."""
@@ -154,6 +155,7 @@ def test_killed_and_resumed_with_other_workers(tmp_path: Path) -> None:
     assert (tmp_path / "read").read_text() == "".join(f"{epoch} {what}\n" for epoch, what in run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_state_of_workers_goes_on_as_one_of_streams(workers: int) -> None:
     plain = resumable.wrap(DataLoader(Replayed(), batch_size=2, num_workers=3))

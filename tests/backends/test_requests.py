@@ -80,6 +80,7 @@ def test_indices_are_computed_where_the_samples_are_read(workers: int) -> None:
     assert bool(sampler.asked) is (workers == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tail", ["drop", "pad", "partial", "carry"])
 def test_workers_read_what_the_training_process_would_read(tail: Any) -> None:
     """Over epochs, from every place."""
@@ -94,6 +95,7 @@ def test_workers_read_what_the_training_process_would_read(tail: Any) -> None:
         here.seek(epoch=epoch, step=loader.total_steps(epoch))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [None, Noting()], ids=["pickled", "listed"])
 def test_another_plan_reaches_living_workers(sampler: Sampler | None) -> None:
     """A state of another global batch moves the borders of the batches; the workers are those of before."""

@@ -137,6 +137,7 @@ BUFFERED: dict[str, Callable[..., resumable.Loader]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [pytest.param(one, marks=pytest.mark.slow) if "2" in one else one for one in BUFFERED])
 def test_a_shuffle_buffer_is_replayed_by_itself(how: str) -> None:
     make = BUFFERED[how]

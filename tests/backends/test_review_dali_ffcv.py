@@ -159,6 +159,7 @@ class CollectsGarbage(Operation):  # type: ignore[misc]  # FFCV ships no types
         return replace(previous_state, jit_mode=False), None
 
 
+@pytest.mark.slow
 def test_a_loader_that_is_garbage_may_be_collected_in_its_own_thread(
     own_threads: Callable[[], list[threading.Thread]],
 ) -> None:

@@ -107,6 +107,7 @@ def test_tensorflow_in_forked_workers_is_refused_where_it_would_hang(before: str
     assert expected in (done.stderr if before == "used" else done.stdout), done.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_a_loader_may_be_collected_while_a_thread_is_starting() -> None:
     """Which holds a lock that the end of any thread needs: to wait for one there is to wait forever."""
     source = tfds_source(folder("shapes", "tfrecord"), "train", threads=2, fields=["label"], index_dir=False)

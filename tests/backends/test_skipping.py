@@ -71,6 +71,7 @@ def plainly(epoch: int) -> Iterator[tuple[int, float]]:
 # ---------------------------------------------------------------------- the share of a rank
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "batch"), [(2, 1), (2, 3), (3, 4), (4, 2)])
 def test_each_rank_draws_its_share_and_the_last_element_of_a_global_batch(size: int, batch: int) -> None:
     opened: list[Lines] = []
@@ -192,6 +193,7 @@ def test_where_a_borrowed_skip_is_wrong_the_elements_are_read(caplog: pytest.Log
     assert "the skip() of Rows does not lead" in caplog.text
 
 
+@pytest.mark.slow
 def test_other_methods_of_that_name_are_left_alone() -> None:
     class Other(Rows):
         def skip(self, *_: Any) -> Any:

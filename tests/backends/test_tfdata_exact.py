@@ -135,6 +135,7 @@ class TestSymbolic(BackendTests):
     }
 
 
+@pytest.mark.long  # as the other two; most pipelines above are restored by explicit states
 class TestExplicit(BackendTests):
     native = True
     stride = 2
@@ -249,7 +250,9 @@ with open(ledger, "a") as out:
 """
 
 
-@pytest.mark.parametrize("name", ["typical", "parallel interleave", "of an epoch"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("typical", marks=pytest.mark.long), "parallel interleave", "of an epoch"]
+)
 def test_killed_twice_in_real_processes(name: str, tmp_path: Path) -> None:
     script, state, ledger = tmp_path / "child.py", tmp_path / "state", tmp_path / "ledger"
     script.write_text(CHILD.format(here=str(HERE)))

@@ -39,7 +39,9 @@ def test_chaos_finds_no_lost_batch(tmp_path: Path) -> None:
 
     script = tmp_path / "train.py"
     script.write_text(CHAOS.format(here=str(HERE)))
-    report = chaos.run([sys.executable, str(script)], points=1, directory=tmp_path / "chaos")
+    report = chaos.run(
+        [sys.executable, str(script)], points=1, directory=tmp_path / "chaos", preload=["tensorflow"], jobs=2
+    )
     assert report.ok, report.timeline()
 
 

@@ -117,6 +117,7 @@ class TestInADataLoader(TfdsTests):
 
 
 @pytest.mark.slow
+@pytest.mark.long  # as the class without workers; the tests below have workers, too
 class TestWithWorkers(TfdsTests):
     stride = 5
 
@@ -287,6 +288,7 @@ def test_a_mismatch_that_is_accepted_warns() -> None:
         loader.load_state_dict(state, strict=False)
 
 
+@pytest.mark.slow
 def test_neither_reader_imports_tensorflow(tmp_path: Path) -> None:
     script = f"""
 import sys, resumable, resumable.backends.tfds as tfds

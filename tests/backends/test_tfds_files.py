@@ -190,6 +190,7 @@ class TestTheIndexIsKept:
         assert source.build_index() == TRAIN + TEST
         assert len(list((tmp_path / "cache/resumable/tfrecord-index").iterdir())) == 10
 
+    @pytest.mark.slow
     def test_by_processes_that_build_it_at_the_same_time(self, copy: str, tmp_path: Path) -> None:
         script = f"from resumable.backends.tfds import source; source({copy!r}, 'train', index_dir={str(tmp_path)!r})"
         commands = [[sys.executable, "-c", f"{script}.build_index()"] for _ in range(3)]

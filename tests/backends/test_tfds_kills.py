@@ -55,18 +55,19 @@ store.save(step, {"weights": weights.tolist(), "step": step, "loader": loader.st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("file_format", "points"), [("tfrecord", 2), ("array_record", 1)])
-def test_a_loop_that_is_killed_by_the_chaos_runner(file_format: str, points: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
+def test_a_loop_that_is_killed_by_the_chaos_runner(file_format: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(LOOP)
     command = [sys.executable, str(script), folder("shapes", file_format), file_format]
     report = resumable.chaos.run(
-        command, points=points, random=1, directory=tmp_path / "chaos", preload=["tensorflow_datasets"], limit=200
+        command, points=1, random=1, directory=tmp_path / "chaos", preload=["tensorflow_datasets"], limit=200
     )
     assert report.ok, report
-    assert len(report.outcomes) == points + 1
+    assert len(report.outcomes) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_random_steps_of_a_longer_run(workers: int) -> None:
     """Epochs of 2440 samples, resumed at random steps, on changing numbers of ranks."""

@@ -47,6 +47,7 @@ class TestShuffled(BackendTests):
     }
 
 
+@pytest.mark.slow
 class TestShuffledByWorkers(BackendTests):
     shared = True
     stride = 4
@@ -56,6 +57,7 @@ class TestShuffledByWorkers(BackendTests):
         return wrap(datasets.Augmented(), options, batch_size=4, shuffle=True, num_workers=2, prefetch_factor=3)
 
 
+@pytest.mark.slow
 class TestPersistentWorkers(BackendTests):
     stride = 4
 
@@ -168,6 +170,7 @@ class TestStream(BackendTests):
 
 
 @pytest.mark.slow
+@pytest.mark.long  # as one of the others with workers
 class TestStreamByWorkers(BackendTests):
     native = True
     stride = 3

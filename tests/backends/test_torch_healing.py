@@ -445,7 +445,7 @@ def test_a_wrong_value_is_refused_and_no_workers_is_no_mistake() -> None:
 
 # ------------------------------------------------------------------ at random
 
-FEW = 15
+FEW = 9
 MANY = 1000
 
 

@@ -56,6 +56,7 @@ def test_the_augmentations_are_the_same_with_any_workers_and_batch_size() -> Non
         assert samples_of(wrap(datasets.Augmented(), shuffle=True, **options)) == golden
 
 
+@pytest.mark.slow
 def test_per_batch_they_are_the_same_with_any_workers() -> None:
     golden = run_of(wrap(datasets.Augmented(), {"randomness": "batch"}, batch_size=4))
     assert run_of(wrap(datasets.Augmented(), {"randomness": "batch"}, batch_size=4, num_workers=2)) == golden
@@ -131,6 +132,7 @@ class Numbered(datasets.Stream):
     opened = 0
 
 
+@pytest.mark.slow
 def test_workers_of_a_resumed_stream_keep_their_numbers() -> None:
     options: dict[str, Any] = {"batch_size": 2, "num_workers": 2, "worker_init_fn": open_files}
     loader = wrap(Numbered(), **options)
@@ -154,6 +156,7 @@ def test_workers_may_be_started_in_any_way(context: str) -> None:
     assert run_of(loader, 1) == golden
 
 
+@pytest.mark.slow
 def test_pinning_and_time_outs_are_handed_on() -> None:
     golden = run_of(wrap(datasets.Augmented(), batch_size=4, shuffle=True))
     with warnings.catch_warnings():
@@ -216,6 +219,7 @@ def test_a_sample_that_fails_is_named_and_the_state_before_it_resumes(workers: i
     assert run_of(mended, 1) == golden[2:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stream_that_fails_leaves_the_state_before_it(workers: int) -> None:
     class Failing(datasets.StatefulStream):
@@ -247,6 +251,7 @@ class Deadly(datasets.Augmented):
         return super().__getitem__(index)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_an_error_and_no_hang() -> None:
     loader = wrap(Deadly(), {"identity": "Augmented"}, batch_size=4, num_workers=2)
     began, steps = time.monotonic(), 0
@@ -319,6 +324,7 @@ LEFT: dict[str, tuple[type, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEFT)
 def test_an_epoch_that_is_left_is_over_for_the_resumed_run_too(name: str) -> None:
     dataset, options = LEFT[name]
@@ -347,6 +353,7 @@ def test_an_epoch_that_is_left_is_over_for_the_resumed_run_too(name: str) -> Non
         assert got + train(fresh, -1) == run, f"killed after {limit} batches"
 
 
+@pytest.mark.slow
 def test_behind_an_epoch_that_is_left_new_workers_begin_again() -> None:
     """As those of a plain `DataLoader` do; the rest of the epoch that was left is not read as the next one."""
     loader = wrap(datasets.StatefulStream(), batch_size=2, num_workers=2)

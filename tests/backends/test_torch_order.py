@@ -70,6 +70,7 @@ def dealt(length: int, size: int, world: World, drops: tuple[bool, bool], *, shu
     return DataLoader(data, batch_size=size, sampler=order, drop_last=drops[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drops", DROPS)
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_a_distributed_sampler_gives_what_torch_gives(drops: tuple[bool, bool], shuffle: bool) -> None:
@@ -126,6 +127,7 @@ QUICK = {"shuffle", "more", "torchdata"}
 SOME = [pytest.param(name, id=name, marks=[] if name in QUICK else pytest.mark.long) for name in GENERATORS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lives_on", [False, True])
 @pytest.mark.parametrize("name", SOME)
 def test_it_does_with_workers(name: str, lives_on: bool) -> None:

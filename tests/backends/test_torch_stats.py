@@ -98,6 +98,7 @@ def nap(_: int) -> None:
     time.sleep(NAP)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS)
 def test_reading_is_measured_in_the_workers(kind: str) -> None:
     began = time.perf_counter()
@@ -109,6 +110,7 @@ def test_reading_is_measured_in_the_workers(kind: str) -> None:
     assert stats.asks == BATCHES - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ack", ["auto", "manual"])
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.usefixtures("counting_clock")
@@ -149,6 +151,7 @@ def test_a_look_is_read_once() -> None:
     assert loader.stats().read_seconds == loader.stats().batches == 2 + BATCHES - 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HEALED)
 @pytest.mark.usefixtures("counting_clock")
 def test_what_workers_read_again_after_a_death_counts_once(
@@ -266,6 +269,7 @@ def test_the_queue_of_each_epoch_is_its_own() -> None:
     loader.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS)
 def test_no_state_has_anything_of_it(kind: str) -> None:
     plain, slow = MAKERS[kind](), MAKERS[kind](nap)

@@ -65,7 +65,7 @@ BUGS = {
     "loader not saved": Bug("loader not saved", "the loader is in no checkpoint"),
     "evaluation skipped": Bug("evaluation skipped", "it saves at an epoch's end, before the evaluation"),
     "saved amid gradients": Bug("gradients lost", "it saves amid the gradients of three batches, which it adds up"),
-    "own generator": Bug("generator of the dataset", "the dataset draws from a generator of its own"),
+    "counted reads": Bug("memory of the dataset", "a sample depends on how many were read before it"),
     "counts backwards": Bug("step counter not restored", "a resume saves under the number 0 again"),
 }
 UNSORTED = "unsorted files"

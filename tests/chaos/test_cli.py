@@ -111,6 +111,7 @@ def narrow(text: str) -> bool:
     return all(len(line) <= 60 or len(line.split()) == 1 for line in text.split("\n"))
 
 
+@pytest.mark.slow
 def test_a_failed_case_fits_into_60_columns_and_all_is_one_json_document(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_failed_case_fits_into_60_columns_and_all_is_one_json_document(
     assert json.loads(capsys.readouterr().out) == json.loads(Path("runs/chaos/report.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preload", ["", "numpy"])
 def test_a_module_is_found_from_where_the_command_is_given(preload: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("package").mkdir()
@@ -165,6 +167,7 @@ def test_a_directory_with_something_else_in_it_is_left_alone() -> None:
     assert Path("mine/thesis.tex").exists()
 
 
+@pytest.mark.slow
 def test_a_kind_that_cannot_happen_is_no_success() -> None:
     with pytest.raises(
         ConfigurationError, match=r"no case .*: worker-kill: it has no worker processes\.\nNothing would"

@@ -195,6 +195,7 @@ def test_what_was_damaged_on_purpose_is_expected_of_nobody(tmp_path: Path) -> No
     assert same_files(PEACE, whole, [case_of_all]).startswith("'bytes' in c differs")
 
 
+@pytest.mark.slow
 def test_a_thousand_small_files_take_seconds(tmp_path: Path) -> None:
     for number in range(1000):
         written(tmp_path, {f"work/{number}.json": json.dumps({"number": number}), f"work/{number}.bin": str(number)})

@@ -89,6 +89,7 @@ def machine(tmp_path: Path) -> Machine:
 SLOW, LONG = pytest.mark.slow, [pytest.mark.slow, pytest.mark.long]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed",
     [
@@ -312,6 +313,7 @@ def kill_somewhere(machine: Machine, code: str, seconds: float) -> None:
         child.kill()
 
 
+@pytest.mark.slow
 def test_a_file_is_replaced_at_once_also_when_the_process_is_killed(machine: Machine) -> None:
     """A start that is killed leaves the old content or the new one, as `os.replace` promises."""
     before, draw = machine.state(), random.Random(0)

@@ -133,6 +133,7 @@ def test_a_campaign_comes_out_as_without(tmp_path: Path, monkeypatch: pytest.Mon
     assert not forked.ok
 
 
+@pytest.mark.slow
 def test_workers_that_are_spawned_are_workers(tmp_path: Path) -> None:
     """Their points are not those of the loop, in which they come in another order each time."""
     script = tmp_path / "train.py"
@@ -158,6 +159,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_what_cannot_be_forked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     check_preload(["sleep", "1"], [])

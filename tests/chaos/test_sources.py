@@ -42,6 +42,7 @@ def kind_of(loader: resumable.Loader) -> str:
     return "snapshot" if loader.state_dict()["source_state"] else "replay"
 
 
+@pytest.mark.slow
 def test_every_adapter_and_every_kind_of_backend_has_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever registers a backend has to give the demo a source of it, and so chaos."""
     asked: set[str] = set()

@@ -73,6 +73,7 @@ def test_later_changes_in_place_are_not_in_it(tmp_path: Path, gate: threading.Ev
     assert saved["view"].tolist() == [0, 0]
 
 
+@pytest.mark.slow
 def test_it_returns_before_it_is_written_and_every_call_waits_for_it(tmp_path: Path, gate: threading.Event) -> None:
     calls: list[Callable[[CheckpointStore], Any]] = [
         lambda store: store.latest(),

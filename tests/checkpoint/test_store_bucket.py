@@ -137,6 +137,7 @@ def test_a_cached_listing_hides_nothing(bucket: dict[str, bytes]) -> None:
     assert reader.latest_step() == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [3, 4])
 @pytest.mark.parametrize("fault", ["lost", "late", "outage"])
 def test_a_fault_at_every_request_of_a_save(bucket: dict[str, bytes], fault: str, step: int) -> None:

@@ -95,6 +95,7 @@ def test_a_local_disk_has_no_limit_unless_it_is_given_one(tmp_path: Path) -> Non
     assert CheckpointStore("memory://time", timeout=math.inf)._steps.seconds == math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["names", "read", "make_dir", "create", "stage", "size", "put"])
 def test_a_disk_that_hangs_ends_a_save_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """As a network file system whose server is gone; nothing is published later, when it is back."""

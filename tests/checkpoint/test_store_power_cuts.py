@@ -45,6 +45,7 @@ class Saves:
         return self.cuts.save(save, self.cuts.allowed, step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("background", [False, True])
 def test_a_power_cut_at_any_time_leaves_the_old_or_the_new_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, background: bool

@@ -98,6 +98,7 @@ def test_what_cannot_be_digested_fits_anything() -> None:
     assert Canary(3).fits(Torn(a=1))
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.integers() | st.floats() | st.text() | st.binary(), st.lists))
 def test_a_digest_belongs_to_the_value(element: Any) -> None:
     assert digest(element) == digest(element)

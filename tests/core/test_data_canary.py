@@ -499,6 +499,7 @@ def test_a_list_that_comes_from_a_file_at_the_next_start_goes_on() -> None:
     accepted(loaded(Held(labels=np.arange(12) % 5)), loaded(Held(labels=[one % 5 for one in range(12)])).state_dict())
 
 
+@pytest.mark.slow
 def test_what_was_noted_does_not_keep_the_data() -> None:
     dataset: Any = Held(data=np.zeros((12, 2)) + np.arange(12)[:, None])
     loader, alive = loaded(dataset), weakref.ref(dataset.data)

@@ -54,6 +54,7 @@ SOURCES: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 def test_each_pass_is_the_same_however_the_last_one_was_left(source: str) -> None:
     expected = [str(batch) for batch in resumable.wrap(SOURCES[source]())]

@@ -108,6 +108,7 @@ def facts(error: BaseException) -> dict[str, Any]:
     return {"args": error.args, "text": str(error), **kept}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [Breaks, BreakingStream])
 def test_exceptions_keep_their_type_and_what_they_know(kind: Any, workers: int) -> None:
@@ -124,6 +125,7 @@ def test_exceptions_keep_their_type_and_what_they_know(kind: Any, workers: int) 
         assert "self.make()" in text, "the line that raised it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [Breaks, BreakingStream])
 def test_the_loop_goes_on_with_the_batch_that_failed(kind: Any, workers: int) -> None:

@@ -29,6 +29,13 @@ HERE = [
 ]
 WORKERS = [("waiting", 0, 4), ("training", 0, 3), ("state", 0, 5), ("between", 0, TOTAL)]
 CASES = [(0, case) for case in HERE] + [(2, case) for case in WORKERS]
+RARELY = [
+    (0, HERE[0]),
+    (0, HERE[2]),
+    (0, HERE[4]),
+    (0, HERE[7]),
+    (2, WORKERS[2]),
+]  # their phase is in another epoch, too
 AT = {
     "reading": "in epoch {}, step {}, while reading",
     "waiting": "in epoch {}, step {}, while waiting for its workers",
@@ -61,7 +68,11 @@ def next_start(folder: Path, workers: int, caplog: pytest.LogCaptureFixture) -> 
     return "\n".join(record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
 
 
-@pytest.mark.parametrize(("workers", "fatal"), CASES, ids=str)
+@pytest.mark.parametrize(
+    ("workers", "fatal"),
+    [pytest.param(*case, marks=[pytest.mark.long] * (case in RARELY)) for case in CASES],
+    ids=str,
+)
 def test_it_says_where_the_process_was_killed(
     workers: int, fatal: tuple[str, int, int], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -299,6 +299,7 @@ def quiet() -> Iterator[None]:
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 26))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_batch_is_that_of_an_uninterrupted_loader(seed: int) -> None:
     with quiet():

@@ -339,6 +339,7 @@ def test_the_snapshot_of_another_loader_is_refused_or_harmless(kind: str) -> Non
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 26))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_damaged_state_is_refused_or_harmless(seed: int) -> None:
     with quiet():

@@ -187,6 +187,7 @@ def test_nothing_is_lost_or_repeated_wherever_a_loop_fails(make: Callable[[], re
     check_every_step(make)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [(0, 3), pytest.param(None, marks=pytest.mark.long)], ids=["", "all steps"])
 @pytest.mark.parametrize("make", WITH_WORKERS.values(), ids=WITH_WORKERS)
 def test_nothing_is_lost_or_repeated_with_workers(make: Callable[[], resumable.Loader[Any]], steps: Any) -> None:
@@ -670,6 +671,7 @@ print(trained)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", [0, 7, 19, 20, 39])
 def test_a_state_that_is_saved_in_a_handler_resumes_in_another_process(tmp_path: Path, fails: int) -> None:
     def start() -> subprocess.CompletedProcess[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import time
 import warnings
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -142,6 +144,27 @@ def test_an_exception_leaves_a_with_block_as_it_is(kind: str, own_children: Chil
     assert caught.value is boom
     assert not hasattr(boom, "__notes__")
     assert not own_children()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "on_death"),
+    [
+        *((kind, "error") for kind in WORKERS),
+        *(pytest.param(kind, "restart", marks=[pytest.mark.long] * (kind not in SOME)) for kind in WORKERS),
+    ],
+)
+def test_in_a_cycle_it_is_no_wait_for_the_garbage_collector(kind: str, on_death: Any, own_children: Children) -> None:
+    """As where an error's traceback holds the loop, and the loop the error."""
+    cycle: list[Any] = [iter(resumable.wrap(WORKERS[kind](), on_worker_death=on_death))]
+    next(cycle[0])
+    cycle.append(cycle)
+    assert len(own_children()) == 2
+    began = time.monotonic()
+    del cycle
+    gc.collect()
+    assert not own_children()
+    assert time.monotonic() - began < 4, "a worker was waited for until torch's time-out of 5 seconds"
 
 
 @pytest.mark.slow

@@ -384,3 +384,18 @@ def test_no_epochs_of_a_fresh_loader_are_no_mistake() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not list(resumable.wrap(range(8)).epochs(0))
+
+
+class Endless:
+    """Has samples by an index, and no length."""
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize(
+    ("source", "missing"), [(Endless(), "no __len__(.|\n)*give it one"), ({"x": [1]}, "names and no samples")]
+)
+def test_what_looks_like_a_source_is_told_what_it_misses(source: Any, missing: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"cannot wrap an object(.|\n)*{missing}"):
+        resumable.wrap(source)

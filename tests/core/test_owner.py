@@ -105,6 +105,7 @@ def in_a_fork(call: Callable[[], Any]) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_a_fork_may_not_read_on() -> None:
     loader = resumable.wrap(lambda: iter(range(5)))
     assert in_a_fork(lambda: list(loader)) == "[0, 1, 2, 3, 4]", "nothing was open"

@@ -117,6 +117,7 @@ TREES = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(TREES)
 def test_copies_have_the_same_parts_in_any_order_and_what_is_shared_counts_as_copied(tree: Any) -> None:
@@ -126,6 +127,7 @@ def test_copies_have_the_same_parts_in_any_order_and_what_is_shared_counts_as_co
     assert all(".".join(split(path)) == path for path in parts)
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(TREES, st.randoms(use_true_random=False))
 def test_a_changed_leaf_changes_its_own_path_alone(tree: Any, chance: Any) -> None:

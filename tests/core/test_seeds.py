@@ -195,6 +195,7 @@ def test_a_loader_that_has_read_goes_on_with_the_seed_of_the_state(kind: str) ->
         assert rest(used) == rest(reference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_workers_that_live_on_read_with_the_seed_of_the_state(workers: int) -> None:
     def make(**options: Any) -> Loader:

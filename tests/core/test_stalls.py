@@ -102,6 +102,7 @@ def test_a_stream_without_indices_is_watched_from_its_opening_to_its_end(message
     assert "in stream\n" in messages.texts[0]
 
 
+@pytest.mark.slow
 def test_it_is_said_again_after_twice_the_time_and_for_another_batch(messages: Messages) -> None:
     def read(sample: int) -> int:
         if sample == 1:
@@ -119,12 +120,14 @@ def test_it_is_said_again_after_twice_the_time_and_for_another_batch(messages: M
     assert waited[steps.index(2)] < waited[steps.index(2) - 1] * 2  # it begins with the first limit again
 
 
+@pytest.mark.slow
 def test_a_slow_source_below_the_limit_says_nothing(messages: Messages) -> None:
     loader = resumable.wrap(range(4), transform=lambda _: time.sleep(0.3), stall_after=PATIENCE)
     assert len(list(loader)) == 4
     assert not messages.texts
 
 
+@pytest.mark.slow
 def test_a_slow_loop_says_nothing(messages: Messages) -> None:
     for _ in resumable.wrap(range(2), stall_after=1):
         time.sleep(2.5)
@@ -148,6 +151,7 @@ def test_a_sampler_that_hangs_is_named_where_it_cannot_say_which_samples_come(me
 # ------------------------------------------------------------------ the thread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["end", "load", "break", "evaluation", "end_epoch"])
 def test_the_thread_ends_with_the_stream(how: str, threads: Threads) -> None:
     loader = resumable.wrap(range(6), stall_after=NEVER, evaluation=how == "evaluation")
@@ -172,6 +176,7 @@ def test_the_thread_ends_with_the_stream(how: str, threads: Threads) -> None:
     assert (held is None) == (how in {"break", "evaluation"})
 
 
+@pytest.mark.slow
 def test_one_thread_is_enough_for_all_and_none_without_the_option(threads: Threads) -> None:
     loaders = [resumable.wrap(range(6), stall_after=limit) for limit in (NEVER, NEVER, None)]
     iterators = [iter(loader) for loader in reversed(loaders)]

@@ -45,6 +45,7 @@ def test_a_state_of_a_released_format_goes_on(version: str, name: str) -> None:
         assert list(run(loader, case["leave_at"])) == case["rest"], case["state"]
 
 
+@pytest.mark.slow
 def test_the_current_format_is_among_them() -> None:
     """And writes the same states: a format that changes needs a new number, and a file of its own."""
     released = f"format{resumable.wrap([1]).state_dict()['format']}"

@@ -14,7 +14,7 @@ import pytest
 
 import resumable
 from resumable import Cursor, World
-from resumable.errors import DataError, LoopWarning, OnePassError, UnsupportedError
+from resumable.errors import ConfigurationError, DataError, LoopWarning, OnePassError, UnsupportedError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from released_states import MAKERS, Reader, run
@@ -394,5 +394,5 @@ def test_what_is_wrong_with_cycle() -> None:
 
 
 def test_what_is_no_number_of_steps_is_refused_at_once() -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(ConfigurationError, match="whole number"):
         make().steps("many")  # type: ignore[arg-type]  # on purpose

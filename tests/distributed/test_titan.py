@@ -13,24 +13,29 @@ import pytest
 
 import resumable
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 PYTHON = Path(sys.executable).parents[1] / "titan/bin/python"
 BATCH, EPOCHS, SAMPLES = 6, 2, 42
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run("tests/distributed/titan_run.py", tmp_path_factory.mktemp("titan")))
+    return found
+
+
+def run(script: str, *given: Path) -> str:
+    """Run a script in torchtitan's environment, and return its last line."""
     child = subprocess.run(
-        [PYTHON, HERE / "titan_run.py", tmp_path_factory.mktemp("titan")],
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
+        [PYTHON, ROOT / script, *given],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
     assert child.returncode == 0, child.stdout + child.stderr
-    found: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
-    return found
+    return child.stdout.splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -54,3 +59,8 @@ def test_what_makes_no_loader_of_this_rank_is_refused(told: dict[str, Any]) -> N
         assert nothing.startswith("make has to return a Loader, but it returned None.")
         assert "torchtitan: World(rank=0, size=1)\n  the Loader: World(rank=" in other
         assert "Wrap with the world that make is given" in other
+
+
+@pytest.mark.slow
+def test_the_example_runs() -> None:
+    assert run("examples/torchtitan_loader.py").startswith("Five steps on two ranks, seven on one")

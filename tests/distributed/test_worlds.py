@@ -178,6 +178,7 @@ def resized_run(rank: int, size: int, state: Any, steps: int) -> Any:
     return batches, loader.state_dict(), World.detect() == World(rank, size)
 
 
+@pytest.mark.slow
 def test_ranks_come_and_go_in_the_middle_of_an_epoch() -> None:
     alone = resumable.wrap(SAMPLES, batch_size=12, shuffle=True, seed=3, name="train", world=World(0, 1))
     expected = [list(batch) for batch in alone.steps(8)]

@@ -39,6 +39,7 @@ def project() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_nothing_says_to_install_what_belongs_to_somebody_else() -> None:
     assert len(texts()) > 300
     for path in texts():

@@ -97,6 +97,7 @@ def test_a_word_that_is_not_ours_is_nowhere(refused: Refused) -> None:
     assert not said, f"say instead: {refused.say}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beginning", BEGINNINGS)
 def test_a_docstring_begins_with_what_is_returned_or_done(beginning: str) -> None:
     wrong = []

@@ -88,6 +88,7 @@ def test_a_file_that_is_cut_anywhere(kind: str, tmp_path: Path, content: dict[st
             resumable.inspect(path)
 
 
+@pytest.mark.slow
 def test_a_file_with_a_byte_that_was_changed(tmp_path: Path, content: dict[str, Any]) -> None:
     """It is refused, or says nothing else than before; the tensors are looked at by `diff`."""
     path = of_torch(tmp_path, content)

@@ -37,6 +37,7 @@ def grid() -> Iterator[Any]:
                 yield pytest.param(kind, mode, window, marks=marks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "mode", "window"), list(grid()))
 def test_loaders_of_different_lengths(kind: str, mode: str, window: int, tmp_path: Path) -> None:
     saver = SaveAlways(tmp_path)

@@ -22,6 +22,7 @@ def test_averages_that_cannot_be_resumed_are_named() -> None:
         fit(Model(), indexed(), callbacks=[StochasticWeightAveraging(0.1)], max_epochs=2)
 
 
+@pytest.mark.slow
 def test_weights_that_are_rounded_are_named_and_those_that_are_not_go_on_exactly(tmp_path: Path) -> None:
     saver = SaveAlways(tmp_path)
     whole = fit(Model().double(), indexed(), callbacks=[saver], precision="64-true", max_epochs=2)
@@ -50,6 +51,7 @@ class Tuned(Model):
         return torch.optim.SGD(head, lr=0.1, momentum=0.9)
 
 
+@pytest.mark.slow
 def test_layers_that_stay_frozen_are_named_and_a_module_can_unfreeze_them(tmp_path: Path) -> None:
     def tuning() -> Any:
         return BackboneFinetuning(unfreeze_backbone_at_epoch=1, backbone_initial_lr=0.1)

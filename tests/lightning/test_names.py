@@ -6,8 +6,9 @@ import logging
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from torch.utils.data import DataLoader
 
 import resumable
@@ -16,9 +17,6 @@ from resumable.integrations.lightning import ResumableCallback
 sys.path.insert(0, str(Path(__file__).parent))
 from sources import Samples
 from trainer_runs import Model, Outcome, PlannedError, SaveAlways, check_rest, fit
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def pair() -> dict[str, DataLoader[Any]]:
@@ -29,6 +27,7 @@ def batches(outcome: Outcome) -> list[dict[str, list[float]]]:
     return [event[4] for event in outcome.events if event[0] == "train"]
 
 
+@pytest.mark.slow
 def test_the_loaders_of_a_collection_are_no_twins_and_go_on_from_every_checkpoint(tmp_path: Path) -> None:
     saver = SaveAlways(tmp_path)
     whole = fit(Model(), pair(), callbacks=[saver], resume=ResumableCallback(wrap=True), max_epochs=2)

@@ -354,8 +354,16 @@ def test_streams_catch_up_to_a_ragged_end(bench: Bench, tmp_path: Path) -> None:
     check_rest(bench.whole(**options), bench.run(**options, resume=checkpoint), trained=6, unasked=True)
 
 
-@pytest.mark.parametrize(("loader", "world"), [("indexed", 1), ("indexed", 2), ("chain", 2)])
-@pytest.mark.parametrize("step", [4, 6])
+@pytest.mark.parametrize(
+    ("step", "loader", "world"),
+    sampled(
+        [(step, loader, world) for step in (4, 6) for loader, world in (("indexed", 1), ("indexed", 2), ("chain", 2))],
+        (4, "indexed", 1),
+        (4, "chain", 2),
+        (6, "indexed", 1),
+        (6, "indexed", 2),
+    ),
+)
 def test_an_exception_before_the_first_batch_of_a_resumed_run(
     step: int, loader: str, world: int, bench: Bench, tmp_path: Path
 ) -> None:

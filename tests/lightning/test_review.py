@@ -66,6 +66,7 @@ def test_a_run_that_fails_before_it_begins_can_be_begun_from_its_checkpoint(tmp_
     assert [event[:5] for event in rest.events] == [event[:5] for event in whole.events]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", ["on_validation_end", "on_validation_start", "on_train_batch_end"])
 def test_callbacks_do_not_count_a_validation_in_a_window_twice(hook: str, tmp_path: Path) -> None:
     def stopping() -> Any:
@@ -100,6 +101,7 @@ class Draws(Callback):
         torch.rand(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_train_epoch_start", "on_validation_start"])
 def test_callbacks_that_stand_before_this_one(hook: str, tmp_path: Path) -> None:
     def callbacks(*more: Any) -> list[Any]:
@@ -119,6 +121,7 @@ def test_callbacks_that_stand_before_this_one(hook: str, tmp_path: Path) -> None
     assert draw == whole[2]
 
 
+@pytest.mark.slow
 def test_a_schedule_of_accumulation(tmp_path: Path) -> None:
     def schedule() -> Any:
         return GradientAccumulationScheduler({0: 1, 1: 2})

@@ -114,6 +114,7 @@ def same_value(one: Any, other: Any) -> bool:
     return np.array_equal(one, other) if isinstance(one, np.ndarray) else bool(one == other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["indexed", "snapshot"])
 def test_the_run_is_bit_for_bit_that_without_it(kind: str, tmp_path: Path) -> None:
     def run(name: str, model: Model, resume: ResumableCallback, checkpoint: Path | None = None) -> Any:

@@ -185,6 +185,7 @@ def test_stopped_early_in_an_epoch(tmp_path: Path) -> None:
     check_rest(whole, rest, trained=7, begins="train")
 
 
+@pytest.mark.slow
 def test_the_rest_of_an_epoch_skipped_by_the_module(tmp_path: Path) -> None:
     class Skips(Model):
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> Any:
@@ -204,6 +205,7 @@ def test_the_rest_of_an_epoch_skipped_by_the_module(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- loaders
 
 
+@pytest.mark.slow
 def test_loaders_made_anew_in_some_epochs(tmp_path: Path) -> None:
     class Reloads(Model):
         made = 0
@@ -224,6 +226,7 @@ def test_loaders_made_anew_in_some_epochs(tmp_path: Path) -> None:
         check_rest(whole, rest, trained=trained, begins="train" if trained % 5 else "epoch end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["indexed", pytest.param("sized snapshot", marks=pytest.mark.slow)])
 def test_estimated_stepping_batches(kind: str, tmp_path: Path) -> None:
     class OneCycle(Model):
@@ -324,6 +327,7 @@ def test_a_validation_loader_that_is_reloaded_begins_at_the_same_place(tmp_path:
     assert validations[:2] == validations[2:4] == validations[4:]
 
 
+@pytest.mark.slow
 def test_an_epoch_that_is_shorter_than_its_length_says(tmp_path: Path) -> None:
     class Short(Again):
         def __len__(self) -> int:
@@ -392,6 +396,7 @@ def test_the_epoch_goes_on_with_another_number_of_ranks_share(tmp_path: Path) ->
     assert first == [float(i) for step in range(4, 12) for i in order.sample_indices(epoch=0, step=step)]
 
 
+@pytest.mark.slow
 def test_a_tail_that_is_carried_into_the_next_epoch(tmp_path: Path) -> None:
     """The epochs have different lengths, which the Trainer asks for only once."""
 
@@ -419,6 +424,7 @@ class Items:
         return (torch.tensor([[float(number)], [number + 0.5]]) for number in range(5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -493,6 +499,7 @@ def test_the_seed_is_that_of_seed_everything(monkeypatch: pytest.MonkeyPatch) ->
 # ---------------------------------------------------------------------- optimization
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_waits_for_a_metric(tmp_path: Path) -> None:
     class Plateau(Model):
         def configure_optimizers(self) -> Any:
@@ -545,6 +552,7 @@ class Manual(Model):
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["indexed", "snapshot"])
 def test_manual_optimization(kind: str, tmp_path: Path) -> None:
     saver = SaveAlways(tmp_path)

@@ -27,6 +27,7 @@ def batches_of_two_ranks(kind: type[Stateful]) -> resumable.Loader:
     return resumable.wrap(kind(9, 0), seed=0, world=World(0, 2), identity="reader")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Stateful, SizedStateful])
 @pytest.mark.parametrize("make", [elements, batches_of_two_ranks])
 def test_each_epoch_has_all_its_steps(make: Any, kind: type[Stateful], tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def test_every_sample_once_per_epoch_in_the_order_of_the_sampler() -> None:
         assert sorted(found) == list(range(LENGTH))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_workers_and_kinds_of_sources_read_the_same(workers: int) -> None:
     """Samples and their augmentations."""

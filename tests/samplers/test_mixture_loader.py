@@ -97,6 +97,7 @@ def test_every_global_batch_has_the_proportions() -> None:
         assert Counter(sources_of(batch)) == {0: 5, 1: 3, 2: 2}
 
 
+@pytest.mark.slow
 def test_workers_and_kinds_of_sources_read_the_same() -> None:
     """Samples and their augmentations."""
     expected = list(alone().steps(40))

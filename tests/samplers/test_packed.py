@@ -24,6 +24,7 @@ def case(trial: int) -> tuple[Any, Any, int, int]:
     return np.arange(int(lengths.sum())), lengths, int(rng.integers(1, 90)), int(rng.integers(1, 80))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOWS)
 def test_each_token_comes_once_and_any_window_is_as_in_the_stream(how: Any) -> None:
     for trial in range(12):

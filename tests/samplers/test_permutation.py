@@ -39,6 +39,7 @@ def test_every_sample_once(length: int, key: list[int]) -> None:
     assert np.array_equal(np.sort(order), np.arange(length))
 
 
+@pytest.mark.slow
 @deterministic
 @given(long_lengths, keys, st.data())
 @example(LONGEST, [0], None)

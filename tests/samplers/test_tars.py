@@ -77,6 +77,7 @@ names = st.lists(st.sampled_from([".", "/", "a", "B", "__", "_x", "é", "jpg", "
 bodies = st.sampled_from([b"", b"12", b"x" * 511, b"y" * 512, b"z" * 513, "folder", "link"])
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(names, bodies), max_size=12), st.sampled_from(FORMATS))
 @settings(max_examples=150)
 def test_any_tar_is_read_as_by_webdataset(tmp_path_factory: pytest.TempPathFactory, members: Any, form: int) -> None:

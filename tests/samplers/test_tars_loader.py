@@ -37,6 +37,7 @@ def plain(batch: Any) -> list[Any]:
     return [batch["cls"].tolist(), batch["noise"].tolist(), batch["image"].sum((1, 2, 3)).tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [True, "blocks"])
 def test_workers_read_the_same_and_resume_at_every_step(shuffle: Any) -> None:
     """Samples and their augmentations; without a warning, as those belong to the sample."""

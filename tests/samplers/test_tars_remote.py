@@ -276,6 +276,7 @@ def test_blocks_are_there_before_their_window_begins(read: Read, expected: list[
     assert len(read.ranges()) <= 3  # the third window has begun to come
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_it_resumes_with_blocks_that_are_there_and_without(workers: int, read: Read, expected: list[Any]) -> None:
     loader = read.loader()
@@ -287,6 +288,7 @@ def test_it_resumes_with_blocks_that_are_there_and_without(workers: int, read: R
             assert list(resumed.steps(30)) == expected[step + 1 :]
 
 
+@pytest.mark.slow
 def test_the_cache_stays_as_small_as_it_is_told_to(read: Read, expected: list[Any]) -> None:
     piece = max(int(line.split()[2]) - int(line.split()[1]) for line in _pieces_of(read))
     for most, reads in ((14 * piece, blocks() * 3 + 10), (3 * piece, 10_000), (1, 10_000)):
@@ -321,6 +323,7 @@ def test_a_cache_that_cannot_be_written_to_costs_requests_only(read: Read, expec
     assert list(loader.steps(30)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["gone", "cut", "zeros", "no folder"])
 def test_a_piece_that_is_damaged_is_not_believed(damage: str, read: Read, expected: list[Any]) -> None:
     list(read.loader().steps(30))

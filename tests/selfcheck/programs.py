@@ -34,6 +34,24 @@ class OwnGenerator(Samples):
         return {"index": index, "x": self.generator.random()}
 
 
+class Unseeded(Samples):
+    """Its generator is nowhere but in the call."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {"index": index, "x": np.random.default_rng().random()}
+
+
+class Hidden(Samples):
+    """Its generator is in a running function, where nothing can find it."""
+
+    def __init__(self) -> None:
+        generator = random.Random(0)
+        self.numbers = iter(generator.random, None)
+
+    def __getitem__(self, index: int) -> Any:
+        return next(self.numbers)
+
+
 class OfTheSystem(Samples):
     def __getitem__(self, index: int) -> Any:
         return index, os.urandom(4)
@@ -118,8 +136,8 @@ def own_generator() -> Any:
     return wrapped(OwnGenerator(None))
 
 
-def own_seeded_generator() -> Any:
-    return wrapped(OwnGenerator(0))
+def unseeded() -> Any:
+    return wrapped(Unseeded())
 
 
 def counting() -> Any:
@@ -180,13 +198,8 @@ def text() -> Any:
 number = 3
 
 
-class DrawsOnly(OwnGenerator):
-    def __getitem__(self, index: int) -> Any:
-        return self.generator.random()
-
-
-def draws_only() -> Any:
-    return wrapped(DrawsOnly(0))
+def hidden() -> Any:
+    return wrapped(Hidden())
 
 
 def slow() -> Any:

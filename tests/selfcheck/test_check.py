@@ -96,13 +96,12 @@ def test_a_right_program_passes(make: Callable[[], Any]) -> None:
     ("make", "name", "cause"),
     [
         (programs.system, "two runs of fresh loaders", "draws without a key"),
-        (programs.own_generator, "two runs of fresh loaders", "draws without a key"),
+        (programs.unseeded, "two runs of fresh loaders", "draws without a key"),
         (programs.unseeded_stream, "two runs of fresh loaders", "draws without a key"),
         (programs.outside, "two runs of fresh loaders", "draws without a key"),
         (programs.trainers, "two runs of fresh loaders", "what the trainer draws"),
-        (programs.own_seeded_generator, "cut after the first batch", "a generator or a counter of the dataset's own"),
-        (programs.draws_only, "cut after the first batch", "a generator or a counter of the dataset's own"),
-        (programs.counting, "cut after the first batch", "a generator or a counter of the dataset's own"),
+        (programs.hidden, "cut after the first batch", "a counter of the dataset's own"),
+        (programs.counting, "cut after the first batch", "a counter of the dataset's own"),
         (programs.forgetting, "cut after the first batch", "leaves out"),
     ],
 )
@@ -118,7 +117,7 @@ def test_a_wrong_program_is_caught_with_its_cause(make: Callable[[], Any], name:
 
 
 def test_the_part_that_differs_is_named() -> None:
-    (trial, *_) = broken(checked(programs.own_generator)).values()
+    (trial, *_) = broken(checked(programs.unseeded)).values()
     assert (trial.difference.epoch, trial.difference.step, trial.difference.part) == (0, 0, "0.x")
 
 
@@ -130,6 +129,7 @@ def test_a_guard_of_the_loader_is_told_as_the_cause() -> None:
     assert any("StateMismatchError" in cause and "brought back by its own state" in cause for cause in causes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "cause"), [("of_a_set", "PYTHONHASHSEED"), ("unseeded_list", "seeded by the system")])
 def test_what_differs_between_processes_is_caught_by_a_fresh_one(
     name: str, cause: str, capsys: pytest.CaptureFixture[str]
@@ -217,6 +217,7 @@ def test_the_time_is_a_bound_and_what_it_left_out_is_told() -> None:
     assert not report.ok
 
 
+@pytest.mark.slow
 def test_a_check_without_a_cut_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", f"{SCRIPT}:slow", "--seconds", "0.2", "--json"]) == 2
     said = capsys.readouterr()
@@ -298,6 +299,7 @@ def test_words_after_two_dashes_are_those_of_the_script(tmp_path: Path) -> None:
     assert main(["check", f"{path}:make", "--", "--data", "x"]) == 0
 
 
+@pytest.mark.slow
 def test_a_script_that_is_named_like_a_module_and_writes_past_python(tmp_path: Path) -> None:
     """Its classes reach spawned workers, its name hides no module here, and the output is one document."""
     path = tmp_path / "colorsys.py"

@@ -47,7 +47,8 @@ class TfdsBackend:
         self._collate = None if options.batch_size is None else options.collate or stack
         self._plain = options.transform is None and self._collate is stack
         assert options.randomness is not None
-        self._randomness, self._seeding = options.randomness, Seeding()
+        self._randomness = options.randomness
+        self._seeding = Seeding({"transform": options.transform, "collate": options.collate})
         self.length = len(source)
         self.identity = identity_of(source, options.identity)
         self.capabilities = Capabilities(hints=source.resumable_hints, reads_ahead=bool(source.threads))

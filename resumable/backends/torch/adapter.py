@@ -15,6 +15,7 @@ from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import Reader
 from resumable._fetch.reading import Reading
 from resumable._naming import name_of
+from resumable._randomness.idle import Seeding
 from resumable._registry import find_dataset
 from resumable.backends.torch.asked_order import torchs_order
 from resumable.backends.torch.collating import collating
@@ -115,6 +116,8 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
     if not kept:
         options.refuse("a DataLoader whose samples have an order by index", shard=_DIVIDED)
     reader, options = _reader(loader, options)
+    if remembers is not None:
+        reader.seeding.own.forget("dataset")  # which brings back what it draws from
     if kept:
         options.refuse("a DataLoader with a sampler of its own", tail="The sampler says what is in an epoch.")
         layers = (sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
@@ -183,7 +186,9 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
     randomness = options.decided(randomness="batch" if together else "sample").randomness
     assert randomness is not None
     collate = collating(loader.collate_fn)
-    reader = Reader(dataset, collate if collates else _First(collate), randomness, together, reading=reading)
+    seeding = Seeding({"dataset": dataset, "collate": loader.collate_fn})
+    collate = collate if collates else _First(collate)
+    reader = Reader(dataset, collate, randomness, together, seeding=seeding, reading=reading)
     return reader, replace(options, randomness=randomness)
 
 

@@ -69,10 +69,11 @@ CAUSES = (
         "the number of the step begins again after a resume: it is probably not restored",
     ),
     _cause(
-        "generator of the dataset",
+        "memory of the dataset",
         "other content",
         "the indices of the samples are equal and their content is not, first in {other content}: the dataset probably "
-        "draws from a generator of its own, which no state holds; draw from those of torch, numpy or random",
+        "remembers what it read before, as a counter does, or draws from what no seed reaches; let a sample depend on "
+        "its index, and draw from torch, numpy or random",
     ),
     _cause(
         "order of the source",

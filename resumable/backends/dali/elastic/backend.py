@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from resumable._data import Columns
 from resumable._fetch.lost_workers import describe_death, is_death
 from resumable._fetch.reader import Reader
+from resumable._randomness.idle import Seeding
 from resumable.backends.dali.elastic.engine import Engine
 from resumable.backends.dali.elastic.inputs import read_here, read_paths
 from resumable.backends.dali.elastic.samples import Files
@@ -59,7 +60,7 @@ class DaliBackend:
         self._batch_size = options.batch_size
         self._by_path = isinstance(source.samples, Files) and not source.workers
         drawn = "off" if isinstance(source.samples, Files) else options.randomness
-        self._reader = Reader(source.samples, list, drawn)
+        self._reader = Reader(source.samples, list, drawn, seeding=Seeding({"dataset": source.samples}))
         self._workers: SampleWorkers | None = None
         self.length = source.samples.length
         self.identity = {**source.samples.identity, **({"source": options.identity} if options.identity else {})}
