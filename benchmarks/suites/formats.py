@@ -71,7 +71,7 @@ def run(plan: Plan, pool: Pool) -> list[Table]:
         return [
             _reading(plan, pool, folder, formats),
             _waiting(plan, pool, folder, formats),
-            _held(pool, folder, formats),
+            _held(plan, pool, folder, formats),
             _indices(plan, pool, folder),
         ]
 
@@ -152,11 +152,11 @@ def _waiting(plan: Plan, pool: Pool, folder: str, formats: dict[str, list[_Conte
     return table
 
 
-def _held(pool: Pool, folder: str, formats: dict[str, list[_Contender]]) -> Table:
+def _held(plan: Plan, pool: Pool, folder: str, formats: dict[str, list[_Contender]]) -> Table:
     columns = ("reader", "files", "MB more than before it read", "chi-square / dof")
     table = Table("Formats: memory and shuffle", columns, note=_HELD_NOTE)
     for files, contenders in formats.items():
-        remotes, missing = _ready(pool, folder, files, contenders, lambda _: None, fresh=files)
+        remotes, missing = _ready(pool, folder, files, contenders, lambda _: None, fresh=files if plan.every else "")
         for one in contenders:
             if one.label in missing:
                 table.rows.append((one.label, files, missing[one.label], ""))

@@ -137,7 +137,7 @@ def _choose(found: list[FoundState], loader: str | None, path: str) -> FoundStat
     listed = "".join(f"\n  {one.where or 'the file itself'}  (name {one.values.get('name', '')!r})" for one in found)
     wanted = "which of them is meant" if loader is None else f"and loader={loader!r} is not one of them"
     raise ConfigurationError(
-        f"{path} holds {len(found)} states of Loaders, {wanted}:{listed}\n"
+        f"{path} holds {len(found)} state{'s' * (len(found) != 1)} of Loaders, {wanted}:{listed}\n"
         "Give its name or its place: --loader, or samples(..., loader=...)."
     )
 

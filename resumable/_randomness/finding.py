@@ -15,6 +15,7 @@ from functools import partial
 from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -31,8 +32,13 @@ _PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, range, slice, type),
     *(np.ndarray, np.generic, np.dtype, types.ModuleType, types.CodeType, types.BuiltinFunctionType),
 )
+_METHODS = types.FunctionType, staticmethod, classmethod, property
+_DESCRIPTORS = types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType
 _NUMPY = np.random.Generator, np.random.RandomState
 _GLOBAL: Any = random.getstate.__self__, np.random.get_state.__self__  # type: ignore[attr-defined]  # methods of these
+
+
+_known: WeakKeyDictionary[type, list[Place]] = WeakKeyDictionary()
 
 
 class Place(NamedTuple):
@@ -89,15 +95,24 @@ class _Search:
     def _of_class(self, kind: type) -> Iterator[Place]:
         """Yield what a class and its bases have, and what their methods use of their modules."""
         for base in kind.__mro__:
-            if base in self._classes or _is_of_library(base) or base.__module__.partition(".")[0] == _OURS:
-                continue
-            self._classes.add(base)
-            for name, value in list(vars(base).items()):
-                if _is_generator(value):
-                    yield Place(f"{base.__qualname__}.{name}", partial(base.__dict__.get, name))
-                for function in (value, getattr(value, "__func__", None), getattr(value, "fget", None)):
-                    if type(function) is types.FunctionType:
-                        yield from _of_module(function)
+            if base not in self._classes:
+                self._classes.add(base)
+                found = _known.get(base) or list(_of_one_class(base))
+                if "<locals>" not in base.__qualname__:  # what is found may hold the class, which a module does anyway
+                    _known[base] = found
+                yield from found
+
+
+def _of_one_class(base: type) -> Iterator[Place]:
+    if _is_of_library(base) or base.__module__.partition(".")[0] == _OURS:
+        return
+    for name, value in list(vars(base).items()):
+        path = f"{base.__qualname__}.{name}"
+        if not isinstance(value, (*_METHODS, *_DESCRIPTORS)):
+            yield Place(path, partial(base.__dict__.get, name))
+        for function in (value, getattr(value, "__func__", None), getattr(value, "fget", None)):
+            if type(function) is types.FunctionType:  # most methods close over nothing but their class
+                yield from [_there(path, function)] if function.__closure__ else _of_module(function)
 
 
 def _is_generator(thing: Any) -> bool:

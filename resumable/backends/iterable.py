@@ -241,7 +241,7 @@ def _is_both(snapshot: Any) -> bool:
 
 def _may_set_back(iterator: Any) -> bool:
     """Return whether the `__iter__` of an iterator is code that does more than return it."""
-    code = getattr(type(iterator).__iter__, "__code__", None)
+    code = getattr(getattr(type(iterator), "__iter__", None), "__code__", None)
     return code is not None and bool(code.co_names)
 
 

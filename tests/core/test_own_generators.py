@@ -102,6 +102,29 @@ def of_class(generator: Any) -> Any:
     return type("Made", (OfClass,), {"generator": generator})()
 
 
+def of_class_in_steps(generator: Any) -> Any:
+    def call(self: Any, index: int) -> float:
+        return float(self.steps[0](index))
+
+    return type("Made", (), {"steps": (Attribute(generator),), "__call__": call})()
+
+
+def decorated(generator: Any) -> Any:
+    def twice(method: Any) -> Any:
+        @functools.wraps(method)
+        def call(self: Any, index: int) -> Any:
+            return method(self, index) + method(self, index)
+
+        return call
+
+    class Made:
+        @twice
+        def __call__(self, index: int) -> float:
+            return index + draw(generator)
+
+    return Made()
+
+
 shared: Any = None
 
 
@@ -139,6 +162,8 @@ WHERE: dict[str, Callable[[Any], Callable[[int], float]]] = {
     "slot": Slot,
     "steps": Steps,
     "class": of_class,
+    "class, in a container": of_class_in_steps,
+    "method that is decorated": decorated,
     "module": of_module,
     "closure": enclosed,
     "default": default,

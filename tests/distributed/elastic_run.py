@@ -1,6 +1,6 @@
 """A training on as many machines as torchrun finds: each has an agent with one rank, which writes down its batches.
 
-torchrun ... elastic_run.py FOLDER
+`run(folder)` is what torchrun starts as a rank.
 
 The file `may` in the folder has the number of steps that may be done, so that a test knows what is to come.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Step = Callable[[torch.Tensor], torch.Tensor]
 
-__all__ = ["GLOBAL_BATCH", "STEPS", "unharmed"]
+__all__ = ["GLOBAL_BATCH", "STEPS", "run", "unharmed"]
 
 STEPS, GLOBAL_BATCH, SAVES = 18, 8, 3
 PAUSE = 0.05  # seconds of a step, so that a kill hits any moment of one
@@ -109,8 +109,10 @@ def train(folder: Path) -> None:
         torch.save(training.model.state_dict(), folder / "weights.pt")
 
 
-if __name__ == "__main__":
+def run(folder: str) -> None:
+    """Be a rank: a fork of its agent, of whose death torch tells by a SIGINT; what torchrun starts gets none."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
-    train(Path(sys.argv[1]))
+    train(Path(folder))
     distributed.destroy_process_group()

@@ -142,6 +142,31 @@ def test_options_are_those_of_wrap(tmp_path: Path) -> None:
         prepare(trainer_in(tmp_path), sed=3)
 
 
+class OwnLoader(Noting):
+    """Makes its Loader itself."""
+
+    def get_train_dataloader(self) -> Any:
+        return loader()
+
+
+def test_a_loader_of_a_trainers_own_method_is_taken_like_a_given_one(tmp_path: Path) -> None:
+    def of(folder: Path, **options: Any) -> Any:
+        return OwnLoader(Net(), TrainingArguments(str(folder), **{**QUIET, **options}), train_dataset=Numbers())
+
+    expected = prepare(trainer_in(tmp_path / "a"), loader())
+    expected.train()
+    run = prepare(of(tmp_path / "b"))
+    run.train()
+    assert run.seen == expected.seen
+    resumed = prepare(of(tmp_path / "b"))
+    resumed.train(resume_from_checkpoint=str(tmp_path / "b/checkpoint-2"))
+    assert resumed.seen == expected.seen[2:]
+    with pytest.raises(ConfigurationError, match="the options name, which are those of wrap"):
+        prepare(of(tmp_path / "c"), name="text").train()
+    with pytest.raises(UnsupportedError, match="auto_find_batch_size"):
+        prepare(of(tmp_path / "d", auto_find_batch_size=True)).train()
+
+
 def test_a_loop_over_the_loader_itself_is_refused(tmp_path: Path) -> None:
     own = loader()
     prepare(trainer_in(tmp_path), own).train()

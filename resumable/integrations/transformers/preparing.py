@@ -9,7 +9,7 @@ from resumable._options import refuse_unknown
 from resumable._wrap import wrap
 from resumable.errors import ConfigurationError
 from resumable.integrations.transformers import private
-from resumable.integrations.transformers.refusals import check_settings_of, check_types
+from resumable.integrations.transformers.refusals import check_settings_of, check_types, refuse_options
 
 if TYPE_CHECKING:
     from resumable.loader import Loader
@@ -48,11 +48,8 @@ def prepare(trainer: T, loader: Loader[Any] | None = None, **options: Any) -> T:
     """
     check_types(trainer, loader)
     private.check_names(trainer)
-    if loader is not None and options:
-        raise ConfigurationError(
-            f"prepare() was given a Loader and the options {', '.join(sorted(options))}, which are those of wrap().\n"
-            "They would be without effect. Give them to wrap()."
-        )
+    if loader is not None:
+        refuse_options(options)
     refuse_unknown({name: value for name, value in options.items() if name not in signature(wrap).parameters})
     check_settings_of(trainer, loader)
     from resumable.integrations.transformers.session import Session  # noqa: PLC0415  # it imports transformers

@@ -11,9 +11,11 @@ from resumable.integrations.transformers import private
 from resumable.loader import Loader
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from resumable.integrations.transformers.train_loader import TrainLoader
 
-__all__ = ["check_driver", "check_epochs", "check_loader", "check_settings_of", "check_types"]
+__all__ = ["check_driver", "check_epochs", "check_loader", "check_settings_of", "check_types", "refuse_options"]
 
 _TRL = {"SFTTrainer"}  # whose runs were killed and resumed
 _MANY = 1000  # epochs that are looked at
@@ -49,6 +51,19 @@ def _check_tried(trainer: Any) -> None:
             f"prepare() was given a {name} of TRL, for which exact resumes have not been tried.\n"
             "It may keep over optimizer steps what no checkpoint has, such as samples that it has generated. Of TRL's "
             f"Trainers, use {', '.join(sorted(_TRL))}; train with this one without prepare()."
+        )
+
+
+def refuse_options(options: Mapping[str, Any]) -> None:
+    """Refuse options of `wrap` beside a Loader, which is wrapped already.
+
+    Raises:
+        ConfigurationError: there are some; the message has their names.
+    """
+    if options:
+        raise ConfigurationError(
+            f"prepare() was given a Loader and the options {', '.join(sorted(options))}, which are those of wrap().\n"
+            "They would be without effect. Give them to wrap()."
         )
 
 

@@ -13,15 +13,22 @@ from resumable.integrations.transformers import private
 from resumable.integrations.transformers.callback import ResumableState
 from resumable.integrations.transformers.checkpoints import NAME, last_whole_checkpoint, read_saved
 from resumable.integrations.transformers.rank_buffers import load_buffers, save_buffers
-from resumable.integrations.transformers.refusals import check_driver, check_epochs, check_loader
+from resumable.integrations.transformers.refusals import (
+    check_driver,
+    check_epochs,
+    check_loader,
+    check_settings_of,
+    check_types,
+    refuse_options,
+)
 from resumable.integrations.transformers.saved import Saved
 from resumable.integrations.transformers.train_loader import TrainLoader
+from resumable.loader import Loader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from resumable._order.cursor import Cursor
-    from resumable.loader import Loader
 
 __all__ = ["Session"]
 
@@ -122,11 +129,23 @@ class Session:
         args = self._trainer.args
         with private.unprepared(self._trainer):
             source = get()
+        if isinstance(source, Loader):
+            return self._take(source)
         options = {"seed": args.seed if args.data_seed is None else args.data_seed, **self._options}
         shared = args.world_size > 1 and getattr(source, "sampler", None) is not None
         if shared and not args.dataloader_drop_last and _is_map_style(source):
             options.setdefault("tail", "pad_ranks")  # as even_batches of Accelerate does
         return wrap(source, **options)
+
+    def _take(self, loader: Loader[Any]) -> Loader[Any]:
+        """Train from a Loader of a user's own `get_train_dataloader` as from one that `prepare` was given."""
+        refuse_options(self._options)
+        check_types(self._trainer, loader)
+        check_settings_of(self._trainer, loader)
+        check_driver(loader)
+        self._drive(loader)
+        self._given = loader
+        return loader
 
     def _begin(self, prepared: TrainLoader) -> None:
         loader = prepared.loader
