@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # Several processes share the cores, and threads that wait for each other there take eight times the processor's time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is imported, here and in what tests start
 
+gc.disable()  # until all tests are collected: it takes a quarter of the time in which everything is imported
+
 _SLOW = 30  # times what another test takes, about
 _FOLDER = pytest.StashKey[str]()
 _UNSEEDED = (1 << 64) - 59  # a seed as a process has it in which nobody set one
@@ -55,6 +57,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over what was imported: tests call it often, and it would take a second each."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

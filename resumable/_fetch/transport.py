@@ -35,16 +35,22 @@ if TYPE_CHECKING:
 
     _Reduced: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 
-__all__ = ["LARGEST", "Answer", "begin"]
+__all__ = ["LARGEST", "Answer", "begin", "pickled_here"]
 
 LARGEST = 1 << 19  # bytes of a storage that go by value
 _LOOK, _GRACE = 1.0, 10.0  # seconds from one look for the parent to the next; to come to an end by itself
 
 
 class _Thread(threading.local):
-    """What a thread pickles: a queue has one of its own, so one that has pickled an answer pickles nothing else."""
+    """What a thread pickles: a queue has one of its own, so one that has pickled an answer pickles nothing else.
+
+    Attributes:
+        answers: an answer, whose small storages go by value.
+        shares: it may move large ones to shared memory.
+    """
 
     answers = False
+    shares = True
 
 
 _thread = _Thread()
@@ -66,6 +72,23 @@ class Answer:
         """Pickle the batch, with its small storages by value from here on."""
         _thread.answers = True
         return type(self._made), tuple(self._made)
+
+
+class _SharedError(Exception):
+    """A storage would have to be moved to shared memory."""
+
+
+def pickled_here(message: Any) -> memoryview:
+    """Pickle a message with an answer in the thread that makes it, which may pickle other things afterwards.
+
+    Raises:
+        _SharedError: all of it cannot go by value; nothing was shared.
+    """
+    _thread.shares = False
+    try:
+        return ForkingPickler.dumps(message)
+    finally:
+        _thread.answers, _thread.shares = False, True
 
 
 def begin() -> None:
@@ -112,6 +135,8 @@ def _exists(process: int) -> bool:
 def _reduced(storage: torch.UntypedStorage) -> _Reduced:
     """Reduce a storage to its bytes; as torch does it where it is large, in shared memory already, or on a device."""
     if not _goes_by_value(storage):
+        if not _thread.shares:
+            raise _SharedError
         reduced: _Reduced = reduce_storage(storage)  # type: ignore[no-untyped-call]
         return reduced
     return _received, (ctypes.string_at(storage.data_ptr(), storage.nbytes()),)

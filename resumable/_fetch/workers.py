@@ -269,9 +269,9 @@ class Workers:
         )
 
     def _loader_type(self) -> type[DataLoader[Any]]:
-        from torch.utils.data import DataLoader  # noqa: PLC0415  # where processes are needed
+        from resumable._fetch.quick import QuickLoader  # noqa: PLC0415  # where processes are needed
 
-        return DataLoader
+        return QuickLoader
 
     def _start(self, loader: DataLoader[Any], requests: Iterable[Request] | None, seed: int | None) -> Iterator[Any]:
         if requests is not None:
