@@ -156,12 +156,17 @@ def _held(plan: Plan, pool: Pool, folder: str, formats: dict[str, list[_Contende
     columns = ("reader", "files", "MB more than before it read", "chi-square / dof")
     table = Table("Formats: memory and shuffle", columns, note=_HELD_NOTE)
     for files, contenders in formats.items():
-        remotes, missing = _ready(pool, folder, files, contenders, lambda _: None, fresh=files if plan.every else "")
+        found: dict[Remote, Any] = {}  # a library may be missing only once it reads
+
+        def read(remote: Remote, found: dict[Remote, Any] = found) -> None:
+            found[remote] = remote.call("epoch")
+
+        remotes, missing = _ready(pool, folder, files, contenders, read, fresh=files if plan.every else "")
         for one in contenders:
             if one.label in missing:
                 table.rows.append((one.label, files, missing[one.label], ""))
                 continue
-            grown, even = remotes[one.label].call("epoch")
+            grown, even = found[remotes[one.label]]
             table.rows.append((one.label, files, f"{grown:.0f}", "" if even is None else f"{even:.2f}"))
         pool.rest()
     return table
