@@ -17,9 +17,10 @@ __all__ = ["Copies"]
 class Copies:
     """Storage for a copy of each of some tensors.
 
-    What lies in the processor's memory in one piece is copied as bytes, all by one call of `torch.cat`: in half the
-    time of torch's fused copy, which takes the rest. All are copied each time, as torch's counts of changes
-    (`Tensor._version`) leave out those through `.data`, by NumPy, or by a kernel of the user's.
+    What lies in the processor's memory in one piece is copied as bytes, all of one type by one call of `torch.cat`: in
+    half the time of torch's fused copy, which takes the rest. Each type has a storage of its own, as `torch.save`
+    refuses one with several. All are copied each time, as torch's counts of changes (`Tensor._version`) leave out those
+    through `.data`, by NumPy, or by a kernel of the user's.
 
     Args:
         tensors: of torch's own type, for whose forms it is made.
@@ -30,21 +31,17 @@ class Copies:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = list(tensors)
-        flat = sorted(filter(lambda number: _is_flat(tensors[number]), range(len(tensors))), key=self._size)
-        apart = sorted(set(range(len(tensors))).difference(flat))
-        self._groups: list[_Row | _Apart] = [_Row([tensors[number] for number in flat])] if flat else []
-        self._groups += [_Apart([tensors[number] for number in apart])] if apart else []
-        numbers = [numbers for numbers in (flat, apart) if numbers]
-        self._where = {
-            number: (group, place)
-            for group, members in zip(self._groups, numbers, strict=True)
-            for place, number in enumerate(members)
-        }
+        together: dict[torch.dtype | None, list[int]] = {}  # numbers of those of one type; of those that lie apart
+        for number, one in enumerate(tensors):
+            together.setdefault(one.dtype if _is_flat(one) else None, []).append(number)
+        self._groups: list[_Row | _Apart] = []
+        self._where: dict[int, tuple[_Row | _Apart, int]] = {}
+        for dtype, numbers in together.items():
+            group = (_Apart if dtype is None else _Row)([tensors[number] for number in numbers])
+            self._groups.append(group)
+            self._where |= {number: (group, place) for place, number in enumerate(numbers)}
         places = [self._where[number] for number in range(len(tensors))]
         self.copies = [group.copies[place] for group, place in places]
-
-    def _size(self, number: int) -> int:
-        return -self._tensors[number].itemsize  # the largest first, so that each begins where its type may
 
     def take(self, tensors: Sequence[Tensor]) -> bool:
         """Copy tensors, and return True; or False where it was made for other forms, and the copies are of no use.
@@ -70,7 +67,7 @@ class Copies:
 
 
 class _Row:
-    """Tensors that are copied as the bytes that they lie in.
+    """Tensors of one type that are copied as the bytes that they lie in.
 
     An alias of each shows whether its storage, shape or strides have been changed in place: then its bytes are others.
     """
@@ -78,9 +75,10 @@ class _Row:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors, self._aliases = list(tensors), [one.detach() for one in tensors]
         self._bytes, self._dtypes = [_bytes_of(one) for one in self._aliases], [one.dtype for one in tensors]
-        self._into = torch.empty(sum(map(len, self._bytes)), dtype=torch.uint8)
-        parts = torch.split(self._into, [len(one) for one in self._bytes])
-        self.copies = [part.view(one.dtype).view(one.shape) for part, one in zip(parts, tensors, strict=True)]
+        storage = torch.empty(sum(map(Tensor.numel, tensors)), dtype=tensors[0].dtype)
+        self._into = storage.view(torch.uint8)
+        parts = torch.split(storage, [one.numel() for one in tensors])
+        self.copies = [part.view(one.shape) for part, one in zip(parts, tensors, strict=True)]
 
     def exchange(self, place: int, new: Tensor) -> bool:
         if not _is_flat(new):

@@ -64,7 +64,8 @@ PLANTED = """
 
     def make_unstable(digits):
         dataset = DigitsDataset(digits)
-        return resumable.wrap(DataLoader(dataset, batch_size=64, sampler=OrderOfTheProcess(dataset)))
+        source = DataLoader(dataset, batch_size=64, sampler=OrderOfTheProcess(dataset))
+        return resumable.wrap(source, canary=False)  # which would refuse it
 
     def make_forgetful(digits):
         options = {"collate": default_collate, "canary": False}  # which would refuse it

@@ -144,6 +144,15 @@ def test_one_that_is_assigned_at_every_step_and_those_beside_it(new: Callable[[t
             assert torch.equal(now, buffer)
 
 
+def test_what_is_kept_can_be_saved_as_it_is(tmp_path: Path) -> None:
+    """As in a checkpoint of each rank: torch refuses tensors of several types that share one storage."""
+    kept = Buffers(Holder()).keep()
+    assert len({tensor.dtype for tensor in kept.tensors}) == 2
+    torch.save(dict(zip(kept.names, kept.tensors, strict=True)), tmp_path / "kept.pt")
+    loaded = torch.load(tmp_path / "kept.pt")
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in zip(kept.names, kept.tensors, strict=True))
+
+
 def test_names_are_those_of_the_last_search() -> None:
     module, buffer = nn.Module(), torch.ones(2)
     module.register_buffer("before", buffer)
