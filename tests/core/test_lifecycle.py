@@ -81,7 +81,8 @@ def run(loader: resumable.Loader[Any]) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_closed_in_an_epoch_and_between_two_it_has_no_workers_and_goes_on(kind: str, own_children: Children) -> None:
-    golden = run(resumable.wrap(WORKERS[kind](), seed=5))
+    with resumable.wrap(WORKERS[kind](), seed=5) as loader:
+        golden = run(loader)
     per_epoch = sum(epoch == 0 for epoch, _ in golden)
     for taken in (1, per_epoch - 1, per_epoch, per_epoch + 1):
         loader = resumable.wrap(WORKERS[kind](), seed=5)
