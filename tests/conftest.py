@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Several processes share the cores, and threads that wait for each other there take eight times the processor's time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is imported, here and in what tests start
-# FFCV sets it to 2 in its process, torch starts a thread, and a process that is forked from that looks for it, and dies.
+# FFCV sets it to 2 in its process; torch starts a thread there, for which a process that is forked later looks in vain.
 os.environ.setdefault("OMP_THREAD_LIMIT", "1")
 
 gc.disable()  # until all tests are collected: it takes a quarter of the time in which everything is imported
