@@ -22,7 +22,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-__all__ = ["Place", "find_generators"]
+__all__ = ["Place", "find_generators", "is_generator"]
 
 _MOST = 5000  # objects that are looked at, the nearest first
 _EACH = 64  # elements of a container that are looked at; a list of samples is longer
@@ -75,7 +75,7 @@ class _Search:
             if issubclass(type(thing), _PLAIN) or id(thing) in self._seen:
                 continue
             self._seen[id(thing)] = thing
-            if _is_generator(thing):
+            if is_generator(thing):
                 yield place
             else:
                 waiting.extend(self._inside(thing, place.path))
@@ -115,7 +115,7 @@ def _of_one_class(base: type) -> Iterator[Place]:
                 yield from [_there(path, function)] if function.__closure__ else _of_module(function)
 
 
-def _is_generator(thing: Any) -> bool:
+def is_generator(thing: Any) -> bool:
     """Return whether a thing is a generator of random numbers that can be seeded, and none of the global ones."""
     kind = type(thing)
     if issubclass(kind, random.Random):

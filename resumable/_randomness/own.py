@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable._randomness.finding import find_generators
+from resumable._randomness.finding import find_generators, is_generator
 from resumable._randomness.keyed import mix_int
 from resumable.errors import PromiseWarning
 
@@ -42,14 +42,19 @@ class OwnGenerator:
 
     Args:
         path: of the place.
-        get: returns the generator that is there now; None where none is any more.
+        get: returns what is there now.
     """
 
     def __init__(self, path: str, get: Callable[[], Any]) -> None:
-        self.name, self.now = path, get
+        self.name, self.get = path, get
         self._was: Any = None  # what was there before a batch
         self._in_a_row = 0  # how often in a row that was replaced in a batch
         self._salt = int.from_bytes(blake2b(path.encode(), digest_size=8, person=b"resumable1").digest(), "little")
+
+    def now(self) -> Any:
+        """Return the generator that is there now; None where there is none any more."""
+        found = self.get()
+        return found if is_generator(found) else None
 
     def seed(self, key: int) -> None:
         """Seed it with what is made of a sample's key."""
@@ -136,7 +141,7 @@ class OwnGenerators:
             seen[path] += 1
             name = path if seen[path] == 1 else f"{path} ({seen[path]})"
             if name in self._known:
-                self._known[name].now = get  # what holds it may be another one
+                self._known[name].get = get  # what holds it may be another one
             else:
                 self._known[name] = OwnGenerator(name, get)
                 found.append(self._known[name])

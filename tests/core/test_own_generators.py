@@ -348,6 +348,16 @@ class PerSample(Attribute):
         return draw(self.generator) + random.random()
 
 
+class Gone(Attribute):
+    """Takes its generator away after each sample, and leaves something else in its place."""
+
+    def __call__(self, index: int) -> float:
+        self.generator = np.random.default_rng(random.getrandbits(32))
+        drawn = draw(self.generator)
+        self.generator = "none"
+        return drawn
+
+
 class InEachEpoch(Attribute):
     """Makes a new generator in what it takes for an epoch, in the middle of reading."""
 
@@ -360,7 +370,9 @@ class InEachEpoch(Attribute):
         return draw(self.generator)
 
 
-@pytest.mark.parametrize("kind", [Lazy, lambda: Late(random.Random()), lambda: PerSample(None)])
+@pytest.mark.parametrize(
+    "kind", [Lazy, lambda: Late(random.Random()), lambda: PerSample(None), lambda: Gone(random.Random())]
+)
 def test_it_is_made_or_drawn_from_later(kind: Callable[[], Any]) -> None:
     assert_exact(lambda: DataLoader(Numbers(kind()), BATCH, shuffle=True))
 
