@@ -130,6 +130,10 @@ class Options:
         seed, seed_by = find_seed(source, self.seed, named.known_as, self.world)
         return replace(named, seed=seed, origin=Origin(seed_by, name_by))
 
+    def for_evaluation(self) -> Options:
+        """Return the options of a second loader that evaluates on the same data; it finds its ranks by itself."""
+        return replace(self, evaluation=True, ack="auto", flight_recorder=None, ranks=self.ranks.of_another_loader())
+
     def of_state(self, seed: int, name: str) -> Options:
         """Return the options with the seed and the name of a state; what was given stays given."""
         origin = Origin(*(by if by == GIVEN else STATE for by in self.origin))

@@ -1,29 +1,36 @@
-"""Loops over two loaders that meet, and whose samples get the same order and the same randomness at each place."""
+"""Loaders whose samples get the same order and the same randomness: read together, or one after the other."""
 
 from __future__ import annotations
 
+import json
+from collections import deque
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 if TYPE_CHECKING:
     from resumable.loader import Loader
+    from resumable.progress import Progress
 
 __all__ = ["is_over", "tell_twins", "tell_twins_of"]
 
 _log = getLogger("resumable")
+_MOST = 1000  # streams that are remembered
 _loops: WeakKeyDictionary[Any, tuple[tuple[int, str], int]] = WeakKeyDictionary()  # that are being read
-_said: set[tuple[int, str]] = set()
+_said: set[tuple[int, str] | str] = set()
+_first: deque[str] = deque(maxlen=_MOST)  # streams that were read from the start of epoch 0
+_looked: WeakSet[Progress] = WeakSet()
 
 
 def tell_twins(loop: Any, loader: Loader) -> None:
-    """Warn in the log, once per seed and name, where another loader of the same ones is read in turn with this one.
+    """Warn in the log if another loader gives the same order and the same randomness.
 
-    A loop that was left by `break` is gone, so what is there is being read. The order tells a twin for certain, so only
-    loaders that are shuffled by their seed count.
+    It warns once per seed and name if the other one is read in turn with this one, and once per process if an earlier
+    one began with the same data, seed and name, as a loader does that is made again for each epoch. The order tells a
+    twin for certain, so only loaders that are shuffled by their seed count.
 
     Args:
-        loop: an iterator that begins; remembered as long as it lives.
+        loop: an iterator that starts; remembered as long as it lives.
         loader: what it reads.
     """
     if not loader.shuffles:
@@ -33,6 +40,30 @@ def tell_twins(loop: Any, loader: Loader) -> None:
     _loops[loop] = stream, place
     if met:
         _tell(loader)
+    _look_back(loader)
+
+
+def _look_back(loader: Loader) -> None:
+    """Compare a loader with those before it, once, if it starts at epoch 0: not after a load or seek()."""
+    progress = loader.progress
+    if progress in _looked:
+        return
+    _looked.add(progress)
+    if progress.moves or progress.steps_delivered:
+        return
+    stream = json.dumps([loader.seed, loader.name, progress.fingerprint()], sort_keys=True, default=repr)
+    if stream in _first and "again" not in _said:
+        _said.add("again")
+        _log.warning(
+            "a Loader starts at epoch 0 with the data, seed %d and %s of an earlier Loader in this process: it has the "
+            "same order and augmentation as the Loader before.\nIf it is made again for each epoch, every epoch is the "
+            "same. Keep one Loader for all epochs, or call loader.seek(epoch=...) on the new one. If it is a different "
+            "stream, give it a name: wrap(..., name=...)",
+            loader.seed,
+            _named(loader),
+        )
+    elif stream not in _first:
+        _first.append(stream)
 
 
 def tell_twins_of(loaders: list[Loader]) -> None:
@@ -54,8 +85,12 @@ def _tell(loader: Loader) -> None:
         "two loaders with seed %d and %s are read in turn: at each step they have the same order and the same "
         "randomness.\nBatches of both are no independent samples. Give each a name of its own: wrap(..., name=...)",
         loader.seed,
-        f"name {loader.name!r}" if loader.name else "no name",
+        _named(loader),
     )
+
+
+def _named(loader: Loader) -> str:
+    return f"name {loader.name!r}" if loader.name else "no name"
 
 
 def is_over(loop: Any) -> None:

@@ -228,11 +228,12 @@ def make_loader(source: Any, options: Options, *, suggested: str) -> Loader:
 
 
 def _loader(source: Any, given: Options, backend: Backend, options: Options) -> Loader:
-    def again(seed: int, name: str) -> tuple[Fetcher, Options]:
-        """Return what the source would have been wrapped to with the seed and the name of a state."""
+    def again(seed: int, name: str, *, evaluation: bool = False) -> tuple[Fetcher, Options]:
+        """Return what `wrap` makes of the source with the seed and the name of a state, or for evaluation."""
+        wanted = given.of_state(seed, name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PromiseWarning)  # they were given
-            backend, options = _adapt(source, given.of_state(seed, name))
+            backend, options = _adapt(source, wanted.for_evaluation() if evaluation else wanted)
         return _fetcher(backend, options), options
 
     if options.order == "torch":  # an adapter that gives it takes it out

@@ -1,36 +1,56 @@
-"""Iterators over a Loader: thin, as the loader alone knows the place."""
+"""Iterators over a Loader. They are thin: only the Loader knows the position.
+
+One loop reads a Loader at a time. An iterator claims the Loader at its first `next()`. The newest one wins, and an
+older one raises `LoopError` at its next `next()`. An iterator of `epochs()` or `steps()` is open from its first
+`next()` until it is exhausted, closed or dropped:
+
+    while `epochs()` is open    a loop over the Loader reads the rest of the current epoch, and none of the next one
+    while `steps()` is open     any other loop raises `LoopError`
+"""
 
 from __future__ import annotations
 
-import sys
+import math
+import operator
+import weakref
 from typing import TYPE_CHECKING, Any, Generic
 
-from resumable._leaving import Left, drivers_of, how_left
-from resumable._loops import refuse_unpacking
 from resumable._twins import is_over, tell_twins
-from resumable.errors import DataError, UnsupportedError
+from resumable._warn import warn
+from resumable.errors import ConfigurationError, DataError, LoopError, LoopWarning, UnsupportedError
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType
-    from typing import Self
+    from collections.abc import Iterator
+    from typing import Self, TypeAlias
 
     from typing_extensions import TypeVar  # type checkers bring it along, and know its `default`
 
-    from resumable._doubts import Doubt
-    from resumable._leaving import Driver
     from resumable.loader import Loader
 
     T_co = TypeVar("T_co", covariant=True, default=Any)
+    Reader: TypeAlias = "BatchIterator[Any] | StepIterator[Any]"
+    Outer: TypeAlias = "EpochIterator[Any] | StepIterator[Any]"
 else:
     from typing import TypeVar
 
     T_co = TypeVar("T_co", covariant=True)
 
-__all__ = ["BatchIterator", "Epoch", "EvaluationPass", "StepIterator", "T_co", "deliver"]
+__all__ = [
+    "BatchIterator",
+    "Delivery",
+    "Epoch",
+    "EpochIterator",
+    "EvaluationPass",
+    "Loops",
+    "StepIterator",
+    "T_co",
+    "check_total",
+    "deliver",
+]
 
 _EMPTY = 2  # epochs without a batch, one after the other, that no source may have
+_EVALUATE = "To read the same data for evaluation, use loader.for_evaluation(), which has a position of its own."
 
 
 def deliver(loader: Loader[T_co], epoch: int) -> T_co:
@@ -46,93 +66,160 @@ def deliver(loader: Loader[T_co], epoch: int) -> T_co:
         if loader.progress.acknowledged.epoch > epoch:
             point("loader.epoch_end", loader)
         raise
-    point("loader.handed", loader, batch)
+    try:
+        point("loader.handed", loader, batch)
+    except BaseException:
+        loader.progress.take_back(batch)  # the loop never sees it
+        raise
     return batch
 
 
-class _Leaves(Generic[T_co]):
-    """An iterator that notes, when it is dropped, how its loop was left.
+class Delivery(Generic[T_co]):
+    """How the iterators of a Loader get its batches. An integration that drives a Loader passes one of its own.
 
     Args:
         loader: delivers the batches.
     """
 
     def __init__(self, loader: Loader[T_co]) -> None:
-        self._loader = loader
-        self._doubt: Doubt | None = None
-        self._drivers: tuple[Driver, ...] = ()
+        self.loader = loader
 
-    def _refuse_driven(self) -> None:
-        """Refuse to begin where something else delivers the batches of this loader.
+    def start(self) -> None:
+        """Prepare for a new loop.
 
         Raises:
-            UnsupportedError: it was prepared, and the loop is over the loader itself.
+            UnsupportedError: an integration delivers the batches of this Loader.
         """
-        if self._loader.driver:
+        if self.loader.driver:
             raise UnsupportedError(
-                f"a loop is over a Loader that was given to {self._loader.driver}, and not over what that returned.\n"
-                "Its batches would not count as trained on, and a resumed run would train on them again. Loop over "
-                "what it returned: loader = prepare(accelerator, loader)."
+                f"a loop over a Loader was started, but {self.loader.driver} delivers its batches.\n"
+                "The loop would take batches away from the training, and they would not count as trained on. Train "
+                f"with what {self.loader.driver} gave you. {_EVALUATE}"
             )
 
-    def _ask(self) -> None:
-        """Count the last batch, as the next one is asked for."""
-        if self._doubt is not None:
-            self._loader.progress.leave(self._doubt, Left.BY_ITSELF)
-            self._doubt = None
+    def read(self, epoch: int | None = None) -> Iterator[T_co]:
+        """Return what a loop reads: the batches of an epoch, or of the current one."""
+        return BatchIterator(self, epoch)
 
-    def _deliver(self, epoch: int, frame: FrameType) -> T_co:
-        """Deliver the next batch to a frame."""
-        progress = self._loader.progress
-        try:
-            batch = deliver(self._loader, epoch)
-            doubt = self._doubt = progress.doubt
-            if doubt is not None:
-                doubt.drivers = self._drivers = drivers_of(frame, self._drivers)
-        except StopIteration:
-            raise
-        except BaseException:
-            progress.not_handed()
-            raise
-        else:
-            return batch
+    def settle(self) -> None:
+        """Count what is in the weights by now; called before each batch."""
 
-    def __del__(self, _is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Say how the loop was left; nothing where the interpreter ends, as its modules are emptied then."""
-        doubt = getattr(self, "_doubt", None)
-        if doubt is not None and not _is_ending():
-            self._loader.progress.leave(doubt, how_left(doubt.drivers, sys._getframe().f_back))  # noqa: SLF001  # the loop
+    def leave(self, epoch: int) -> None:  # noqa: ARG002  # an integration may need it
+        """End an epoch, which a loop over `epochs()` is done with.
+
+        Raises:
+            ConfigurationError: some of its batches are not acknowledged.
+        """
+        self.loader.end_epoch()
+
+    def deliver(self, epoch: int) -> T_co:
+        """Deliver the next batch of an epoch.
+
+        Raises:
+            StopIteration: the epoch is over.
+        """
+        return deliver(self.loader, epoch)
 
 
-class BatchIterator(_Leaves[T_co]):
-    """Batches up to the end of the epoch in which the loader stands at the first `next()`.
+class Loops:
+    """Which loops over a Loader are open. It holds them weakly: a loop whose iterator was dropped is over."""
 
-    All iterators of a loader share its place: each batch is delivered once. Where the place is set by
-    `load_state_dict` or `seek` in the middle of a loop, the loop goes on from there.
+    def __init__(self) -> None:
+        self._reader: weakref.ref[Reader] | None = None  # the batch iterator that started last
+        self._outer: weakref.ref[Outer] | None = None  # of epochs() or steps()
+
+    def open(self, outer: Outer) -> None:
+        """Start `epochs()` or `steps()`, which replaces one that is open, such as one that an exception left open."""
+        self._outer = weakref.ref(outer)
+        self._reader = weakref.ref(outer) if isinstance(outer, StepIterator) else None
+
+    def end(self, outer: Outer) -> None:
+        """End `epochs()` or `steps()`."""
+        if self._outer is not None and self._outer() is outer:
+            self._outer = None
+
+    def start(self, reader: BatchIterator[Any], position: int) -> int | None:
+        """Start a loop over a Loader or an epoch.
+
+        Args:
+            reader: its iterator.
+            position: number of the epoch in which the Loader is.
+
+        Returns:
+            The only epoch that it may read; None if it may read any.
+
+        Raises:
+            LoopError: it would take batches away from the loop that is open, or its epoch is over.
+        """
+        outer = None if self._outer is None else self._outer()
+        if isinstance(outer, StepIterator):
+            raise LoopError(
+                "a loop over a Loader was started while steps() is open.\n"
+                "It would take batches away from the training. If that was left by an exception, call steps() again, "
+                f"or close() its iterator. {_EVALUATE}"
+            )
+        current = None if outer is None else outer.number
+        only = current if reader.only is None else reader.only
+        if only is not None and position > only:
+            raise LoopError(
+                f"a loop over epoch {only} was started, but that epoch is over: the Loader is in epoch {position}.\n"
+                + (
+                    f"It would take epoch {position} away from the training, which continues with the next epoch of "
+                    "epochs(). "
+                    if current is not None
+                    else "It would get no batch. "
+                )
+                + _EVALUATE
+            )
+        self._reader = weakref.ref(reader)
+        return None if only is None else reader.only if reader.only is not None else position
+
+    def check(self, one: Reader | EpochIterator[Any]) -> None:
+        """Check that no newer loop was started.
+
+        Raises:
+            LoopError: one was.
+        """
+        newest = self._outer if isinstance(one, EpochIterator) else self._reader
+        if newest is None or newest() is not one:
+            raise LoopError(
+                "the next batch was requested from an iterator, but a newer loop over the same Loader was started.\n"
+                "Both would take batches of one stream, and each would get a part. Finish one loop before you start "
+                f"the next. {_EVALUATE}"
+            )
+
+
+class BatchIterator(Generic[T_co]):
+    """Batches up to the end of the epoch in which the loader is at the first `next()`.
+
+    All iterators of a loader share its position: each batch is delivered once. If the position is set by
+    `load_state_dict`, `seek` or `rewind` in the middle of a loop, the loop continues from there.
 
     Args:
-        loader: delivers the batches.
-        epoch: stop unless the loader stands in this epoch; None for the epoch at the first `next()`, or the next one
-            where that has no batch left.
+        delivery: gets the batches.
+        epoch: read this one only; None for the epoch at the first `next()`, or the next one if that has no batch left.
     """
 
-    def __init__(self, loader: Loader[T_co], epoch: int | None = None) -> None:
-        super().__init__(loader)
-        self._failed = loader.progress.failed
-        self._only = epoch
+    def __init__(self, delivery: Delivery[T_co], epoch: int | None = None) -> None:
+        self._delivery, self._loader = delivery, delivery.loader
+        self.only = epoch
         self._epoch = -1
         self._moves = -1
-        self._start = 0  # position in the epoch at which it was begun
-        self._over = False
+        self._start = 0  # position in the epoch at which it was started
+        self._started = self._over = False
 
     def __iter__(self) -> Iterator[T_co]:
         return self
 
     def __next__(self) -> T_co:
-        self._ask()
         if self._over:
             raise StopIteration
         progress = self._loader.progress
+        if self._started:
+            self._loader.loops.check(self)
+            self._delivery.settle()
+        else:
+            self._claim()
         if self._moves != progress.moves:
             self._begin()
         at = progress.delivered
@@ -140,25 +227,31 @@ class BatchIterator(_Leaves[T_co]):
             self._over = True
             raise StopIteration
         try:
-            return self._deliver(self._epoch, sys._getframe(1))  # noqa: SLF001  # nothing else knows the loop
+            return self._delivery.deliver(self._epoch)
         except StopIteration:
             return self._after_end(nothing_left=at.position == self._start > 0)
 
+    def _claim(self) -> None:
+        loader = self._loader
+        self._delivery.start()
+        plain = self.only is None
+        self.only = loader.loops.start(self, loader.progress.delivered.epoch)
+        self._started = True
+        if plain and self.only is None:
+            loader.warn_of_counting()  # a loop within epochs() needs no warning
+
     def _begin(self) -> None:
-        self._refuse_driven()
-        if self._failed is not None and self._failed is self._loader.progress.doubt:
-            self._loader.progress.not_handed()  # the loop of that batch was given up for this one
-        self._failed = None
-        self._epoch = self._loader.progress.begin()
+        progress = self._loader.progress
+        self._epoch = progress.begin()
         tell_twins(self, self._loader)
-        self._moves = self._loader.progress.moves
-        self._start = self._loader.cursor.position
-        if self._only is not None and self._epoch != self._only:
+        self._moves = progress.moves
+        self._start = progress.delivered.position
+        if self.only is not None and self._epoch != self.only:
             self._epoch = -1
 
     def _after_end(self, *, nothing_left: bool) -> T_co:
-        """End, or go on with the next epoch where the last batch had been delivered before this iterator began."""
-        if self._only is None and nothing_left and self._loader.cursor.epoch != self._epoch:
+        """End, or continue with the next epoch if the last batch had been delivered before this iterator started."""
+        if self.only is None and nothing_left and self._loader.progress.delivered.epoch != self._epoch:
             self._moves = -1
             return next(self)
         self._over = True
@@ -166,58 +259,136 @@ class BatchIterator(_Leaves[T_co]):
         raise StopIteration
 
 
-class StepIterator(_Leaves[T_co]):
+class StepIterator(Generic[T_co]):
     """Batches of one epoch after the other, up to a number of them over the whole run.
 
-    It has no place of its own: where the loader's place is set in the middle of a loop, the loop goes on from there.
+    It has no position of its own: if the loader's position is set in the middle of a loop, the loop continues there.
 
     Args:
-        loader: delivers the batches.
-        total: stop where so many are in the weights, or wait to be acknowledged.
+        delivery: gets the batches.
+        total: stop once so many are in the weights, or wait to be acknowledged.
     """
 
-    def __init__(self, loader: Loader[T_co], total: float) -> None:
-        super().__init__(loader)
+    def __init__(self, delivery: Delivery[T_co], total: float) -> None:
+        self._delivery, self._loader = delivery, delivery.loader
         self._total = total
-        self._begun = self._over = False
+        self._started = self._over = False
 
     def __iter__(self) -> Iterator[T_co]:
         return self
 
     def __next__(self) -> T_co:
-        self._ask()
-        loader, empty = self._loader, 0
-        if not self._begun:
-            self._refuse_driven()
-            loader.progress.begin()
+        if self._over:
+            raise StopIteration
+        loader, progress, empty = self._loader, self._loader.progress, 0
+        if self._started:
+            loader.loops.check(self)
+            self._delivery.settle()
+        else:
+            self._delivery.start()
+            loader.loops.open(self)
+            self._started = True
+            progress.begin()
             tell_twins(self, loader)
-            self._begun = True
-        while not self._over and loader.global_step + loader.progress.in_flight < self._total:
-            at = loader.cursor
+        while progress.steps_delivered < self._total:
+            at = progress.delivered
             try:
-                return self._deliver(at.epoch, sys._getframe(1))  # noqa: SLF001  # nothing else knows the loop
+                return self._delivery.deliver(at.epoch)
             except StopIteration:
-                loader.progress.turn_over(at.epoch)  # also where some of its batches wait to be acknowledged
                 empty += at.step == 0
             if empty == _EMPTY:
-                raise _no_batches(at.epoch)
-        self._over = True
-        is_over(self)
+                raise DataError(
+                    f"epochs {at.epoch - 1} and {at.epoch} gave no batch at all, so steps() would run forever.\n"
+                    "Check that the data is where it should be, and that an epoch has enough samples for one batch: "
+                    'tail="drop" leaves out what makes no whole one.'
+                )
+        self.close()
         raise StopIteration
 
+    def close(self) -> None:
+        """End the loop: it delivers nothing from now on, and other loops may start."""
+        self._over = True
+        is_over(self)
+        self._loader.loops.end(self)
 
-def _no_batches(epoch: int) -> DataError:
-    return DataError(
-        f"epochs {epoch - 1} and {epoch} gave no batch at all, so that steps() would go on for ever.\n"
-        "Look whether the data is where it should be, and whether an epoch has enough samples for one batch: what "
-        'makes no whole one is left out where tail is "drop".'
+
+class EpochIterator(Generic[T_co]):
+    """The epochs up to the number `total`.
+
+    Args:
+        delivery: gets the batches.
+        total: number of epochs of the whole run.
+    """
+
+    def __init__(self, delivery: Delivery[T_co], total: float) -> None:
+        self._delivery, self._loader = delivery, delivery.loader
+        self._total = total
+        self._moves = -1
+        self._started = self._over = False
+        self.number = -1  # of the epoch that was returned last
+
+    def __iter__(self) -> Iterator[Epoch[T_co]]:
+        return self
+
+    def __next__(self) -> Epoch[T_co]:
+        if self._over:
+            raise StopIteration
+        loader, progress = self._loader, self._loader.progress
+        if self._started:
+            loader.loops.check(self)
+            self._delivery.settle()
+            if progress.moves == self._moves and progress.acknowledged.epoch <= self.number:
+                self._delivery.leave(self.number)
+            loader.gone_through = max(loader.gone_through, self.number + 1)
+        else:
+            self._delivery.settle()
+            loader.loops.open(self)
+            self._started = True
+            if progress.delivered.epoch >= self._total > 0 and loader.gone_through >= self._total:
+                warn(_NO_EPOCH.format(self._total), LoopWarning)
+        if progress.delivered.epoch >= self._total:
+            self.close()
+            raise StopIteration
+        self._moves, self.number = progress.moves, progress.delivered.epoch
+        return Epoch(self._delivery, self.number)
+
+    def close(self) -> None:
+        """End the loop: it returns no epoch from now on, and other loops may start. The position stays."""
+        self._over = True
+        self._loader.loops.end(self)
+
+
+_NO_EPOCH = (
+    "epochs({0}) has no epoch left, because an earlier call went through all {0}.\n"
+    "The loop's body does not run. The number counts the epochs of the whole run, so one loop over epochs(n) trains "
+    "all of them: remove the loop around it, or pass a larger number to continue."
+)
+
+
+def check_total(what: str, total: object) -> float:
+    """Return the number that `epochs` or `steps` was given: whole, or infinite.
+
+    Raises:
+        ConfigurationError: it is neither, or below 0.
+    """
+    number: Any = total
+    if not isinstance(number, float):
+        try:
+            number = operator.index(number)
+        except TypeError:
+            number = None
+    if number is not None and number >= 0 and (number == math.inf or number == int(number)):
+        return number  # type: ignore[no-any-return]  # an int or a float
+    raise ConfigurationError(
+        f"{what}() needs a whole number of 0 or more, but it was called with {total!r}.\n"
+        f"It counts the {what} of the whole run, those before a resume included; math.inf means no end."
     )
 
 
 class EvaluationPass(Generic[T_co]):
-    """Batches of one pass over a loader for evaluation: from the beginning, whatever was read before.
+    """Batches of one pass over a loader for evaluation: from the start, whatever was read before.
 
-    The beginning is where the loader stood at the first `next()` of its first pass. The failpoint of these batches is
+    The start is where the loader was at the first `next()` of its first pass. The failpoint of these batches is
     not that of the others, as they are no part of the training.
 
     Args:
@@ -241,10 +412,10 @@ class EvaluationPass(Generic[T_co]):
             progress.begin_again()
             self._epoch, self._moves = progress.begin(), progress.moves
         if self._moves != progress.moves:
-            raise UnsupportedError(
-                "another loop over this loader for evaluation has begun since this one did.\n"
-                "Both would take batches of one stream, and each would see a part. Finish one loop before the next, or "
-                "wrap the source twice."
+            raise LoopError(
+                "the next batch was requested from a pass over a Loader for evaluation, but a newer pass was started.\n"
+                "Both would take batches of one stream, and each would get a part. Finish one loop before you start "
+                "the next, or wrap the source twice."
             )
         try:
             batch: T_co = progress.next_batch(self._epoch)
@@ -256,27 +427,27 @@ class EvaluationPass(Generic[T_co]):
         return batch
 
     def __del__(self) -> None:
-        """Let the workers of a pass end that was left by `break`: the next one begins again."""
+        """Let the workers of a pass end that was left by `break`: the next one starts over."""
         if self._epoch >= 0 and not self._over and self._moves == self._loader.progress.moves:
             self._loader.progress.let_go()
 
 
 class Epoch(int, Generic[T_co]):
-    """One epoch of `Loader.epochs`: iterate over it for its batches, and use it as its number wherever one is expected.
+    """One epoch of `Loader.epochs`: iterate over it for its batches, and use it as its number.
 
-    Where it is copied or saved, it becomes a plain integer.
+    `copy` and `deepcopy` return a plain integer. It cannot be pickled: store `epoch.number` in a checkpoint.
 
     Args:
-        loader: delivers the batches.
+        delivery: gets the batches.
         number: of the epoch, from 0.
     """
 
-    _loader: Loader[T_co]
+    _delivery: Delivery[T_co]
 
-    def __new__(cls, loader: Loader[T_co], number: int) -> Self:
+    def __new__(cls, delivery: Delivery[T_co], number: int) -> Self:
         """Make an integer that knows its loader."""
         epoch = super().__new__(cls, number)
-        epoch._loader = loader
+        epoch._delivery = delivery
         return epoch
 
     @property
@@ -285,22 +456,56 @@ class Epoch(int, Generic[T_co]):
         return int(self)
 
     def __iter__(self) -> Iterator[T_co]:
-        """Return an iterator over the batches of this epoch that are left.
+        """Return an iterator over the batches of this epoch that are left; it raises `LoopError` if the epoch is over.
 
-        Raises:
-            UnsupportedError: the epoch is unpacked into variables, as if it were a batch.
+        `enumerate(epoch)` counts from 0, also after a resume. `epoch.enumerate()` continues the count.
         """
-        refuse_unpacking(sys._getframe(1), self.number)  # noqa: SLF001  # a loop cannot be told from it otherwise
-        return BatchIterator(self._loader, self.number)
+        return self._delivery.read(self.number)
+
+    def enumerate(self, start: int = 0) -> Iterator[tuple[int, T_co]]:
+        """Iterate over (index, batch): the index of a batch in its epoch, which continues after a resume.
+
+            for i, batch in epoch.enumerate():
+                ...
+
+        Args:
+            start: index of the epoch's first batch.
+        """
+        return _Enumeration(iter(self), self._delivery.loader, start)
 
     def __len__(self) -> int:
         """Count the batches of the whole epoch, of which some may be done."""
-        return self._loader.total_steps(self.number)
+        return self._delivery.loader.total_steps(self.number)
 
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        return int, (self.number,)
+    def __copy__(self) -> int:
+        return self.number
+
+    def __deepcopy__(self, _: object) -> int:
+        return self.number
+
+    def __reduce_ex__(self, _: object) -> str:
+        raise UnsupportedError(
+            f"an epoch of loader.epochs() cannot be pickled or saved: it is number {self.number}, and can be iterated "
+            "over.\nA checkpoint that holds it could not be loaded with weights_only=True. Store its number: "
+            "epoch.number."
+        )
 
     def __repr__(self) -> str:
         return f"Epoch({self.number})"
 
     __str__ = int.__repr__
+
+
+class _Enumeration(Generic[T_co]):
+    """Pairs of index and batch. It keeps no batch alive."""
+
+    def __init__(self, batches: Iterator[T_co], loader: Loader[T_co], start: int) -> None:
+        self._batches, self._loader = batches, loader
+        self._before = start - 1
+
+    def __iter__(self) -> Iterator[tuple[int, T_co]]:
+        return self
+
+    def __next__(self) -> tuple[int, T_co]:
+        batch = next(self._batches)
+        return self._before + self._loader.cursor.step, batch

@@ -10,27 +10,41 @@ from typing import TYPE_CHECKING, Any, Generic
 from resumable._dcp import accepted, as_asked
 from resumable._fetch import IndexedFetcher
 from resumable._lifecycle import Closes
-from resumable._loops import check_acknowledged, check_count, check_total, warn_of_no_step_left, warn_of_nothing_left
 from resumable._order.cursor import Cursor
 from resumable._order.plan import check_share
 from resumable._order.world import World
 from resumable._place import TellsPlace
-from resumable._recorded import progress_of
 from resumable._shown import ShowsSource
 from resumable._state import agree_on_batch, brought_along, check_intact, check_same, parse
-from resumable.errors import ConfigurationError, UnsupportedError
+from resumable._warn import warn
+from resumable.errors import ConfigurationError, LoopWarning, UnsupportedError
 from resumable.failpoints import notice, point
-from resumable.iteration import BatchIterator, Epoch, EvaluationPass, StepIterator, T_co
+from resumable.iteration import (
+    Delivery,
+    EpochIterator,
+    EvaluationPass,
+    Loops,
+    StepIterator,
+    T_co,
+    check_total,
+)
+from resumable.progress import Progress
+from resumable.protocols import SnapshotBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from typing import TypeAlias
+    from typing import Protocol
 
     from resumable._fetch import Fetcher
     from resumable._options import Options
     from resumable._stats import LoaderStats
+    from resumable.iteration import Epoch
 
-    Again: TypeAlias = Callable[[int, str], tuple[Fetcher, Options]]
+    class Again(Protocol):
+        """Makes fetcher and options of the same source once more."""
+
+        def __call__(self, seed: int, name: str, *, evaluation: bool = False) -> tuple[Fetcher, Options]: ...
+
 
 __all__ = ["Loader"]
 
@@ -38,9 +52,12 @@ __all__ = ["Loader"]
 class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
     """Iterates over batches, and can be stopped and resumed at any of them. `resumable.wrap` makes one.
 
-    Iterating goes on where the loader stands: after `break`, or after a state was loaded, the next `for` goes through
-    the rest of the epoch; after an epoch's last batch, through the next epoch. An epoch that gave all its batches is
-    over, however the loop was left, and also where the source has elements left that make no whole batch.
+    Iterating continues after the last batch that was delivered: the next `for` after `break`, after an exception, or
+    after a state was loaded gets the rest of the epoch; after an epoch's last batch, it gets the next epoch. No batch
+    is delivered twice, unless you go back by `rewind`, `seek` or `load_state_dict`. An epoch that delivered all its
+    batches is over, even if the source has elements left that do not fill a batch.
+
+    One loop reads a Loader at a time. The newest one wins, and an older one raises `LoopError` at its next `next()`.
 
     What the source has opened, such as worker processes, stays open between two loops, so that the next one goes on at
     once. `close()` ends it, and so does the end of `with wrap(...) as loader:`.
@@ -53,17 +70,20 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
 
     Attributes:
         progress: what is delivered, in flight and acknowledged; for integrations that drive the loader themselves.
-        driver: the name of what loops over it in place of its own iterators, such as `prepare` for Accelerate; or none.
+        driver: the name of what loops over it instead of its own iterators, such as `prepare` for Accelerate; or none.
+        loops: which loops over it are open.
+        gone_through: how many epochs of the run a loop over `epochs()` went through in this process.
     """
 
     def __init__(self, fetcher: Fetcher, options: Options, wrapped: Any, again: Again) -> None:
         self._wrapped, self._again = wrapped, again
         self._read_from(fetcher, options)
         self.driver = ""
-        self._resumed = False  # and the script has not asked since in which epoch
-        self._gone_through = 0  # epochs of the run, by a loop over epochs() in this process
+        self.loops = Loops()
+        self.gone_through = 0  # epochs of the run, by a loop over epochs() in this process
+        self._resumed = False  # into epoch 1 or later, and the script has not asked since in which epoch
         self._loaded_step = 0  # the global step of the state that was loaded last
-        self.progress = progress_of(fetcher, options)
+        self.progress = Progress(fetcher, options)
         if not self.evaluation:
             notice("loader.wrapped")
 
@@ -89,18 +109,20 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
     # ------------------------------------------------------------------ iterating
 
     def __iter__(self) -> Iterator[T_co]:
-        """Return an iterator over the rest of this epoch, or over the next one where nothing is left.
+        """Return an iterator over the rest of this epoch, or over the next one if nothing is left.
 
         Nothing is read before its first `next()`: an iterator that is thrown away costs nothing and changes nothing.
-        With `evaluation=True`, each iterator begins at the first batch of epoch 0.
+        With `evaluation=True`, each iterator starts at the first batch of epoch 0. While a loop over `epochs()` is
+        open, it reads the rest of the current epoch and never the next one.
+
+        Raises:
+            LoopError: at a `next()`. A newer loop was started; a loop over `steps()` is open; or the current epoch of
+                the loop over `epochs()` is over.
 
         Warns:
-            LoopWarning: the loader was resumed, and the loop around counts epochs from a lower number than its own.
+            LoopWarning: the loader was resumed in epoch 1 or later, and the script did not ask in which epoch.
         """
-        if self._resumed:
-            self._resumed = False
-            check_count(sys._getframe(1), self._next_epoch)  # noqa: SLF001  # nothing else knows the loop
-        return EvaluationPass(self) if self.evaluation else BatchIterator(self)
+        return EvaluationPass(self) if self.evaluation else Delivery(self).read()
 
     def __len__(self) -> int:
         """Count the batches of the whole epoch, of which some may be done; the same on every rank, or a TypeError."""
@@ -123,33 +145,32 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
         return plan.total(plan.beginning(epoch, self.cursor))
 
     def epochs(self, total: int) -> Iterator[Epoch[T_co]]:
-        """Iterate over the epochs up to the number `total`, from the one in which the loader stands.
+        """Iterate over the epochs up to the number `total`, from the one in which the loader is.
 
             for epoch in loader.epochs(10):
                 for batch in epoch:
                     ...
                 validate()
 
-        Resumed from a state that was taken after an epoch's last batch, the loop first gives that epoch, with no batch
-        left, so that what stands after the inner loop is done once and not skipped. A state taken after the inner
-        loop counts the epoch as done. An epoch that is left by `break` is over, and its rest is not read.
+        If it is resumed from a state that was taken after an epoch's last batch, inside the inner loop, it first
+        returns that epoch with no batch left, so `validate()` runs once and is not skipped. A state taken after the
+        inner loop counts the epoch as done. An epoch that is left by `break` is over, and its rest is not read.
+
+        It is open until it is exhausted, closed by its `close()`, or dropped, as `break` does. Meanwhile, a loop over
+        the Loader itself reads the rest of the current epoch, and raises `LoopError` once that is over.
 
         Args:
             total: number of epochs of the whole run, those before a resume included.
+
+        Raises:
+            ConfigurationError: an epoch was left, and some of its batches are not acknowledged (`ack="manual"`).
+            LoopError: a newer `epochs()` or `steps()` was started.
 
         Warns:
             LoopWarning: there is none left, and an earlier loop in this process went through as many.
         """
         self._refuse_evaluation("epochs()")
-        progress, self._resumed, last = self.progress, False, check_total("epochs", total)
-        if progress.acknowledged.epoch >= last and self._gone_through >= last > 0:
-            warn_of_nothing_left(last)
-        while (number := progress.acknowledged.epoch) < last:
-            moves = progress.moves
-            yield Epoch(self, number)
-            if progress.moves == moves and progress.acknowledged.epoch == number:
-                self.end_epoch()
-            self._gone_through = max(self._gone_through, number + 1)
+        return self.epochs_of(Delivery(self), total)
 
     def steps(self, total: float) -> Iterator[T_co]:
         """Iterate over batches, through as many epochs as it takes, until `global_step` is `total`.
@@ -157,29 +178,125 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
             for batch in loader.steps(100_000):
                 ...
 
-        Resumed, or called again after `break`, it goes on with the next batch. With `ack="manual"`, batches that wait
-        to be acknowledged count, so that none is delivered beyond the total.
+        If it is resumed, or called again after `break`, it continues with the next batch. With `ack="manual"`, batches
+        in flight count, so none is delivered beyond the total. It is open as `epochs()` is; any other loop over the
+        Loader raises `LoopError` meanwhile.
 
         Args:
             total: number of global batches of the whole run, those before a resume included; `math.inf` for no end.
 
         Raises:
-            DataError: an epoch gives no batch at all, and neither does the next one.
+            DataError: an epoch delivers no batch at all, and neither does the next one.
+            LoopError: a newer loop was started.
 
         Warns:
             LoopWarning: there is none left, and they were delivered in this process.
         """
         self._refuse_evaluation("steps()")
-        self._resumed, last = False, check_total("steps", total)
-        if self.global_step >= last > self._loaded_step:
-            warn_of_no_step_left(last, self.global_step)
-        return StepIterator(self, last)
+        return self.steps_of(Delivery(self), total)
+
+    def for_evaluation(self) -> Loader[T_co]:
+        """Return a Loader over the same source to evaluate with, which does not touch the position of this one.
+
+            for epoch in loader.epochs(10):
+                for batch in epoch:
+                    ...
+                accuracy = test(loader.for_evaluation())
+
+        Each loop over it is one full pass over the data, in the order and with the augmentation of epoch 0. It has the
+        options of this Loader, with `evaluation=True`. On several ranks it is divided among them, as the log says.
+
+        Raises:
+            UnsupportedError: the source cannot be opened a second time while this Loader reads it: it has a state of
+                its own, or can be read once.
+        """
+        if self.evaluation:
+            return self
+        if reason := self._cannot_open_twice():
+            raise UnsupportedError(
+                f"for_evaluation() opens the source a second time, but this one {reason}.\n"
+                "An evaluation would change what the training reads. Make a second source of the same data, and wrap "
+                "that with evaluation=True."
+            )
+        fetcher, options = self._again(self.seed, self.name, evaluation=True)
+        return Loader(fetcher, options, self._wrapped, self._again)
+
+    def _cannot_open_twice(self) -> str:
+        """Return why the source cannot be read by a second Loader at the same time; empty if it can."""
+        fetcher = self._fetcher
+        if fetcher.unit == "sample":
+            return "has a state, which both would change" if fetcher.remembers else ""
+        if fetcher.can.goes_on:
+            return "continues where it is, so it can be read once"
+        if isinstance(fetcher.backend, SnapshotBackend) and not fetcher.can.reopens:
+            return "has a state, which both would change"
+        sources = (self._wrapped, getattr(self._wrapped, "dataset", None))
+        if any(callable(getattr(one, "set_epoch", None)) for one in sources):
+            return "has set_epoch(), which would be called with 0 in the middle of the training"
+        return ""
+
+    def epochs_of(self, delivery: Delivery[T_co], total: float) -> EpochIterator[T_co]:
+        """Return what `epochs` does, with the batches of a delivery; for integrations."""
+        last, self._resumed = check_total("epochs", total), False
+        return EpochIterator(delivery, last)
+
+    def steps_of(self, delivery: Delivery[T_co], total: float) -> StepIterator[T_co]:
+        """Return what `steps` does, with the batches of a delivery; for integrations."""
+        last, self._resumed = check_total("steps", total), False
+        if (done := self.progress.steps_delivered) >= last > self._loaded_step:
+            warn(
+                f"steps({last}) has no batch left, because {done} were delivered in this process.\n"
+                "The loop's body does not run. The number counts the steps of the whole run, over all epochs: remove "
+                "the loop around it, or pass a larger number to continue.",
+                LoopWarning,
+            )
+        return StepIterator(delivery, last)
+
+    def warn_of_counting(self) -> None:
+        """Warn, once after a resume in epoch 1 or later, if the script did not ask in which epoch the loader is.
+
+        Warns:
+            LoopWarning: it did not, so a loop over `range(epochs)` would train epochs again.
+        """
+        if self._resumed:
+            self._resumed = False
+            warn(
+                f"a loop over a resumed Loader starts, which is in epoch {self._next_epoch}, and nothing "
+                "has asked in which epoch.\nIf a loop over range(epochs) is around it, that starts at 0 and trains the "
+                "epochs before the resume once more. Use `for epoch in loader.epochs(total):` with `for batch in "
+                "epoch:`, or range(loader.epoch, total), or loader.steps(total).",
+                LoopWarning,
+            )
+
+    def rewind(self) -> None:
+        """Go back to what is not known to be in the weights, for instance after an exception that the loop survives.
+
+        With `ack="manual"`, the next batch is the one after the last acknowledged batch. With "auto", it is the one
+        that was delivered last. Calling it twice changes nothing. It may lead back into the previous epoch. It changes
+        nothing if no batch is in flight ("manual"), or none was delivered since the position was set ("auto").
+
+            try:
+                train(batch)
+            except torch.OutOfMemoryError:
+                loader.rewind()
+
+        Raises:
+            UnsupportedError: the source cannot go back; the loader is for evaluation; or an integration drives it.
+        """
+        self._refuse_evaluation("rewind()", "Each loop over it starts over anyway.")
+        if self.driver:
+            raise UnsupportedError(
+                f"rewind() was called on a Loader whose batches {self.driver} delivers.\n"
+                "It would deliver batches again that the integration has counted. The integration goes back by itself "
+                "after an error; or load a checkpoint."
+            )
+        self.progress.rewind()
 
     # ------------------------------------------------------------------ the place
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch that a new `for batch in loader` reads: the next one where this one has no batch left."""
+        """Number of the epoch that a new `for batch in loader` reads: the next one if this one has no batch left."""
         self._resumed = False
         return self._next_epoch
 
@@ -194,8 +311,7 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
         With it, the loader finds out how many ranks there are, as by reading a batch.
 
         Raises:
-            UnsupportedError: the loader is for evaluation; or (`ack="manual"`) the epoch has no batch left, and some of
-                its batches are not acknowledged.
+            UnsupportedError: the loader is for evaluation.
             DataError: the source gives no batch at all.
         """
         self._refuse_evaluation("peek()", "next(iter(loader)) moves nothing that counts.")
@@ -211,7 +327,14 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
         Raises:
             ConfigurationError: the loader acknowledges by itself, or fewer batches are waiting.
         """
-        self.progress.acknowledge(check_acknowledged(batches))
+        try:
+            count = operator.index(batches)
+        except TypeError:
+            raise ConfigurationError(
+                f"ack() takes how many batches were trained on, but it was called with a {type(batches).__name__}.\n"
+                "None was acknowledged. Call ack() after each optimizer step, or ack(2) for two."
+            ) from None
+        self.progress.acknowledge(count)
         point("loader.acked", self)
 
     def seek(self, *, epoch: int, step: int = 0) -> None:
@@ -236,7 +359,7 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
             )
         plan = self._fetcher.plan(self.global_batch_size)
         at = plan.at(epoch, step) if plan is not None else Cursor(epoch, step * self.global_batch_size, step)
-        self._resumed, self._gone_through = False, 0
+        self._resumed, self.gone_through = False, 0
         self.progress.go_to(at)
 
     def end_epoch(self) -> None:
@@ -379,7 +502,8 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
                 self._read_from(fetcher, options)
             mark = fetcher.adopt(state, global_batch)
             self.progress.load(state, mark._replace(strict=strict), global_batch)
-            self._resumed, self._gone_through, self._loaded_step = True, 0, self.global_step
+            self._resumed, self.gone_through = self._next_epoch > 0, 0
+            self._loaded_step = self.progress.steps_delivered
             point("loader.loaded", self)
 
         return go_there

@@ -2,47 +2,82 @@
 
 delivered       returned by `next()`
 in flight       delivered, and not acknowledged yet; only with `ack="manual"`
-acknowledged    known to be in the weights: what a state tells
+acknowledged    known to be in the weights: what a state holds
+
+With `ack="auto"` a batch is acknowledged when it is delivered. One rule is added: a state that is taken while an
+exception is handled does not count the last batch if the exception came up after its delivery.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from resumable._data import Noted
-from resumable._ends import Ends
 from resumable._fetch import Changes, Owner, Stream, note_place, stalls
 from resumable._opening import Opening
 from resumable._order.cursor import Cursor
 from resumable._state import Mark, State
 from resumable._stats import Stopwatch
-from resumable.errors import ConfigurationError
+from resumable._warn import warn
+from resumable.errors import ConfigurationError, DataError, LoopWarning, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from resumable._fetch import Fetcher
     from resumable._fetch.stalls import Awaited
+    from resumable._flight import Recorder
     from resumable._options import Options
+    from resumable._order.plan import Plan
+    from resumable._order.world import World
     from resumable._state import Journal
 
 __all__ = ["Progress"]
 
 _copies: list[Stream] = []  # that a fork has made of open streams, kept so that nothing in them ends
+_IN_EXCEPT = (
+    "a state was taken while {} is handled, so it does not count the last batch: step {} of epoch {}.\n"
+    "If that batch is in the weights already, a resumed run trains on it twice. Only your loop knows: wrap with "
+    'ack="manual", and call loader.ack() after each optimizer step.'
+)
 
 
-class Progress(Ends):
-    """The place of a loader, which all of its iterators share, and the stream that is open there.
+@dataclass(slots=True)
+class _Last:
+    """The batch that was delivered last.
+
+    Args:
+        before: the mark before it.
+        handled: the exception that was being handled at its delivery.
+        is_whole: `before` has the source's state.
+        is_settled: the next batch was asked for, so the loop is done with this one.
+    """
+
+    before: Mark
+    handled: BaseException | None
+    is_whole: bool
+    is_settled: bool = False
+
+
+class Progress:
+    """The position of a loader, which all of its iterators share, and the stream that is open there.
 
     Args:
         fetcher: gets the batches from a backend.
         options: the options of `wrap`.
 
     Attributes:
-        moves: how often the place was set from outside, by loading, seeking, or leaving an epoch. An iterator for which
-            it has changed goes on at the new place.
+        moves: how often the position was set from outside, by loading, seeking, rewinding, or leaving an epoch. An
+            iterator that finds it changed continues at the new position.
         noted: what the data were like, to be compared with what a state says.
+
+    Raises:
+        ConfigurationError: the folder of the flight recorder cannot be written to.
     """
 
     def __init__(self, fetcher: Fetcher, options: Options) -> None:
@@ -51,29 +86,32 @@ class Progress(Ends):
         self._global_batch: int | None = None  # fixed when the stream is first opened, or by a loaded state
         self._delivered = self._acknowledged = Mark(Cursor())
         self._in_flight: deque[Mark] = deque()
+        self._last: _Last | None = None  # None if nothing was delivered since the position was set
         self._owner, self._opening = Owner(), Opening(fetcher, options)
         self._changes = Changes(fetcher.can)
         stored = fetcher.can.stored if options.canary and not options.evaluation else None
         self.noted = Noted(stored, getattr(fetcher.backend, "length", 0))
         self._stream: Stream | None = None
         self._opened_at: Mark | None = None
-        self._turned: Mark | None = None  # the next epoch's beginning, where peek() has opened that already
-        self._home: Mark | None = None  # where each pass of an evaluation begins
-        self._in_force: Mapping[str, Any] | None = None  # settings with which the open stream was begun
-        self._ended: tuple[Mark, Mark] | None = None  # an epoch's last batch, not acknowledged at its end; after it
+        self._turned: Mark | None = None  # the start of the next epoch, if peek() has opened that already
+        self._home: Mark | None = None  # where each pass of an evaluation starts
+        self._in_force: Mapping[str, Any] | None = None  # settings with which the open stream was opened
         self._untouched = True  # nothing was opened or loaded yet
         self._auto = options.ack == "auto"
+        self._recorder = _recorder_of(fetcher, options)
         self.moves = 0
         self.stopwatch = Stopwatch(fetcher.can)
 
+    # ------------------------------------------------------------------ the position
+
     @property
     def delivered(self) -> Cursor:
-        """The place after the last batch that was delivered."""
+        """The position after the last batch that was delivered."""
         return self._delivered.cursor
 
     @property
     def acknowledged(self) -> Cursor:
-        """The place after the last batch that is in the weights."""
+        """The position after the last batch that is in the weights."""
         return self._counts.cursor
 
     @property
@@ -88,34 +126,52 @@ class Progress(Ends):
         return counts.global_step, counts.samples_seen
 
     @property
+    def steps_delivered(self) -> int:
+        """How many global batches were delivered, over all epochs."""
+        return self._delivered.global_step
+
+    @property
     def global_batch(self) -> int:
         """Samples per step over all ranks."""
         return self._global_batch or self._batch_size * self._fetcher.world().size
 
     @property
     def first_global_batch(self) -> int:
-        """Samples per step with which the run began."""
+        """Samples per step at the start of the run."""
         return self._changes.first_global_batch(self.global_batch)
 
     @property
     def following(self) -> Cursor:
-        """The place of the next batch to be delivered: in the next epoch where this one has none left."""
-        mark = self._counts if self._auto else self._delivered
-        cursor, source = mark.cursor, mark.source
+        """The position of the next batch to be delivered: in the next epoch if this one has none left."""
+        cursor, source = self._delivered.cursor, self._delivered.source
         ended = source is not None and source.ended and cursor.position > 0
         over = ended or self._fetcher.finished(cursor, self.global_batch)
         return self._fetcher.following(cursor, self.global_batch) if over else cursor
 
+    @property
+    def _counts(self) -> Mark:
+        """The mark that a state holds if it is taken now."""
+        last = self._last
+        return self._acknowledged if last is None or not self._failed(last) else last.before
+
+    def _failed(self, last: _Last) -> bool:
+        """Return whether the last batch does not count now, as an exception that came up after it is being handled."""
+        if not self._auto or last.is_settled:
+            return False
+        error = sys.exception()
+        if error is None or isinstance(error, (StopIteration, StopAsyncIteration)):  # a loop's end is not a failure
+            return False
+        if threading.get_ident() != self._owner.reader:  # whose exception says nothing about the loop
+            return False
+        return not _was_there(error, last.handled)
+
     # ------------------------------------------------------------------ batches
 
     def begin(self) -> int:
-        """Go back to after the last acknowledged batch, and return the number of the epoch."""
+        """Start a loop: check the ranks, and return the number of the epoch of the next batch, if it has one left."""
         self._opening.check_ranks()
         self.stopwatch.begin_loop()
-        self._go_back(new_loop=True)
-        if self._in_flight:
-            self._rewind()
-        return self._acknowledged.cursor.epoch
+        return self._delivered.cursor.epoch
 
     def next_batch(self, epoch: int) -> Any:
         """Deliver the next batch of an epoch.
@@ -125,9 +181,9 @@ class Progress(Ends):
             UnsupportedError: another thread is at it, or the stream was opened in another process.
         """
         self._owner.enter()
-        if self._doubt is not None:
-            self._go_back()
-            self._doubt = None  # the next one is asked for
+        if self._last is not None:
+            self._complete(self._last)  # now, as the source goes on to the next batch, or to its end
+            self._last.is_settled = True
         before, watch = self._delivered.cursor, self.stopwatch
         watch.start()
         try:
@@ -150,6 +206,11 @@ class Progress(Ends):
         if self._turned is not None and self._delivered.cursor.epoch == epoch:
             self._finish(epoch)
             raise StopIteration
+        recorder, before, waiting = self._recorder, self._delivered, len(self._in_flight)
+        if recorder is not None:
+            if self._stream is None:
+                recorder.begin(before, self.global_batch)
+            recorder.reading(before.cursor, before.global_step)
         if self._stream is None:
             self._open()
         assert self._stream is not None
@@ -161,14 +222,83 @@ class Progress(Ends):
             self._finish(epoch)
             raise
         except BaseException:
-            if self._auto and self._doubt is None and self._acknowledged is not self._opened_at:
-                self._stand_at(self._here(self._acknowledged))
-            self._close()
+            self._undo(before, waiting)
             raise
+        if recorder is not None:
+            recorder.delivered()
         return batch
 
+    def _deliver(self, cursor: Cursor) -> None:
+        before = self._delivered
+        whole = before is self._opened_at or before.source is not None or not self._fetcher.remembers
+        last = _Last(before, sys.exception(), whole)
+        if self._auto:
+            self._last = last  # first of all, as an interrupt may come in between
+            self._stand_at(before.delivered(cursor, in_force=self._in_force))
+        else:
+            source = self._fetcher.source_state(asked=False)
+            delivered = before.delivered(cursor, source, self._fetcher.canary(), self._in_force)
+            self._last = last
+            self._in_flight.append(delivered)
+            self._delivered = delivered
+
+    def _undo(self, before: Mark, waiting: int) -> None:
+        """Go back to before a batch that could not be read, or was interrupted: the next `next()` reads it again.
+
+        Args:
+            before: the mark before it.
+            waiting: how many batches were in flight.
+        """
+        last = self._last
+        delivering = last is not None and last.before is before and not last.is_settled
+        if not self._auto:
+            while len(self._in_flight) > waiting:
+                self._in_flight.pop()
+            self._delivered = before
+        elif delivering and last is not None:
+            self._stand_at(self._complete(last))
+        elif before is not self._opened_at:
+            self._stand_at(self._here(before))
+        if delivering:
+            self._last = None
+        self._close()
+
+    def take_back(self, batch: Any) -> None:
+        """Undo the delivery of a batch that did not reach its loop: the next `next()` delivers it."""
+        last, cursor = self._last, self._delivered.cursor
+        if last is None:
+            return  # the position was set meanwhile
+        before, self._last = self._complete(last), None
+        if self._auto:
+            self._stand_at(before)
+        else:
+            self._in_flight.pop()
+            self._delivered = before
+        if self._stream is not None:
+            self._stream.put_back(batch, cursor)
+
+    def rewind(self) -> None:
+        """Go back to after the last acknowledged batch; with `ack="auto"`, to before the last delivered one.
+
+        Raises:
+            UnsupportedError: the source cannot go back. Nothing was changed.
+        """
+        if self._auto:
+            mark = None if self._last is None else self._complete(self._last)
+        else:
+            mark = self._acknowledged if self._in_flight else None
+        if mark is None:
+            return
+        if mark.source is None and self._fetcher.can.goes_on:
+            raise UnsupportedError(
+                f"rewind() was called at {self._delivered.cursor}, and this source cannot go back to {mark.cursor}: it "
+                "has no state, and continues where it is.\nThe batches in between would be lost without a word. Pass "
+                "the function that makes the source, wrap(make) instead of wrap(make()), or keep the batches yourself."
+            )
+        self._move(mark)
+
     def begin_again(self) -> None:
-        """Go to where the first call of this was: to the beginning of each pass of an evaluation."""
+        """Go to where the first call of this was: to the start of each pass of an evaluation."""
         if self._home is not None:
             self._move(self._home)
             return
@@ -177,7 +307,7 @@ class Progress(Ends):
         self._home = mark._replace(source=self._fetcher.begins_with(mark.source))
 
     def close(self) -> None:
-        """End the stream, and what of the source lives on between epochs; the place stays.
+        """End the stream, and what of the source lives on between epochs; the position stays.
 
         Raises:
             UnsupportedError: a batch is being read.
@@ -187,7 +317,8 @@ class Progress(Ends):
         with self._owner.closing():
             if self._stream is not None:
                 self._stream.refuse_inside()
-                self._keep_before()
+                if self._last is not None:
+                    self._complete(self._last)
                 if self._auto:
                     self._stand_at(self._mark_now())
             self._close()
@@ -207,7 +338,7 @@ class Progress(Ends):
         if self._auto:
             raise ConfigurationError(
                 'ack() was called, but the loader was wrapped with ack="auto".\n'
-                'Each batch counts once the next one is asked for. Wrap with ack="manual" to decide it yourself.'
+                'Each batch counts when it is delivered. Wrap with ack="manual" to decide it yourself.'
             )
         if not 0 <= batches <= len(self._in_flight):
             raise ConfigurationError(
@@ -223,14 +354,81 @@ class Progress(Ends):
         return "auto" if self._auto else "manual"
 
     def set_ack(self, ack: Literal["auto", "manual"]) -> None:
-        """Change who acknowledges, from the place at which the loader stands now."""
+        """Change who acknowledges, from the last acknowledged batch on."""
         if self._auto != (ack == "auto"):
-            self._go_back(new_loop=True)
             self._in_flight.clear()
             mark = self._mark_now()
             self._close()
             self._stand_at(mark)
-            self._auto = ack == "auto"
+            self._auto, self._last = ack == "auto", None
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what a state must have in common with the loader, as plain values by dotted names."""
+        return self._fetcher.fingerprint()
+
+    # ------------------------------------------------------------------ a look ahead
+
+    def peek(self) -> Any:
+        """Return the batch that is delivered next, and move nothing; after an epoch's last one, the next epoch's first.
+
+        Raises:
+            UnsupportedError: as in `next_batch`.
+            DataError: there is no batch.
+        """
+        self._owner.enter()
+        self.stopwatch.start()
+        try:
+            batch = self._peek_recorded() if self._recorder is not None else self._peek()
+            self.stopwatch.looked((self._turned or self._delivered).cursor)
+        except Exception as error:
+            note_place(error, (self._turned or self._delivered).cursor, self._options.find_world().rank)
+            raise
+        else:
+            return batch
+        finally:
+            self.stopwatch.stop(self._delivered.cursor)
+            self._owner.leave()
+
+    def _peek_recorded(self) -> Any:
+        assert self._recorder is not None
+        self._recorder.begin(self._delivered, self.global_batch)
+        return self._recorder.looking(self._peek, self.following, self._delivered.global_step)
+
+    def _peek(self) -> Any:
+        if self._stream is not None and self._stream.is_ahead:
+            return self._stream.peek()
+        if self._last is not None:
+            self._complete(self._last)
+        if self._auto and self._stream is not None:
+            self._stand_at(self._mark_now())  # the source is about to be ahead of it
+        try:
+            return self._look()
+        except StopIteration:
+            return self._look_past_end()
+        except BaseException:
+            self._close()
+            raise
+
+    def _look(self) -> Any:
+        if self._stream is None:
+            self._open()
+        assert self._stream is not None
+        return self._stream.peek()
+
+    def _look_past_end(self) -> Any:
+        """Open the next epoch, and stay at the end of this one."""
+        self._close()
+        turned = self._after_epoch()
+        stream = self._opened(turned)
+        try:
+            batch = stream.peek()
+        except StopIteration:
+            raise DataError(
+                "peek() was called, but there is no batch to look at: the source gave none.\n"
+                "A loop over it would be empty. Look whether the data is where it should be."
+            ) from None
+        self._stream, self._turned = stream, turned
+        return batch
 
     # ------------------------------------------------------------------ epochs
 
@@ -244,30 +442,108 @@ class Progress(Ends):
             raise ConfigurationError(
                 f"epoch {self.acknowledged.epoch} was left with {len(self._in_flight)} batches that were delivered and "
                 "not acknowledged.\nThe next epoch would count them as trained on. Call ack() after each optimizer "
-                "step, or seek() to where the weights are."
+                "step, or rewind() to where the weights are."
             )
-        self._go_back(new_loop=True)
-        if self._ended is not None and self._ended[0] is self._acknowledged:  # the source has come to its end since
-            self._move(self._ended[1])
+        left = self._delivered
+        if left.cursor.epoch > self._acknowledged.cursor.epoch:  # its end was reached before the last ack()
+            self._acknowledged = left
             return
         mark = self._mark_now()
         if self._stream is not None and self._stream.is_ahead:
             self._close()  # the source stands after the mark
         source = self._fetcher.leave(mark, self.global_batch)
         self._move(mark.at(self._fetcher.following(mark.cursor, self.global_batch), source))
+        if self._recorder is not None:
+            self._recorder.between(left)
 
-    def turn_over(self, epoch: int) -> None:
-        """Go on after the end of an epoch, some of whose batches are in flight."""
-        if self._delivered.cursor.epoch == epoch:
-            self._close()
-            self._delivered = self._after_epoch()
+    def is_last(self) -> bool:
+        """Return whether the batch that was delivered last is the last one of its epoch.
 
-    # ------------------------------------------------------------------ the place, as a state
+        If the source does not say how many samples there are, the next batch is read; nothing moves by that.
+        """
+        if self._fetcher.finished(self._delivered.cursor, self.global_batch):
+            return True
+        if self._fetcher.unit == "sample" or self._stream is None:
+            return False
+        self._owner.enter()
+        self.stopwatch.start()
+        try:
+            if self._last is not None:
+                self._complete(self._last)
+            self._look()
+        except StopIteration:
+            return True
+        finally:
+            self.stopwatch.stop(self._delivered.cursor)
+            self._owner.leave()
+        return False
+
+    def padding(self, start: int, stop: int) -> int:
+        """Count the samples of a global batch, by its positions, that only fill it up; they are its last ones."""
+        plan = self._plan()
+        return 0 if plan is None else plan.padding(start, stop)
+
+    def last_padding(self) -> int:
+        """Count the samples that only fill up the last batch of an epoch."""
+        plan, epoch = self._plan(), self._delivered.cursor.epoch
+        if plan is None:
+            return 0
+        first = plan.at(epoch, 0)
+        return self.padding(first.position, plan.at(epoch, plan.total(first)).position)
+
+    def smallest(self) -> int | None:
+        """Return the samples of an epoch's smallest global batch; None if the source does not say its length."""
+        plan = self._plan()
+        return None if plan is None else plan.smallest(plan.at(self._delivered.cursor.epoch, 0))
+
+    def _plan(self) -> Plan | None:
+        return self._fetcher.plan(self.global_batch)
+
+    # ------------------------------------------------------------------ the ranks
+
+    @property
+    def world(self) -> World:
+        """Rank and world size by which the batches are divided."""
+        return self._options.find_world()
+
+    def divide_among(self, world: World) -> None:
+        """Say by which rank and world size what trains divides data; it counts where `wrap` was given none."""
+        self._options.ranks.suggest(world)
+
+    def stand_together(self, together: bool) -> None:
+        """Say whether all ranks stand at the same position, or whoever drives them lets some of them catch up."""
+        self._options.ranks.together = together
+
+    @contextmanager
+    def catching_up(self) -> Iterator[None]:
+        """Read on without the other ranks, up to where they stand: they are not waited for."""
+        self._options.ranks.catching_up = True
+        try:
+            yield
+        finally:
+            self._options.ranks.catching_up = False
+
+    def share_evaluation(self) -> None:
+        """Say that whoever drives this loader puts the scores of all ranks together, so that no log has to warn."""
+        self._opening.shares = True
+
+    @property
+    def strided(self) -> bool:
+        """Whether a rank takes every W-th sample of a global batch, and not a part of it that is in one piece."""
+        return bool(self._fetcher.can.strided)
+
+    # ------------------------------------------------------------------ the position, as a state
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that makes the state of the place at which the loader stands now."""
+        """Return a function that makes the state of the position at which the loader stands now.
+
+        Warns:
+            LoopWarning: an exception is being handled, and the state does not count the last batch.
+        """
         self._opening.check_ranks()
-        mark = self._mark_without() or self._mark_now()
+        mark = self._mark_that_counts()
+        if self._recorder is not None:
+            self._recorder.state_taken(mark.global_step)
         acknowledged, global_batch = self._acknowledged, self.global_batch
         journal = self._changes.journal_at(mark, stays=lambda: self._acknowledged is acknowledged)
 
@@ -280,27 +556,50 @@ class Progress(Ends):
         return make
 
     def load(self, state: State, mark: Mark, global_batch: int) -> None:
-        """Go to the place of a state in this run, with so many samples per step from now on, and with its settings."""
+        """Go to the position of a state in this run, with its samples per step from now on, and with its settings."""
         self._global_batch = global_batch
         self._move(mark)
         self._opening.loaded()
         self._changes.load(state, global_batch)
+        if self._recorder is not None:
+            self._recorder.begin(self._delivered, global_batch, loaded=True)
 
     def go_to(self, cursor: Cursor) -> None:
-        """Go to any place of a source that needs no state of its own for that."""
-        self._go_back(new_loop=True)
+        """Go to any position of a source that needs no state of its own for that."""
         self._move(self._acknowledged.at(cursor, None))
         self._opening.moved("after seek()")
 
     def read_from(self, fetcher: Fetcher, options: Options) -> None:
-        """Go on with another fetcher of the same source: that of a state's seed and name."""
+        """Continue with another fetcher of the same source: that of a state's seed and name."""
         self._close()
         if self._fetcher.can.close is not None:
             self._fetcher.can.close()
         self._fetcher, self._options, self._opening = fetcher, options, self._opening.of(fetcher, options)
         self._changes = Changes(fetcher.can)
+        if self._recorder is not None:
+            self._recorder.read_from(fetcher)
 
     # ------------------------------------------------------------------ inside
+
+    def _mark_that_counts(self) -> Mark:
+        last = self._last
+        if last is None:
+            return self._mark_now()
+        before = self._complete(last)  # also if the batch counts: the source is about to take another snapshot
+        if not self._failed(last):
+            return self._mark_now()
+        cursor = before.cursor
+        told = _IN_EXCEPT.format(type(sys.exception()).__name__, cursor.step, cursor.epoch)
+        warn(told, LoopWarning)
+        return before
+
+    def _complete(self, last: _Last) -> Mark:
+        """Return the mark before the last batch, with the state that the source had there."""
+        if not last.is_whole:
+            source, canary = self._fetcher.state_before(last.before.cursor)
+            last.before = last.before._replace(source=source, canary=canary)
+            last.is_whole = True
+        return last.before
 
     def _mark_now(self) -> Mark:
         mark = self._acknowledged
@@ -311,7 +610,7 @@ class Progress(Ends):
         return mark if source is mark.source else mark._replace(source=source)
 
     def _here(self, mark: Mark) -> Mark:
-        """Return a mark with the source's state and canary of this moment."""
+        """Return a mark with the source's state and canary of now."""
         return mark._replace(source=self._fetcher.source_state(), canary=self._fetcher.canary())
 
     def _touch(self) -> None:
@@ -363,34 +662,22 @@ class Progress(Ends):
 
     def _move(self, mark: Mark) -> None:
         self.moves += 1
-        self._untouched, self._doubt = False, None
-        self._rewind()
+        self._untouched, self._last = False, None
+        self._close()
+        self._in_flight.clear()
         self._stand_at(mark)
 
-    def _rewind(self) -> None:
-        self._close()
-        self._ended = None
-        self._in_flight.clear()
-        self._delivered = self._acknowledged
-
-    def _deliver(self, cursor: Cursor) -> None:
-        if self._auto:
-            before = self._delivered
-            self.begin_doubt(before)  # first of all, as an interrupt may come in between
-            self._stand_at(before.delivered(cursor, in_force=self._in_force))
-        else:
-            source = self._fetcher.source_state(asked=False)
-            self._delivered = self._delivered.delivered(cursor, source, self._fetcher.canary(), self._in_force)
-            self._in_flight.append(self._delivered)
-
     def _finish(self, epoch: int) -> None:
-        """Count the epoch as done, unless a batch of it is in flight."""
+        """Go to the next epoch; this one counts as done once all of its batches are acknowledged."""
         if self._delivered.cursor.epoch != epoch:
             return
+        if self._recorder is not None:
+            self._recorder.between(self._delivered)
+        after = self._after_epoch()
         if self._in_flight:
-            self._ended = self._delivered, self._after_epoch()
+            self._delivered = after
         else:
-            self._stand_at(self._after_epoch())
+            self._stand_at(after)
 
     def _after_epoch(self) -> Mark:
         if self._turned is not None:
@@ -398,3 +685,22 @@ class Progress(Ends):
             return turned
         following = self._fetcher.following(self._delivered.cursor, self.global_batch)
         return self._delivered.at(following, self._fetcher.source_state())
+
+
+def _recorder_of(fetcher: Fetcher, options: Options) -> Recorder | None:
+    if options.flight_recorder is None:
+        return None
+    from resumable._flight import Recorder  # noqa: PLC0415  # a sixth of the import, which others do without
+
+    return Recorder(options.flight_recorder, fetcher)
+
+
+def _was_there(error: BaseException, handled: BaseException | None) -> bool:
+    """Return whether an exception was being handled already, or is in the context of the one that was."""
+    seen: set[int] = set()
+    while handled is not None and id(handled) not in seen:
+        if handled is error:
+            return True
+        seen.add(id(handled))
+        handled = handled.__context__
+    return False

@@ -277,6 +277,8 @@ class Capabilities:
         count: returns how many elements of the epoch were given before a snapshot, if that says it; it has to agree
             with the cursor.
         goes_on: `open` goes on where the source stands, so that without a snapshot there is no way back.
+        reopens: a source with snapshots may be opened again while an earlier iterator of it is read, and neither sees
+            the other. Without snapshots, every source must be so.
         replayed: returns how many elements a `restore` of a snapshot reads again, for the log; by default none.
         restore_otherwise: as `restore`, but in another order of giving the state back and iterating. It is tried where
             the first element after `restore` is not the one that the state announced.
@@ -326,6 +328,7 @@ class Capabilities:
     older_tail: Tail | None = None
     count: Callable[[Any], int] | None = None
     goes_on: bool = False
+    reopens: bool = False
     replayed: Callable[[Any], int] | None = None
     restore_otherwise: Callable[[int, Any], Iterator[Any]] | None = None
     without_canaries: bool = False

@@ -58,6 +58,7 @@ class ElementFetcher:
     """
 
     unit = "element"
+    remembers = True
 
     def __init__(self, backend: ReplayBackend, tail: Tail, randomness: Randomness, options: Options) -> None:
         self.backend, self._tail, self._options = backend, tail, options

@@ -34,6 +34,11 @@ class Fetcher(Protocol):
         """What the backend declares."""
         ...
 
+    @property
+    def remembers(self) -> bool:
+        """Whether a mark is more than a cursor: it has a state of the source, or a canary."""
+        ...
+
     def fingerprint(self) -> dict[str, Any]:
         """Return what must be the same in the run that saved a state and the one that loads it."""
         ...

@@ -61,6 +61,11 @@ class IndexedFetcher:
         """Maps positions to sample indices."""
         return self._binding.sampler
 
+    @property
+    def remembers(self) -> bool:
+        """Whether the source has a state of its own."""
+        return self._own is not None
+
     def fingerprint(self) -> dict[str, Any]:
         """Return kind, identity, length, randomness, sampler and tail; and the rank, where each remembers its own."""
         sampler = self.sampler

@@ -71,6 +71,10 @@ class Stream:
             self._ahead = next(self._batches)
         return self._ahead[0]
 
+    def put_back(self, batch: Any, cursor: Cursor) -> None:
+        """Put a batch back that was taken, and did not reach its loop: `take` returns it again."""
+        self._ahead = batch, cursor
+
     def close(self) -> None:
         """Close the source, which may wait for its threads and workers."""
         leave(self)

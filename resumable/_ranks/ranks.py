@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,10 @@ class Ranks:
     def __setstate__(self, state: dict[str, Found | World | None]) -> None:
         self.__init__()  # type: ignore[misc]  # as a new one
         self.__dict__ |= state
+
+    def of_another_loader(self) -> Ranks:
+        """Return the ranks of another loader in the same world; it is compared with its own kind."""
+        return copy.copy(self)
 
     def find(self, given: World | None, group: Group | None) -> Found:
         """Return the rank, and what said so: what was given, or what it was fixed to, or what is there now."""

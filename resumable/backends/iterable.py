@@ -91,7 +91,11 @@ class FunctionBackend:
     def capabilities(self) -> Capabilities:
         """The number of elements per epoch, the other order of restoring, and how to end its iterator."""
         return Capabilities(
-            length=self._length, restore_otherwise=self._restore_early, close=self._close, stored=self._stored
+            length=self._length,
+            restore_otherwise=self._restore_early,
+            reopens=True,
+            close=self._close,
+            stored=self._stored,
         )
 
     def open(self, epoch: int) -> Iterator[Any]:

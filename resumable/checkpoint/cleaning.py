@@ -7,8 +7,8 @@ import secrets
 import threading
 from typing import TYPE_CHECKING
 
+from resumable._warn import warn
 from resumable.checkpoint.marker import MARKER, OURS
-from resumable.checkpoint.reports import warn_caller
 from resumable.errors import WriterFencedError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Cleaner:
             raise
         except Exception as error:  # noqa: BLE001 - a filesystem may raise anything, and training must go on
             message = f"step {saved} is saved in {self.steps.root}, but older files could not be removed: {error!r}. "
-            warn_caller(message + "They take up space until the next save tries again.", RuntimeWarning)
+            warn(message + "They take up space until the next save tries again.", RuntimeWarning)
 
     def remove(self, step: int) -> None:
         """Remove a step: first the marker, durably, then the files that it may have named."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resumable.checkpoint.reports import reporting, warn_caller
+from resumable._warn import warn
+from resumable.checkpoint.reports import reporting
 from resumable.errors import ConfigurationError, StepOrderWarning
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Course:
         if backwards:
             self._at = step  # the later ones were deleted
         if newest is not None:
-            warn_caller(_not_the_latest(self._steps.root, step, newest), StepOrderWarning)
+            warn(_not_the_latest(self._steps.root, step, newest), StepOrderWarning)
 
 
 def _backwards(root: str, step: int, at: int | None, newest: int) -> str:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resumable.checkpoint.limits import TimeUpError
@@ -14,9 +11,8 @@ from resumable.errors import CheckpointError, CheckpointTimeoutError, ResumableE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["in_one_line", "reporting", "warn_caller"]
+__all__ = ["in_one_line", "reporting"]
 
-_HERE = str(Path(__file__).parent)
 LONGEST = 300  # characters of another library's error in one of ours
 REFUSED = "WeightsUnpickler error: "  # stands before the reason in what torch raises
 
@@ -39,11 +35,3 @@ def in_one_line(error: Exception) -> str:
     """Give an error's type and what it says in one line; of torch's long advice, only what it refused."""
     text = str(error)
     return " ".join(f"{type(error).__name__}: {text.partition(REFUSED)[2].split('. ')[0] or text}".split())[:LONGEST]
-
-
-def warn_caller(message: str, category: type[Warning]) -> None:
-    """Warn, at the line that called this package."""
-    frame, level = sys._getframe(1), 2  # noqa: SLF001  # documented, for CPython and PyPy
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((_HERE, contextlib.__file__)):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, level)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
+from resumable._warn import warn
 from resumable.checkpoint.files import connect
 from resumable.checkpoint.marker import MARKER, Marker, Part, corrupt
-from resumable.checkpoint.reports import reporting, warn_caller
+from resumable.checkpoint.reports import reporting
 from resumable.errors import CheckpointError, CheckpointNotFoundError, CorruptCheckpointError, CorruptCheckpointWarning
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class Steps:
 def _warn_skipped(skipped: list[CorruptCheckpointError], used: int) -> None:
     for error in skipped:
         message = f"{error}\nIt was skipped, and step {used} is used: the work since then is done again."
-        warn_caller(message, CorruptCheckpointWarning)
+        warn(message, CorruptCheckpointWarning)
 
 
 def _all_corrupt(root: str, skipped: list[CorruptCheckpointError]) -> str:

@@ -88,6 +88,7 @@ class TorchStreamBackend:
             keyed=True,
             needs_shard=True,
             goes_on=self._stateful and not self._loader.num_workers,
+            reopens=True,
             places=_own_places,
             count=_count,
             replayed=partial(_replayed, every=self._options.resume == "replay"),

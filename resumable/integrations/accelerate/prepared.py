@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
-from resumable._loops import refuse_unpacking, warn_of_no_step_left, warn_of_nothing_left
-from resumable.errors import ConfigurationError, DataError, UnsupportedError
+from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.integrations.accelerate import private
 from resumable.integrations.accelerate.refusals import check, check_types
 from resumable.integrations.accelerate.session import session_of
-from resumable.iteration import Epoch, deliver
+from resumable.iteration import BatchIterator, Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from resumable._order.cursor import Cursor
     from resumable.integrations.accelerate.session import Session
+    from resumable.iteration import Epoch
     from resumable.loader import Loader
 
 __all__ = ["PreparedLoader", "prepare"]
 
-_EMPTY = 2  # epochs without a batch, one after the other, that no source may have
 _SAVED = "accelerator.save_state() and load_state() do that, for all prepared Loaders and with what belongs to them."
 _NOT_HERE = {
     "ack": "Batches are acknowledged at the optimizer's steps.",
@@ -98,15 +96,10 @@ class PreparedLoader:
         self.loader = loader
         self.end_of_dataloader, self.remainder = False, -1
         self._accelerator, self._of, self._place = accelerator, session, place
-        self._ended: int | None = None  # the epoch that came to its end, while some of it waits for a step
-        self._gone_through = 0
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator over the rest of this epoch, or over the next one where nothing is left."""
-        if self.loader.evaluation:
-            return self._evaluate()
-        iter(self.loader)  # looks at the loop around; it reads nothing
-        return self.read(None)
+        """Return an iterator over the rest of this epoch, or over the next one if nothing is left."""
+        return self._evaluate() if self.loader.evaluation else _Delivery(self, self._session).read()
 
     def __len__(self) -> int:
         """Count the batches of the whole epoch, of which some may be done."""
@@ -155,124 +148,44 @@ class PreparedLoader:
     def epochs(self, total: int) -> Iterator[Epoch[Any]]:
         """Iterate over the epochs up to the number `total`, as `Loader.epochs` does.
 
-        Resumed from a checkpoint that was saved after an epoch's last batch, it first gives that epoch, with no batch
-        left. Where gradients are accumulated over the end of an epoch, as with `sync_with_dataloader=False`, the next
-        one follows all the same.
+        If it is resumed from a checkpoint that was saved after an epoch's last batch, it first returns that epoch, with
+        no batch left. If gradients are accumulated over the end of an epoch, as with `sync_with_dataloader=False`, the
+        next one follows anyway.
 
         Raises:
             ConfigurationError: an epoch is left by `break`, and some of its batches wait for an optimizer step.
+            LoopError: a newer loop was started.
         """
-        progress = self.loader.progress
-        self._session.settle()
-        if self._number() >= total and self._gone_through >= total:
-            warn_of_nothing_left(total)
-        while (number := self._number()) < total:
-            moves = progress.moves
-            yield _PreparedEpoch.of(self, number)
-            self._session.settle()
-            if progress.moves == moves and self._number() == number:
-                self._leave(number)
-            self._gone_through = max(self._gone_through, number + 1)
+        return self.loader.epochs_of(_Delivery(self, self._session), total)
 
     def steps(self, total: float) -> Iterator[Any]:
         """Iterate over batches, through as many epochs as it takes, until `total` of them are delivered in the run.
 
         Raises:
-            DataError: an epoch gives no batch at all, and neither does the next one.
+            DataError: an epoch delivers no batch at all, and neither does the next one.
+            LoopError: a newer loop was started.
         """
-        if self._delivered() >= total > 0 and self.loader.progress.moves == 0:
-            warn_of_no_step_left(total, self._delivered())
-        empty = 0
-        while self._delivered() < total:
-            before = self._delivered()
-            for batch in self.read(None):
-                yield batch
-                if self._delivered() >= total:
-                    self._session.settle()
-                    return
-            empty = empty + 1 if self._delivered() == before else 0
-            if empty == _EMPTY:
-                raise DataError(
-                    f"{_EMPTY} epochs gave no batch at all, so that steps() would go on for ever.\n"
-                    "Look whether the data is where it should be, and whether an epoch has enough samples for a batch."
-                )
-
-    def _delivered(self) -> int:
-        return self.loader.global_step + self.loader.progress.in_flight
-
-    def _number(self) -> int:
-        """Return the epoch in which the loop stands, which may be after that of the weights."""
-        progress = self.loader.progress
-        carried = progress.in_flight and progress.delivered.epoch > progress.acknowledged.epoch
-        return progress.delivered.epoch if carried else progress.acknowledged.epoch
-
-    def _leave(self, number: int) -> None:
-        progress = self.loader.progress
-        if not progress.in_flight:
-            self.loader.end_epoch()
-        elif self._ended == number:
-            progress.turn_over(number)
-        else:
-            raise ConfigurationError(
-                f"epoch {number} was left by break within an accumulation: {progress.in_flight} batches are not in "
-                "the weights.\nTheir gradients would be added to those of the next epoch. Leave the loop where "
-                "accelerator.sync_gradients is true, after the optimizer's step."
-            )
+        return self.handing_out(self.loader.steps_of(_Delivery(self, self._session), total))
 
     # ------------------------------------------------------------------ batches
 
-    def _begin(self) -> None:
-        """Go to where a new loop begins: after the last optimizer step, or on where the last loop ended by itself."""
-        progress = self.loader.progress
-        self._session.settle()
-        if not progress.in_flight:
-            progress.begin()
-        elif self._ended is not None:
-            progress.turn_over(self._ended)
-        else:
-            self._session.go_back()
-        self._ended = None
-
-    def read(self, only: int | None) -> Iterator[Any]:
-        """Deliver the batches of an epoch.
-
-        Args:
-            only: give none of another epoch; None for the one in which the loop stands.
-        """
-        session, progress = self._session, self.loader.progress
-        self._begin()
+    def handing_out(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches on the device, and tell the accelerator that a loop is open."""
         with _Telling(self._accelerator, self):
-            moves, first = -1, True
-            while True:
-                session.settle()
-                if progress.moves != moves:
-                    moves, epoch, first = progress.moves, progress.delivered.epoch, True
-                before = progress.delivered
-                if before.epoch != epoch or only not in {None, epoch}:
-                    return
-                session.note_boundary()
-                try:
-                    batch = deliver(self.loader, epoch)
-                except StopIteration:
-                    if only is None and first and before.position and progress.delivered.epoch != epoch:
-                        moves = -1
-                        continue
-                    self._ended = epoch if progress.in_flight else None
-                    return
-                first = False
-                self._tell(before)
+            for batch in batches:
                 yield self._placed(batch)
+            self._session.settle()
 
     def _evaluate(self) -> Iterator[Any]:
         progress = self.loader.progress
         with _Telling(self._accelerator, self):
             batches, before = iter(self.loader), None
             while (batch := next(batches, _END)) is not _END:
-                self._tell(before)
+                self.tell(before)
                 before = progress.delivered
                 yield self._placed(batch)
 
-    def _tell(self, before: Cursor | None) -> None:
+    def tell(self, before: Cursor | None) -> None:
         """Say whether the batch that was just delivered is the last one, and how much of it is padding."""
         progress = self.loader.progress
         after = progress.delivered
@@ -293,7 +206,6 @@ class PreparedLoader:
     def load(self, state: Mapping[str, Any]) -> None:
         """Load a state of the Loader; for the session."""
         self.loader.load_state_dict(state)
-        self._ended, self._gone_through = None, 0
 
 
 _END: Any = object()
@@ -313,17 +225,40 @@ class _Telling:
         private.end_loop(self._accelerator, self._loader)
 
 
-class _PreparedEpoch(Epoch[Any]):
-    """One epoch of `PreparedLoader.epochs`: its batches, and its number."""
+class _Delivery(Delivery[Any]):
+    """Batches of a Loader that count once an optimizer has stepped."""
 
-    _prepared: PreparedLoader
+    def __init__(self, prepared: PreparedLoader, session: Session) -> None:
+        super().__init__(prepared.loader)
+        self._prepared, self._session = prepared, session
 
-    @classmethod
-    def of(cls, prepared: PreparedLoader, number: int) -> _PreparedEpoch:
-        epoch = cls(prepared.loader, number)
-        epoch._prepared = prepared
-        return epoch
+    def read(self, epoch: int | None = None) -> Iterator[Any]:
+        return self._prepared.handing_out(BatchIterator(self, epoch))
 
-    def __iter__(self) -> Iterator[Any]:
-        refuse_unpacking(sys._getframe(1), self.number)  # noqa: SLF001  # a loop cannot be told from it otherwise
-        return self._prepared.read(self.number)
+    def start(self) -> None:
+        """Go back to the last optimizer step, unless the last loop came to its end: then an accumulation goes on."""
+        self._session.settle()
+        progress = self.loader.progress
+        if progress.in_flight and progress.delivered.step:
+            self._session.go_back()
+
+    def settle(self) -> None:
+        self._session.settle()
+
+    def leave(self, epoch: int) -> None:
+        progress = self.loader.progress
+        if not progress.in_flight:
+            self.loader.end_epoch()
+        elif progress.delivered.epoch == epoch:
+            raise ConfigurationError(
+                f"epoch {epoch} was left by break within an accumulation: {progress.in_flight} batches are not in the "
+                "weights.\nTheir gradients would be added to those of the next epoch. Leave the loop when "
+                "accelerator.sync_gradients is true, after the optimizer's step."
+            )
+
+    def deliver(self, epoch: int) -> Any:
+        before = self.loader.progress.delivered
+        self._session.note_boundary()
+        batch = super().deliver(epoch)
+        self._prepared.tell(before)
+        return batch

@@ -60,7 +60,7 @@ class Session:
         """
         loader = one.loader
         if loader in self._ever:
-            loader.progress.begin()  # gradients of what waits are gone with the memory
+            loader.progress.rewind()  # gradients of what waits are gone with the memory
         else:
             check_alone(loader)
         self._ever.add(loader)
@@ -106,7 +106,7 @@ class Session:
             rng.restore(self._boundary.generators())
             go_to(self.accelerator, self._boundary.as_dict())
         for one in self.prepared:
-            one.loader.progress.begin()
+            one.loader.progress.rewind()
         self._steps.forget()
 
     def _now(self) -> Boundary:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 from weakref import WeakSet
 
-from resumable._doubts import depth_outside
+from resumable._warn import warn
 from resumable.errors import LoopWarning
 from resumable.integrations.accelerate import private
 
@@ -60,13 +59,12 @@ class Steps:
         """
         if 0 < self._backwards < delivered and not self._warned:
             self._warned = True
-            warnings.warn(
+            warn(
                 "a batch was delivered before an optimizer step, and accelerator.backward() was not called for it.\n"
                 f"  delivered since the last step: {delivered}\n  calls of backward():           {self._backwards}\n"
                 "It counts as trained on. If the loop left it out, that is right. If the loop fetches a batch ahead, a "
                 "resumed run would lose it: fetch a batch after the step of the one before.",
                 LoopWarning,
-                stacklevel=depth_outside(),
             )
 
     @property

@@ -52,7 +52,7 @@ class TrainStream:
         self._acks = loader.ack_mode
         loader.progress.set_ack("manual")
         loader.progress.stand_together(False)  # ranks that were saved after an error on one of them catch up
-        loader.progress.begin()  # an interrupted run may have left batches without an answer
+        loader.progress.rewind()  # an interrupted run may have left batches without an answer
         if loader.epoch > loader.acknowledged.epoch:
             loader.end_epoch()  # nothing is left of it
         self._home = without_settings(loader.state_dict()) if same_epoch else None
@@ -84,9 +84,9 @@ class TrainStream:
         self._reading = reading
         if self.exhausted:  # the Trainer cycles
             self.exhausted = False
-            self.loader.progress.turn_over(reading.follows)
             return self.loader.cursor.epoch
         self._handed.forget(self._number)
+        self.loader.progress.rewind()
         self.loader.progress.begin()
         return self.epoch
 
@@ -124,7 +124,7 @@ class TrainStream:
 
     def end_epoch(self) -> None:
         """Go to where the Trainer's next epoch begins: the next epoch of the Loader."""
-        self.loader.progress.begin()
+        self.loader.progress.rewind()
         if self._home is not None:
             self.loader.load_state_dict(self._home)
         elif self.loader.acknowledged.epoch == self.epoch:

@@ -310,8 +310,7 @@ def _at_its_beginning(loader: Loader[Any]) -> dict[str, Any]:
     Raises:
         ConfigurationError: it stands somewhere else.
     """
-    loader.progress.begin()  # without what was only looked at
-    at = loader.progress.acknowledged
+    at = loader.progress.delivered
     if at.position or at.epoch:
         raise ConfigurationError(
             f"the Loader stands at {at}, and the Trainer begins at epoch 0, step 0.\n"

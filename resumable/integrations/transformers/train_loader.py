@@ -54,12 +54,13 @@ class TrainLoader:
         """Begin an epoch of the Trainer: the one that was begun before is over, also where it was left early."""
         if self._number is not None and number != self._number:
             self.end_epoch()
+        self.loader.progress.rewind()
         self._number, self._epoch = number, self.loader.progress.begin()
 
     def end_epoch(self) -> None:
         """Count the epoch as done; what was delivered of it and not trained on is lost with the rest."""
         progress = self.loader.progress
-        progress.begin()
+        progress.rewind()
         if self._number is not None and progress.acknowledged.epoch == self._epoch:
             self.loader.end_epoch()
 
@@ -67,6 +68,7 @@ class TrainLoader:
         """Deliver what is left of the epoch; nothing, where the run has come to its last step."""
         from accelerate.utils import send_to_device  # noqa: PLC0415  # only who uses it pays for it
 
+        self.loader.progress.rewind()
         accelerator, epoch = self._accelerator, self.loader.progress.begin()
         while not self._is_done():
             try:
