@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from resumable._order.world import World
-from resumable.errors import ConfigurationError, StateMismatchError, UnsupportedError
+from resumable.errors import ConfigurationError, LoopError, StateMismatchError, UnsupportedError
 from resumable.testing.runs import Run, digest, draw_from_generators, rest_of_run, samples_of, seed_generators
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class BackendTests:
         """Return a new loader at a state."""
         loader = type(self).make()
         loader.load_state_dict(state)
+        assert loader.epoch >= state["cursor"]["epoch"], "asked for, as a loop over range(loader.epoch, n) does"
         return loader
 
     def test_the_run_is_reproducible(self) -> None:
@@ -103,7 +104,7 @@ class BackendTests:
         run, states = self.reference()
         for step in range(0, len(states), self.stride):
             loader, rest = self.resumed(states[step]), [what for _, what in run[step:]]
-            got = [digest(batch) for _ in range(self.epochs) for batch in loader]
+            got = [digest(batch) for _ in range(loader.epoch, self.epochs) for batch in loader]
             assert got[: len(rest)] == rest, f"restored after {step} batches"
 
     def test_a_state_saved_right_after_a_load_is_the_same(self) -> None:
@@ -284,7 +285,7 @@ class BackendTests:
             raise AssertionError("several ranks were accepted without an answer to who divides the stream")
 
     def test_only_acknowledged_batches_count(self) -> None:
-        """With `ack="manual"`, what was not acknowledged is delivered again."""
+        """With `ack="manual"`, a state is after the last acknowledged batch, and `rewind()` goes back to it."""
         run, _ = self.reference()
         loader = type(self).make(ack="manual")
         iterator = iter(loader)
@@ -292,8 +293,87 @@ class BackendTests:
         got = [digest(next(iterator)) for _ in range(count)]
         loader.ack(1)
         assert rest_of_run(self.resumed(loader.state_dict()), self.epochs) == run[1:]
-        assert digest(next(iter(loader))) == run[1][1], "what was not acknowledged is delivered again"
+        if self._rewinds(loader):
+            assert digest(next(iter(loader))) == run[1][1], "what was not acknowledged is delivered again"
         assert got == [what for _, what in run[:count]]
+
+    def test_a_prefetcher_crosses_the_ends_of_epochs(self) -> None:
+        """With `ack="manual"` and a batch in flight, no batch comes twice, and each state has what was acknowledged."""
+        run, _ = self.reference()
+        loader = type(self).make(ack="manual")
+        batches = self._over_and_over(loader)
+        got, states = [digest(next(batches))], []
+        while len(got) < len(run):
+            got.append(digest(next(batches)))
+            loader.ack()
+            states.append(loader.state_dict())
+        assert got == [what for _, what in run]
+        for step in range(0, len(states), self.stride):
+            rest = rest_of_run(self.resumed(states[step]), self.epochs)
+            assert rest == run[step + 1 :], f"acknowledged {step + 1} batches"
+
+    @staticmethod
+    def _over_and_over(loader: Loader) -> Iterator[Any]:
+        while True:
+            yield from loader
+
+    def test_rewind_delivers_the_last_batch_again(self) -> None:
+        """At every step and every epoch's end, `rewind()` goes back by one batch, also if it is called twice."""
+        run, _ = self.reference()
+        ends = {step for step in range(1, len(run) + 1) if run[step - 1][0] != (*run, (-1, ""))[step][0]}
+        at_ends = [(step, True) for step in sorted(ends)]
+        for step, ended in [*((step, False) for step in range(1, len(run) + 1, self.stride)), *at_ends]:
+            loader = type(self).make()
+            assert self._next_batches(loader, step, ended=ended) == run[:step]
+            state = self._encoded(loader.state_dict())
+            if not self._rewinds(loader):
+                assert self._encoded(loader.state_dict()) == state, "a rejected rewind() changed the loader"
+                continue
+            loader.rewind()
+            if step in ends:
+                assert rest_of_run(self.resumed(loader.state_dict()), self.epochs) == run[step - 1 :]
+            assert rest_of_run(loader, self.epochs) == run[step - 1 :], f"rewound after {step} batches"
+
+    def _rewinds(self, loader: Loader) -> bool:
+        """Go back, and return whether the source can."""
+        try:
+            loader.rewind()
+        except UnsupportedError:
+            assert loader._fetcher.can.goes_on, "only a source that continues where it is cannot go back"  # noqa: SLF001  # nothing public has it
+            return False
+        return True
+
+    def test_a_newer_loop_replaces_an_older_one(self) -> None:
+        """Each batch is delivered once, and the older iterator raises."""
+        run, _ = self.reference()
+        loader = type(self).make()
+        older, newer = iter(loader), iter(loader)
+        assert digest(next(older)) == run[0][1]
+        assert digest(next(newer)) == run[1][1]
+        try:
+            next(older)
+        except LoopError as error:
+            assert "newer loop" in str(error)  # noqa: PT017  # pytest is not needed to use this suite
+        else:
+            raise AssertionError("two loops took batches of one stream")
+        assert [digest(batch) for batch in newer] == [what for epoch, what in run[2:] if epoch == 0]
+
+    def test_an_evaluation_in_between_leaves_the_training_alone(self) -> None:
+        """`for_evaluation()` reads epoch 0 after any batch and at an epoch's end, or is rejected."""
+        run, _ = self.reference()
+        first = [what for epoch, what in run if epoch == 0]
+        loader, got = type(self).make(), []
+        try:
+            for epoch in loader.epochs(self.epochs):
+                for batch in epoch:
+                    got.append((epoch.number, digest(batch)))
+                    if len(got) == 1:
+                        assert [digest(one) for one in loader.for_evaluation()] == first
+                assert [digest(one) for one in loader.for_evaluation()] == first
+        except UnsupportedError as error:
+            assert "for_evaluation()" in str(error)  # noqa: PT017  # pytest is not needed to use this suite
+            return
+        assert got == run
 
     def test_the_trainers_generators_are_left_alone(self) -> None:
         """What the trainer draws is the same with and without a loader."""
@@ -353,18 +433,23 @@ class BackendTests:
             ranks = [type(self).make(world=World(rank, size)) for rank in range(size)]
             for loader in ranks:
                 loader.load_state_dict(middle)
+                assert loader.epoch == ranks[0].epoch
             together = [
                 sample for batches in zip(*ranks, strict=True) for batch in batches for sample in samples_of(batch)
             ]
             assert [digest(sample) for sample in together] == [digest(sample) for sample in alone]
             assert ranks[0].state_dict() == {**ranks[-1].state_dict()}, "every rank has the same state"
 
-    def _next_batches(self, loader: Loader, count: int) -> Run:
+    def _next_batches(self, loader: Loader, count: int, *, ended: bool = False) -> Run:
+        """Return the next batches; with `ended`, come to the end of the epoch if these are its last."""
         got: Run = []
         for epoch in loader.epochs(self.epochs):
-            for batch in epoch:
+            batches = iter(epoch)
+            for batch in batches:
                 got.append((epoch.number, digest(batch)))
                 if len(got) == count:
+                    at_end = loader.is_sized and loader.cursor.step == len(epoch)
+                    assert not (ended and at_end) or next(batches, None) is None
                     return got
         return got
 
