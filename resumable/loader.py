@@ -352,7 +352,7 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
         epoch, step = operator.index(epoch), operator.index(step)
         if epoch < 0 or step < 0:
             raise ConfigurationError(f"there is no epoch {epoch} with a step {step}: both count from 0.")
-        if self._fetcher.source_state() is not None:
+        if self.progress.source_state() is not None:
             raise UnsupportedError(
                 "seek() needs a source that can be read at any place or from its beginning, but this one resumes by "
                 "its own snapshots.\nA snapshot of that batch does not exist. Load a state that was taken there."

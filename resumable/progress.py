@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from resumable._options import Options
     from resumable._order.plan import Plan
     from resumable._order.world import World
-    from resumable._state import Journal
+    from resumable._state import Journal, SourceState
 
 __all__ = ["Progress"]
 
@@ -318,7 +318,7 @@ class Progress:
             if self._stream is not None:
                 self._stream.refuse_inside()
                 if self._last is not None:
-                    self._complete(self._last)
+                    self._complete(self._last)  # the source is about to be closed
                 if self._auto:
                     self._stand_at(self._mark_now())
             self._close()
@@ -398,9 +398,9 @@ class Progress:
         if self._stream is not None and self._stream.is_ahead:
             return self._stream.peek()
         if self._last is not None:
-            self._complete(self._last)
+            self._complete(self._last)  # the source is about to be ahead of it
         if self._auto and self._stream is not None:
-            self._stand_at(self._mark_now())  # the source is about to be ahead of it
+            self._stand_at(self._mark_now())
         try:
             return self._look()
         except StopIteration:
@@ -583,11 +583,9 @@ class Progress:
 
     def _mark_that_counts(self) -> Mark:
         last = self._last
-        if last is None:
+        if last is None or not self._failed(last):
             return self._mark_now()
-        before = self._complete(last)  # also if the batch counts: the source is about to take another snapshot
-        if not self._failed(last):
-            return self._mark_now()
+        before = self._complete(last)
         cursor = before.cursor
         told = _IN_EXCEPT.format(type(sys.exception()).__name__, cursor.step, cursor.epoch)
         warn(told, LoopWarning)
@@ -611,7 +609,13 @@ class Progress:
 
     def _here(self, mark: Mark) -> Mark:
         """Return a mark with the source's state and canary of now."""
-        return mark._replace(source=self._fetcher.source_state(), canary=self._fetcher.canary())
+        return mark._replace(source=self.source_state(), canary=self._fetcher.canary())
+
+    def source_state(self) -> SourceState | None:
+        """Return the source's own state after the last batch, if it has one."""
+        if self._last is not None:
+            self._complete(self._last)  # the source may take another snapshot now, after which it only knows that one
+        return self._fetcher.source_state()
 
     def _touch(self) -> None:
         """Keep the state that the source was given in."""

@@ -1,7 +1,7 @@
 """A model of a Loader: where it stands and which batch comes, by the rules that the documentation gives.
 
-The batches are those of a loader that nobody disturbed. The model has a place and a list of batches in flight, and no
-streams, snapshots or sources that could share an error with the library.
+The batches are those of a loader that nobody disturbed. The model has a place, a list of batches in flight and the
+loop that reads, and no streams, snapshots or sources that could share an error with the library.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resumable.errors import ConfigurationError, UnsupportedError
+from resumable.errors import ConfigurationError, LoopError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fuzz_sources import MAKERS, plain
@@ -92,91 +92,154 @@ golden = functools.cache(Golden)
 
 
 class Reading:
-    """An iterator, over one epoch alone or from where the loader stands, and what is known of it."""
+    """An iterator over the batches of one epoch, or of the one in which the loader is."""
 
     def __init__(self, iterator: Iterator[Any], only: int | None = None) -> None:
         self.iterator, self.only = iterator, only
-        self.epoch, self.moves, self.start, self.over = -1, -1, 0, False
+        self.epoch, self.moves, self.start = -1, -1, 0
+        self.started = self.over = False
+
+
+class Stepping:
+    """An iterator of `steps(total)`."""
+
+    def __init__(self, iterator: Iterator[Any], total: int) -> None:
+        self.iterator, self.total = iterator, total
+        self.started = self.over = False
 
 
 class Counting:
-    """A loop over `epochs(total)`: between two of its epochs, or in one that it gave."""
+    """An iterator of `epochs(total)`."""
 
     def __init__(self, epochs: Iterator[Any], total: int) -> None:
         self.epochs, self.total = epochs, total
-        self.given: tuple[int, int] | None = None  # number of the epoch, and the moves then
-        self.over = False
+        self.given = (-1, -1)  # number of the epoch, and the moves then
+        self.started = self.over = False
 
 
 class Model:
-    """Where a loader stands."""
+    """Where a loader is, and which loop reads it."""
 
-    def __init__(self, kind: str, acknowledged: Place = Place()) -> None:  # noqa: B008  # it cannot be changed
-        self.golden, self.acknowledged = golden(kind), acknowledged
+    def __init__(self, kind: str, place: Place = Place(), *, auto: bool) -> None:  # noqa: B008  # it cannot be changed
+        self.golden, self.auto = golden(kind), auto
+        self.delivered = self.acknowledged = place
         self.in_flight: list[Place] = []
+        self.before: Place | None = None  # the batch that was delivered last, unless the place was set since
+        self.settled = False  # the next one was asked for
+        self.reader: Reading | Stepping | None = None
+        self.outer: Counting | Stepping | None = None
         self.moves = 0
 
+    # ------------------------------------------------------------------ the place
+
     @property
-    def delivered(self) -> Place:
-        return self.in_flight[-1] if self.in_flight else self.acknowledged
+    def after_an_exception(self) -> Place:
+        """Where a state is that is taken while an exception is handled, which came up after the last delivery."""
+        counts = not self.auto or self.before is None or self.settled
+        return self.acknowledged if counts or self.before is None else self.before
 
     def go_to(self, place: Place) -> None:
-        self.acknowledged, self.moves = place, self.moves + 1
+        self.delivered = self.acknowledged = place
+        self.moves, self.before = self.moves + 1, None
         self.in_flight.clear()
+
+    def rewind(self) -> None:
+        if self.auto and self.before is not None:
+            self.go_to(self.before)
+        elif self.in_flight:
+            self.go_to(self.acknowledged)
 
     def end_epoch(self) -> None:
         if self.in_flight:
             raise ConfigurationError
-        self.go_to(self.golden.following(self.acknowledged))
-
-    def next_batch(self, reading: Reading, *, auto: bool) -> Any:
-        """Return the batch that an iterator gives next.
-
-        Raises:
-            StopIteration: it is at its end.
-        """
-        if not reading.over and reading.moves != self.moves:
-            self.in_flight.clear()
-            reading.epoch, reading.moves, reading.start = (
-                self.acknowledged.epoch,
-                self.moves,
-                self.acknowledged.position,
-            )
-        if reading.only not in {None, reading.epoch} or self.delivered.epoch != reading.epoch:
-            reading.over = True
-        if reading.over:
-            raise StopIteration
-        found = self.golden.batch(self.delivered)
-        if found is not None:
-            self.in_flight.append(found[1])
-            if auto:
-                self.acknowledged = self.in_flight.pop()
-            return found[0]
-        nothing_left = self.delivered.position == reading.start > 0
-        if not self.in_flight:
-            self.acknowledged = self.golden.following(self.acknowledged)
-            if reading.only is None and nothing_left:
-                reading.moves = -1
-                return self.next_batch(reading, auto=auto)
-        reading.over = True
-        raise StopIteration
+        if self.delivered.epoch > self.acknowledged.epoch:
+            self.acknowledged = self.delivered
+        else:
+            self.go_to(self.golden.following(self.acknowledged))
 
     def peek(self) -> Any:
-        found = self.golden.batch(self.delivered)
-        if found is None and self.in_flight:
-            raise UnsupportedError
-        found = found or self.golden.batch(self.golden.following(self.delivered))
+        found = self.golden.batch(self.delivered) or self.golden.batch(self.golden.following(self.delivered))
         assert found is not None  # no epoch is empty
         return found[0]
 
+    # ------------------------------------------------------------------ loops
+
+    def deliver(self) -> Any:
+        """Return the next batch of the epoch, or None at its end, which is gone past then."""
+        self.settled, found = True, self.golden.batch(self.delivered)
+        if found is None:
+            self.delivered = self.golden.following(self.delivered)
+            if not self.in_flight:
+                self.acknowledged = self.delivered
+            return None
+        self.before, self.settled = self.delivered, False
+        self.delivered = found[1]
+        if self.auto:
+            self.acknowledged = self.delivered
+        else:
+            self.in_flight.append(self.delivered)
+        return found[0]
+
+    def next_batch(self, reading: Reading) -> Any:
+        if reading.over:
+            raise StopIteration
+        if not reading.started:
+            self._start(reading)
+        elif self.reader is not reading:
+            raise LoopError
+        if reading.moves != self.moves:
+            reading.epoch, reading.moves, reading.start = self.delivered.epoch, self.moves, self.delivered.position
+        at = self.delivered
+        if at.epoch == reading.epoch and reading.only in {None, at.epoch}:
+            if (found := self.deliver()) is not None:
+                return found
+            if reading.only is None and at.position == reading.start > 0:
+                reading.moves = -1
+                return self.next_batch(reading)
+        reading.over = True
+        raise StopIteration
+
+    def _start(self, reading: Reading) -> None:
+        if isinstance(self.outer, Stepping):
+            raise LoopError
+        only = reading.only if reading.only is not None or self.outer is None else self.outer.given[0]
+        if only is not None and self.delivered.epoch > only:
+            raise LoopError
+        if only is not None and reading.only is None:
+            reading.only = self.delivered.epoch
+        reading.started, self.reader = True, reading
+
+    def next_step(self, stepping: Stepping) -> Any:
+        if stepping.over:
+            raise StopIteration
+        if not stepping.started:
+            stepping.started = True
+            self.reader = self.outer = stepping
+        elif self.reader is not stepping:
+            raise LoopError
+        while self.delivered.global_step < stepping.total:
+            if (found := self.deliver()) is not None:
+                return found
+        self.end(stepping)
+        raise StopIteration
+
     def next_epoch(self, counting: Counting) -> int:
-        """Return the number of the epoch that a loop over epochs gives next."""
         if counting.over:
             raise StopIteration
-        given, counting.given, counting.over = counting.given, None, True
-        if given == (self.acknowledged.epoch, self.moves):
+        if not counting.started:
+            counting.started, self.outer, self.reader = True, counting, None
+        elif self.outer is not counting:
+            raise LoopError
+        elif self.moves == counting.given[1] and self.acknowledged.epoch <= counting.given[0]:
             self.end_epoch()
-        if self.acknowledged.epoch >= counting.total:
+        if self.delivered.epoch >= counting.total:
+            self.end(counting)
             raise StopIteration
-        counting.given, counting.over = (self.acknowledged.epoch, self.moves), False
-        return self.acknowledged.epoch
+        counting.given = self.delivered.epoch, self.moves
+        return self.delivered.epoch
+
+    def end(self, outer: Counting | Stepping) -> None:
+        """End `epochs()` or `steps()`: exhausted, closed or dropped."""
+        outer.over = True
+        if self.outer is outer:
+            self.outer = None

@@ -6,22 +6,23 @@ What has to come, `loader_model.Model` says.
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import random
 import sys
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from resumable.errors import ConfigurationError, LoopWarning, StateError, UnsupportedError
+from resumable.errors import ConfigurationError, LoopError, LoopWarning, StateError, UnsupportedError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fuzz_sources import MAKERS, one_lookup, plain
-from loader_model import EPOCHS, Counting, Model, Place, Reading
+from loader_model import EPOCHS, Counting, Model, Place, Reading, Stepping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,15 +38,43 @@ INDEXED = [kind for kind in MAKERS if kind.startswith(("list", "array", "map-sty
 SEEKABLE = [*INDEXED, "sampler, told", "sampler, turning", "function", "function, rank 1 of 2", "again", "replayed"]
 
 
+class Failed(Exception):  # noqa: N818  # what a loop raises
+    """What the body of a loop raises."""
+
+
+def ahead(batches: Iterator[Any], count: int) -> Iterator[Any]:
+    """Fetch a number of batches ahead of the one that is handed on, as a prefetcher does."""
+    fetched: deque[Any] = deque()
+    for batch in batches:
+        fetched.append(batch)
+        if len(fetched) > count:
+            yield fetched.popleft()
+    yield from fetched
+
+
+class Modelled:
+    """The iterator that a model has in place of a loader's."""
+
+    def __init__(self, model: Model, reading: Reading) -> None:
+        self._model, self._reading = model, reading
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self._model.next_batch(self._reading)
+
+
 class Walk:
     """A loader and its model, which do the same."""
 
     def __init__(self, kind: str, ack: str, rng: random.Random) -> None:
         self.kind, self.ack, self.rng = kind, ack, rng
         self.loader: Loader = MAKERS[kind](ack=ack)
-        self.model = Model(kind)
+        self.model = Model(kind, auto=ack == "auto")
         self.readings: list[Reading] = []
-        self.countings: list[Counting] = []
+        self.outers: list[Counting | Stepping] = []
+        self.prefetchers: list[tuple[Iterator[Any], Iterator[Any]]] = []
         self.states: list[tuple[dict[str, Any], Place]] = []
         self.done: list[str] = []
 
@@ -56,17 +85,10 @@ class Walk:
             *[self.iterate] * 3,
             *[self.acknowledge] * (4 if self.ack == "manual" else 1),
             *[self.count, self.next_epoch, self.next_epoch, self.end_epoch, self.seek, self.save, self.save, self.load],
-            *[
-                self.load_wrong,
-                self.crash,
-                self.peek,
-                self.peek,
-                self.close,
-                self.sizes,
-                self.indices,
-                self.refuse_copies,
-                self.drop,
-            ],
+            *[self.step, self.next_step, self.next_step, self.prefetch, self.next_fetched, self.next_fetched],
+            *[self.fail, self.fail, self.fail_and_read_on, self.rewind, self.rewind, self.evaluate],
+            *[self.load_wrong, self.crash, self.peek, self.peek, self.close, self.sizes, self.indices],
+            *[self.refuse_copies, self.drop, self.end_outer],
         ]
         for _ in range(STEPS):
             action = self.rng.choice(actions)
@@ -81,7 +103,7 @@ class Walk:
         refused: type[Exception] | None = None
         try:
             wanted = modelled()
-        except (StopIteration, ConfigurationError) as error:  # an UnsupportedError is one
+        except (StopIteration, ConfigurationError) as error:  # an UnsupportedError is one, and a LoopError
             refused = type(error)
         if refused is not None:  # not in the handler, where the last batch would not count
             with pytest.raises(refused):
@@ -95,9 +117,12 @@ class Walk:
         loader, model = self.loader, self.model
         for cursor, place in ((loader.cursor, model.delivered), (loader.acknowledged, model.acknowledged)):
             assert _plain(cursor) == place[:3], f"at {cursor} instead of {place}"
+        assert loader.global_step == model.acknowledged.global_step
         assert str(loader.cursor) in repr(loader)
         assert loader.progress.in_flight == len(model.in_flight)
         assert loader.accumulation == 1
+
+    # ------------------------------------------------------------------ loops
 
     def iterate(self) -> None:
         self.readings = [*self.readings, Reading(iter(self.loader))][-4:]
@@ -106,18 +131,30 @@ class Walk:
         if not self.readings:
             self.iterate()
         reading = self.rng.choice(self.readings)
-        self.both(lambda: next(reading.iterator), lambda: self.model.next_batch(reading, auto=self.ack == "auto"))
+        self.both(lambda: next(reading.iterator), lambda: self.model.next_batch(reading))
 
     def to_the_end(self) -> None:
         if not self.readings:
             self.iterate()
         reading = self.rng.choice(self.readings)
         while not reading.over:
-            self.both(lambda: next(reading.iterator), lambda: self.model.next_batch(reading, auto=self.ack == "auto"))
+            if self.both(lambda: next(reading.iterator), lambda: self.model.next_batch(reading)) is None:
+                return
 
     def drop(self) -> None:
         if self.readings:
             self.readings.pop(self.rng.randrange(len(self.readings)))
+
+    def prefetch(self) -> None:
+        reading, count = Reading(iter(self.loader)), self.rng.randint(1, 3)
+        pair = ahead(reading.iterator, count), ahead(iter(Modelled(self.model, reading)), count)
+        self.prefetchers = [*self.prefetchers, pair][-2:]
+
+    def next_fetched(self) -> None:
+        if not self.prefetchers:
+            self.prefetch()
+        real, modelled = self.rng.choice(self.prefetchers)
+        self.both(lambda: next(real), lambda: next(modelled))
 
     def acknowledge(self) -> None:
         waiting, asked = self.model.in_flight, self.rng.choice([-1, 0, 1, 1, 1, 2, len(self.model.in_flight)])
@@ -131,15 +168,84 @@ class Walk:
 
     def count(self) -> None:
         total = self.rng.randint(0, EPOCHS)
-        self.countings = [*self.countings, Counting(self.loader.epochs(total), total)][-2:]
+        self._add(Counting(self.loader.epochs(total), total))
+
+    def step(self) -> None:
+        total = self.model.delivered.global_step + self.rng.randint(0, 9)
+        self._add(Stepping(self.loader.steps(total), total))
+
+    def _add(self, outer: Counting | Stepping) -> None:
+        if len(self.outers) == 3:
+            self._end(self.outers.pop(0))
+        self.outers.append(outer)
+
+    def end_outer(self) -> None:
+        """Drop `epochs()` or `steps()`, as `break` does, or close it."""
+        if self.outers:
+            outer = self.outers.pop(self.rng.randrange(len(self.outers)))
+            if self.rng.random() < 0.5:
+                iterator: Any = outer.epochs if isinstance(outer, Counting) else outer.iterator
+                iterator.close()
+            self._end(outer)
+
+    def _end(self, outer: Counting | Stepping) -> None:
+        self.model.end(outer)
+        if isinstance(outer, Counting):
+            del outer.epochs
+        else:
+            del outer.iterator
 
     def next_epoch(self) -> None:
-        if not self.countings:
+        countings = [one for one in self.outers if isinstance(one, Counting)]
+        if not countings:
             self.count()
-        counting = self.rng.choice(self.countings)
+            return
+        counting = self.rng.choice(countings)
         found = self.both(lambda: next(counting.epochs), lambda: self.model.next_epoch(counting))
         if found is not None:
             self.readings = [*self.readings, Reading(iter(found), int(found))][-4:]
+
+    def next_step(self) -> None:
+        steppings = [one for one in self.outers if isinstance(one, Stepping)]
+        if not steppings:
+            self.step()
+            return
+        stepping = self.rng.choice(steppings)
+        self.both(lambda: next(stepping.iterator), lambda: self.model.next_step(stepping))
+
+    # ------------------------------------------------------------------ exceptions
+
+    def fail(self) -> None:
+        """Save while an exception is handled that came up after the last batch."""
+        try:
+            raise Failed  # noqa: TRY301  # as the body of a loop does
+        except Failed:
+            self._save(self.model.after_an_exception)
+            assert self.loader.global_step == self.model.after_an_exception.global_step
+
+    def fail_and_read_on(self) -> None:
+        """Read in a handler: the exception was there before, so the batch counts."""
+        try:
+            raise Failed  # noqa: TRY301  # as above
+        except Failed:
+            moved = self.model.delivered
+            self.next()
+            if self.model.delivered != moved and not self.model.settled:
+                self._save(self.model.acknowledged)
+
+    def rewind(self) -> None:
+        self.loader.rewind()
+        self.model.rewind()
+
+    def evaluate(self) -> None:
+        try:
+            evaluation = self.loader.for_evaluation()
+        except UnsupportedError:
+            assert self.kind not in INDEXED
+            return
+        assert [plain(batch) for batch in evaluation] == evaluated(self.kind)
+
+    # ------------------------------------------------------------------ the place
 
     def end_epoch(self) -> None:
         self.both(self.loader.end_epoch, self.model.end_epoch)
@@ -163,7 +269,10 @@ class Walk:
             self.model.go_to(place._replace(global_step=counts.global_step, seen=counts.seen))
 
     def save(self) -> None:
-        state, place = self.loader.state_dict(), self.model.acknowledged
+        self._save(self.model.acknowledged)
+
+    def _save(self, place: Place) -> None:
+        state = self.loader.state_dict()
         cursor = state["cursor"]
         found = Place(cursor["epoch"], cursor["position"], cursor["step"], state["global_step"], state["samples_seen"])
         assert found == place, f"a state of {found} instead of {place}"
@@ -190,9 +299,9 @@ class Walk:
         """Go on in another loader, from a state of this one."""
         self.save()
         state, place = self.states[-1]
-        self.loader, self.model = MAKERS[self.kind](ack=self.ack), Model(self.kind, place)
+        self.loader, self.model = MAKERS[self.kind](ack=self.ack), Model(self.kind, place, auto=self.ack == "auto")
         self.loader.load_state_dict(state)
-        self.readings, self.countings = [], []
+        self.readings, self.outers, self.prefetchers = [], [], []
 
     def peek(self) -> None:
         found = self.both(self.loader.peek, self.model.peek)
@@ -240,6 +349,11 @@ class Walk:
         assert self.loader
 
 
+@functools.cache
+def evaluated(kind: str) -> list[Any]:
+    return [plain(batch) for batch in MAKERS[kind](evaluation=True)]
+
+
 def _plain(cursor: Cursor) -> tuple[int, int, int]:
     return cursor.epoch, cursor.position, cursor.step
 
@@ -273,7 +387,7 @@ def evaluation(seed: int) -> str:
         one = rng.choice(passes)
         cut_off = one[1] and one is not current and not one[2]
         if cut_off:
-            with pytest.raises(UnsupportedError, match="another loop"):
+            with pytest.raises(LoopError, match="newer pass"):
                 next(one[0])
             continue
         found = next(one[0], None)

@@ -218,12 +218,17 @@ def leave_by_raising(loader: Any) -> None:
             raise LossError
 
 
+def fail_at_2(batch: Any) -> None:
+    if batch == [2]:
+        fail()
+
+
 def leave_by_raising_in_a_comprehension(loader: Any) -> None:
-    [fail() for batch in loader if batch == [2]]
+    [fail_at_2(batch) for batch in loader]  # type: ignore[func-returns-value]  # it raises
 
 
 def leave_by_raising_in_map(loader: Any) -> None:
-    list(map(lambda batch: fail() if batch == [2] else None, loader))
+    list(map(fail_at_2, loader))
 
 
 def leave_by_raising_with_an_iterator_that_is_held(loader: Any) -> None:
@@ -338,10 +343,9 @@ def test_a_loop_inside_of_a_handler_counts_as_any_other() -> None:
             assert next(iterator) == 3
         assert loader.global_step == 4, "it was delivered in a handler inside of this one"
         try:
-            raise KeyError
-        except KeyError as error:
-            assert error.__context__ is not None
-            with pytest.warns(LoopWarning, match="KeyError is handled"):
+            next(iter([[]][1]))
+        except IndexError:  # its context is the one that was there at the delivery
+            with pytest.warns(LoopWarning, match="IndexError is handled"):
                 assert loader.state_dict()["cursor"]["step"] == 3, "this one came up after the delivery"
     assert list(loader) == [4, 5]
 
@@ -403,7 +407,7 @@ def test_with_manual_acknowledgement_nothing_but_ack_counts() -> None:
     try:
         for batch in loader:
             if batch == 2:
-                raise LossError
+                fail()
             loader.ack()
     except LossError:
         assert loader.state_dict()["cursor"]["step"] == 2
@@ -424,7 +428,7 @@ def test_the_end_of_another_iterator_is_not_an_exception() -> None:
         next(batches)
 
 
-# ---------------------------------------------------------------------- rewind()
+# ---------------------------------------------------------------------- going back
 
 
 @pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
@@ -501,7 +505,7 @@ def test_steps_deliver_as_many_as_were_asked_for() -> None:
     try:
         for batch in loader.steps(4):
             if len(got) == 3:
-                raise LossError
+                fail()
             got.append(batch)
     except LossError:
         with pytest.warns(LoopWarning, match=r"steps\(4\) has no batch left"):
@@ -592,7 +596,7 @@ def test_the_flight_record_has_the_step_of_the_state(tmp_path: Path) -> None:
     try:
         for batch in loader:
             if batch == 3:
-                raise LossError
+                fail()
     except LossError:
         with pytest.warns(LoopWarning):
             loader.state_dict()
