@@ -159,6 +159,7 @@ def test_a_sampler_without_a_generator_needs_the_epoch() -> None:
         adopted(make, places[0][2])
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 def test_ranks_adopt_together_and_are_resized_then() -> None:
     makes = [partial(dealt, DataLoader, DistributedSampler, rank) for rank in range(2)]
     whole, loaders = [run(make)[0] for make in makes], [adopted(make, epoch=1)[0] for make in makes]
@@ -170,6 +171,7 @@ def test_ranks_adopt_together_and_are_resized_then() -> None:
     assert [batch[rank::2] for rank in range(2)] == [one[3 + 1] for one in whole]
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 def test_a_state_of_the_adopted_run_resumes_it() -> None:
     whole, places = run(STATEFUL["shuffle"])
     loader, _ = adopted(STATEFUL["shuffle"], places[7][2])

@@ -137,6 +137,7 @@ def two_epochs(loader: resumable.Loader[Any]) -> tuple[list[Any], list[dict[str,
 RANKS = pytest.mark.parametrize("options", [{}, {"shard": True, "world": World(1, 2)}], ids=["one", "ranks"])
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 @RANKS
 def test_an_order_that_is_another_one_in_every_run_is_refused_at_every_place(options: dict[str, Any]) -> None:
     run, states = two_epochs(over(Unseeded(24), **options))

@@ -187,6 +187,7 @@ def run_through(loader: resumable.Loader, form: Any, steps: int) -> tuple[Run, l
     return run, states
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 @pytest.mark.parametrize("ack", ["auto", "manual"])
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 @pytest.mark.parametrize("source", SOURCES)
@@ -248,6 +249,7 @@ class Rare(Reader):
         return iter(self)
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 def test_what_was_drawn_to_see_whether_an_epoch_is_over_is_given_back() -> None:
     """No snapshot is taken of a source that is an element ahead."""
     loader = resumable.wrap(Rare(8), ack="manual")

@@ -126,6 +126,7 @@ def test_what_was_never_acknowledged_is_handed_over_again_from_the_very_beginnin
     first = loader.state_dict()
     iterator = iter(loader)
     assert [next(iterator), next(iterator)] == [0, 1]
+    loader.rewind()
     assert list(loader) == list(range(6))
     loader.load_state_dict(first)
     assert list(loader) == list(range(6))
@@ -189,6 +190,7 @@ def test_states_do_not_share_anything_with_the_loader() -> None:
     assert list(fresh) == [3, 4, 5]
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 def test_a_state_of_another_history_counts_between_epochs() -> None:
     class Weighted(Told):
         """Its next epoch depends on how it was fed."""

@@ -182,6 +182,7 @@ def _with_states(make: Make) -> Any:
             yield batch, loader.state_dict()
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (4, 1), (2, 4), (1, 4)])
 def test_the_number_of_ranks_changes_and_the_global_batches_do_not(before: int, after: int) -> None:
     """What rank 0, 1... got, taken in turn, is torch's permutation; also after a resize at any step."""

@@ -325,6 +325,7 @@ def test_in_flight_batches_may_be_acknowledged_after_it() -> None:
     assert loader.acknowledged.step == 1
     assert next(iterator) == 2
     loader.close()
+    loader.rewind()
     assert list(loader) == [1, 2, 3, 4]
 
 

@@ -92,13 +92,11 @@ def test_an_exhausted_iterator_stays_exhausted() -> None:
     assert len(list(loader)) == 6
 
 
-def test_iterators_share_the_place() -> None:
+def test_iterators_share_the_position() -> None:
     loader = make()
     run = list(make())
-    first, second = iter(loader), iter(loader)
-    got = [next(first), next(second), next(first), *second]
+    got = [next(iter(loader)), next(iter(loader)), *loader]
     assert got == run
-    assert list(first) == []
 
 
 def test_a_rollback_in_the_end_of_epoch_code_is_followed() -> None:
@@ -125,6 +123,7 @@ def test_the_cursor_counts_steps_and_samples() -> None:
 # ---------------------------------------------------------------------- acknowledgement
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 def test_acknowledged_late_as_by_a_trainer_that_fetches_ahead() -> None:
     run = [batch for epoch in make().epochs(2) for batch in epoch]
     loader, trained = make(ack="manual"), []
@@ -143,14 +142,16 @@ def test_acknowledged_late_as_by_a_trainer_that_fetches_ahead() -> None:
     assert trained == run
 
 
-def test_what_was_not_acknowledged_is_handed_over_again() -> None:
+def test_what_was_not_acknowledged_is_delivered_again_after_rewind() -> None:
     run = list(make())
     loader = make(ack="manual")
     got = [next(iter(loader)), next(iter(loader))]
-    assert got == [run[0], run[0]]
-    assert (loader.cursor.step, loader.acknowledged.step) == (1, 0)
+    assert got == run[:2], "a new iterator delivers nothing twice"
+    assert (loader.cursor.step, loader.acknowledged.step) == (2, 0)
     loader.ack()
     assert loader.acknowledged.step == 1
+    loader.rewind()
+    assert loader.cursor.step == 1
     assert list(loader) == run[1:]
 
 

@@ -358,7 +358,7 @@ def test_a_step_that_a_source_without_a_length_does_not_have(epoch: int) -> None
 def test_a_batch_is_no_number_of_batches() -> None:
     loader = resumable.wrap(DataLoader(DATASET, batch_size=2), ack="manual")
     batch: Any = next(iter(loader))
-    with pytest.raises(ConfigurationError, match=r"ack\(\) was given a list.*\n.*Call ack\(\) after each"):
+    with pytest.raises(ConfigurationError, match=r"ack\(\) takes how many .* with a list.*\n.*Call ack\(\) after each"):
         loader.ack(batch)
     one: Any = np.int64(1)
     loader.ack(one)
@@ -369,7 +369,7 @@ def test_a_batch_is_no_number_of_batches() -> None:
 @pytest.mark.parametrize("form", ["epochs", "steps"])
 def test_a_total_that_is_no_number_of_epochs_or_steps_is_refused(form: str, total: Any) -> None:
     loader = resumable.wrap(range(8), batch_size=4)
-    with pytest.raises(ConfigurationError, match=rf"{form}\(\) must be given a whole number(.|\n)*math.inf"):
+    with pytest.raises(ConfigurationError, match=rf"{form}\(\) needs a whole number(.|\n)*math.inf"):
         list(getattr(loader, form)(total))
 
 

@@ -150,6 +150,7 @@ def test_one_line_says_where_a_stream_opens_and_how_it_got_there(source: str, ca
             assert line.startswith(f"{name}: epoch 0, step 3{length}; after a loaded state, {how}; rank 0 of 1")
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 def test_every_move_is_said_once_and_no_epoch_of_a_loop(caplog: pytest.LogCaptureFixture) -> None:
     loader = resumable.wrap(list(range(12)), batch_size=2)
     assert not lines(caplog), "nothing was opened yet"
@@ -174,6 +175,7 @@ def test_every_move_is_said_once_and_no_epoch_of_a_loop(caplog: pytest.LogCaptur
     assert "step 0 of 12 (0 %); from the beginning of each loop; rank 0" in line
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 def test_an_epoch_that_was_left_counts_what_is_gone_through_again(caplog: pytest.LogCaptureFixture) -> None:
     """The number is that of the elements that were drawn before those of the first batch."""
     drawn = []

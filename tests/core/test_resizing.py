@@ -29,6 +29,7 @@ def resumed(ranks: int, state: Any, **options: Any) -> list[resumable.Loader[Any
     return loaders
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 def test_each_rank_keeps_its_batch_and_the_order_stays() -> None:
     order = [sample for epoch in make(1).epochs(2) for batch in epoch for sample in batch]
     state, got, accumulations = None, [], []

@@ -231,6 +231,7 @@ def test_what_is_raised_is_documented() -> None:
             MAKERS["list"]().load_state_dict(wrong)
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 def test_a_place_that_a_replayed_sampler_never_reaches_is_refused() -> None:
     """When the next batch is asked for: no index is drawn before that."""
     samples: Any = list(range(6))
@@ -295,6 +296,7 @@ def test_a_global_batch_larger_than_the_data_is_refused_at_once(strict: bool) ->
     assert loader.epoch == 0
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 def test_a_place_of_longer_data_is_followed_by_the_next_epoch() -> None:
     def fresh() -> resumable.Loader:
         return resumable.wrap(list(range(7)), batch_size=3, tail="carry", seed=3)

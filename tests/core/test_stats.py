@@ -136,6 +136,7 @@ def test_opening_is_the_wait_for_the_first_batch() -> None:
     next(iterator)
     resumed = resumable.wrap(stream)
     resumed.load_state_dict(loader.state_dict())
+    assert resumed.epoch == 1
     list(resumed)
     assert resumed.stats(1).opening_seconds >= NAP
     assert resumed.stats(1).batches == 3

@@ -95,6 +95,7 @@ def test_a_list_and_a_distributed_sampler_are_read_in_blocks() -> None:
     assert both == expected
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 def test_it_resumes_at_every_step() -> None:
     expected = read(alone(48), 24)
     loader = alone(48)

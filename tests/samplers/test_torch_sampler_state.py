@@ -406,6 +406,7 @@ def test_more_batches_than_were_requested_are_refused(done: int) -> None:
         sampler.state_dict(batches_done=done)
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 def test_wrap_takes_a_loader_with_this_sampler() -> None:
     def wrapped() -> Any:
         return resumable.wrap(loader_of(ResumableSampler(40, 1, 0, batch_size=4, seed=3)), seed=3)
