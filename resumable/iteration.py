@@ -337,7 +337,8 @@ class EpochIterator(Generic[T_co]):
         if self._started:
             loader.loops.check(self)
             self._delivery.settle()
-            if progress.moves == self._moves and progress.acknowledged.epoch <= self.number:
+            # After a rollback and `break`, nothing was read since the position was set: the loop continues there.
+            if progress.acknowledged.epoch <= self.number and (progress.moves == self._moves or progress.has_delivered):
                 self._delivery.leave(self.number)
             loader.gone_through = max(loader.gone_through, self.number + 1)
         else:

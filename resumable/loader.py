@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from resumable._fetch import Fetcher
     from resumable._options import Options
     from resumable._stats import LoaderStats
-    from resumable.iteration import Epoch
 
     class Again(Protocol):
         """Makes fetcher and options of the same source once more."""
@@ -144,7 +143,7 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
             raise TypeError("this source has no length: how many batches an epoch has is unknown before its end")
         return plan.total(plan.beginning(epoch, self.cursor))
 
-    def epochs(self, total: int) -> Iterator[Epoch[T_co]]:
+    def epochs(self, total: int) -> EpochIterator[T_co]:
         """Iterate over the epochs up to the number `total`, from the one in which the loader is.
 
             for epoch in loader.epochs(10):
@@ -154,7 +153,8 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
 
         If it is resumed from a state that was taken after an epoch's last batch, inside the inner loop, it first
         returns that epoch with no batch left, so `validate()` runs once and is not skipped. A state taken after the
-        inner loop counts the epoch as done. An epoch that is left by `break` is over, and its rest is not read.
+        inner loop counts the epoch as done. An epoch that is left by `break` is over, and its rest is not read; unless
+        the position was set just before, by `load_state_dict`, `seek` or `rewind`: then the loop continues there.
 
         It is open until it is exhausted, closed by its `close()`, or dropped, as `break` does. Meanwhile, a loop over
         the Loader itself reads the rest of the current epoch, and raises `LoopError` once that is over.
@@ -172,7 +172,7 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
         self._refuse_evaluation("epochs()")
         return self.epochs_of(Delivery(self), total)
 
-    def steps(self, total: float) -> Iterator[T_co]:
+    def steps(self, total: float) -> StepIterator[T_co]:
         """Iterate over batches, through as many epochs as it takes, until `global_step` is `total`.
 
             for batch in loader.steps(100_000):

@@ -131,6 +131,11 @@ class Progress:
         return self._delivered.global_step
 
     @property
+    def has_delivered(self) -> bool:
+        """Whether a batch was delivered since the position was set."""
+        return self._last is not None
+
+    @property
     def global_batch(self) -> int:
         """Samples per step over all ranks."""
         return self._global_batch or self._batch_size * self._fetcher.world().size

@@ -230,7 +230,9 @@ class Model:
             counting.started, self.outer, self.reader = True, counting, None
         elif self.outer is not counting:
             raise LoopError
-        elif self.moves == counting.given[1] and self.acknowledged.epoch <= counting.given[0]:
+        elif self.acknowledged.epoch <= counting.given[0] and (
+            self.moves == counting.given[1] or self.before is not None
+        ):
             self.end_epoch()
         if self.delivered.epoch >= counting.total:
             self.end(counting)

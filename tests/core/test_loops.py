@@ -234,6 +234,35 @@ def test_a_loop_that_has_ended_is_not_in_the_way(form: str, end: str) -> None:
     assert len(list(loader)) + len(list(loader)) >= 6
 
 
+@pytest.mark.parametrize("leave", ["rewind and read", "load and read"])
+def test_an_epoch_that_is_left_by_break_is_over_also_after_a_rollback_in_it(leave: str) -> None:
+    loader, got = resumable.wrap(list(range(5))), list[tuple[int, int]]()
+    for epoch in loader.epochs(3):
+        state, failed = loader.state_dict(), False
+        for batch in epoch:
+            if batch == 1 and not failed:
+                failed = True
+                loader.rewind() if leave == "rewind and read" else loader.load_state_dict(state)
+                continue
+            got.append((int(epoch), batch))
+            if batch == 2:
+                break
+    once = [1, 2] if leave == "rewind and read" else [0, 1, 2]
+    assert got == [(epoch, batch) for epoch in range(3) for batch in [0, *once]]
+
+
+def test_a_rollback_and_break_continues_at_the_position() -> None:
+    loader, got, failed = resumable.wrap(list(range(4))), list[tuple[int, int]](), False
+    for epoch in loader.epochs(2):
+        for batch in epoch:
+            if batch == 2 and not failed:
+                failed = True
+                loader.rewind()
+                break
+            got.append((int(epoch), batch))
+    assert got == [(epoch, batch) for epoch in range(2) for batch in range(4)]
+
+
 def test_a_loop_that_an_exception_left_open_is_replaced() -> None:
     loader = resumable.wrap(list(range(4)))
     kept: list[Any] = []

@@ -69,11 +69,16 @@ loader: Loader[str] = resumable.wrap(lines)
 assert_type(next(iter(loader)), str)
 for epoch in loader.epochs(3):
     assert_type(epoch, Epoch[str])
+    for index, batch in epoch.enumerate():
+        assert_type((index, batch), tuple[int, str])
     for batch in epoch:
         assert_type(batch, str)
 for batch in loader.steps(3):
     assert_type(batch, str)
 assert_type(loader.global_step, int)
+assert_type(loader.for_evaluation(), Loader[str])
+loader.epochs(3).close()
+loader.steps(3).close()
 
 undecided: Loader = loader  # as code has it that was written before a Loader had a parameter
 assert_type(loader.state_dict(), dict[str, Any])
