@@ -1,4 +1,4 @@
-"""Loaders whose samples get the same order and the same randomness: read together, or one after the other."""
+"""Loaders whose samples get the same order and the same randomness: read together, or one after another."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _looked: WeakSet[Progress] = WeakSet()
 
 
 def tell_twins(loop: Any, loader: Loader) -> None:
-    """Warn in the log if another loader gives the same order and the same randomness.
+    """Warn in the log if a second loader has the same order and the same randomness.
 
-    It warns once per seed and name if the other one is read in turn with this one, and once per process if an earlier
-    one began with the same data, seed and name, as a loader does that is made again for each epoch. The order tells a
-    twin for certain, so only loaders that are shuffled by their seed count.
+    It warns once per seed and name if two loaders are read together, and once per process if an earlier loader started
+    with the same data, seed and name, as happens if a loader is made again for each epoch. The order identifies a twin
+    for certain, so only loaders that shuffle with their seed count.
 
     Args:
         loop: an iterator that starts; remembered as long as it lives.
@@ -58,7 +58,7 @@ def _look_back(loader: Loader) -> None:
             "a Loader starts at epoch 0 with the data, seed %d and %s of an earlier Loader in this process: it has the "
             "same order and augmentation as the Loader before.\nIf it is made again for each epoch, every epoch is the "
             "same. Keep one Loader for all epochs, or call loader.seek(epoch=...) on the new one. If it is a different "
-            "stream, give it a name: wrap(..., name=...)",
+            "stream, pass a name: wrap(..., name=...)",
             loader.seed,
             _named(loader),
         )
@@ -67,7 +67,7 @@ def _look_back(loader: Loader) -> None:
 
 
 def tell_twins_of(loaders: list[Loader]) -> None:
-    """Warn likewise of loaders whose batches are taken together."""
+    """Warn about loaders whose batches are taken together."""
     known: set[tuple[int, str]] = set()
     for loader in loaders:
         stream = loader.seed, loader.name
@@ -82,8 +82,8 @@ def _tell(loader: Loader) -> None:
         return
     _said.add(stream)
     _log.warning(
-        "two loaders with seed %d and %s are read in turn: at each step they have the same order and the same "
-        "randomness.\nBatches of both are no independent samples. Give each a name of its own: wrap(..., name=...)",
+        "two loaders with seed %d and %s are read together: at each step they have the same order and the same "
+        "randomness.\nTheir batches are not independent samples. Pass a different name to each: wrap(..., name=...)",
         loader.seed,
         _named(loader),
     )
@@ -94,5 +94,5 @@ def _named(loader: Loader) -> str:
 
 
 def is_over(loop: Any) -> None:
-    """Forget a loop that has come to its end."""
+    """Forget a loop that is over."""
     _loops.pop(loop, None)

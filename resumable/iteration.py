@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 _EMPTY = 2  # epochs without a batch, one after the other, that no source may have
-_EVALUATE = "To read the same data for evaluation, use loader.for_evaluation(), which has a position of its own."
+_EVALUATE = "To read the same data for evaluation, use loader.for_evaluation(), which has a separate position."
 
 
 def deliver(loader: Loader[T_co], epoch: int) -> T_co:
@@ -75,7 +75,7 @@ def deliver(loader: Loader[T_co], epoch: int) -> T_co:
 
 
 class Delivery(Generic[T_co]):
-    """How the iterators of a Loader get its batches. An integration that drives a Loader passes one of its own.
+    """How the iterators of a Loader get its batches. An integration that drives a Loader passes a custom one.
 
     Args:
         loader: delivers the batches.
@@ -94,7 +94,7 @@ class Delivery(Generic[T_co]):
             raise UnsupportedError(
                 f"a loop over a Loader was started, but {self.loader.driver} delivers its batches.\n"
                 "The loop would take batches away from the training, and they would not count as trained on. Train "
-                f"with what {self.loader.driver} gave you. {_EVALUATE}"
+                f"with what {self.loader.driver} returned. {_EVALUATE}"
             )
 
     def read(self, epoch: int | None = None) -> Iterator[T_co]:
@@ -155,8 +155,8 @@ class Loops:
         if isinstance(outer, StepIterator):
             raise LoopError(
                 "a loop over a Loader was started while steps() is open.\n"
-                "It would take batches away from the training. If that was left by an exception, call steps() again, "
-                f"or close() its iterator. {_EVALUATE}"
+                "It would take batches away from the training. If an exception left it open, call steps() again, or "
+                f"close() its iterator. {_EVALUATE}"
             )
         current = None if outer is None else outer.number
         only = current if reader.only is None else reader.only
@@ -262,7 +262,7 @@ class BatchIterator(Generic[T_co]):
 class StepIterator(Generic[T_co]):
     """Batches of one epoch after the other, up to a number of them over the whole run.
 
-    It has no position of its own: if the loader's position is set in the middle of a loop, the loop continues there.
+    It has no separate position: if the loader's position is set in the middle of a loop, the loop continues there.
 
     Args:
         delivery: gets the batches.
@@ -298,7 +298,7 @@ class StepIterator(Generic[T_co]):
                 empty += at.step == 0
             if empty == _EMPTY:
                 raise DataError(
-                    f"epochs {at.epoch - 1} and {at.epoch} gave no batch at all, so steps() would run forever.\n"
+                    f"epochs {at.epoch - 1} and {at.epoch} yielded no batch at all, so steps() would run forever.\n"
                     "Check that the data is where it should be, and that an epoch has enough samples for one batch: "
                     'tail="drop" leaves out what makes no whole one.'
                 )
@@ -367,7 +367,7 @@ _NO_EPOCH = (
 
 
 def check_total(what: str, total: object) -> float:
-    """Return the number that `epochs` or `steps` was given: whole, or infinite.
+    """Check the number for `epochs` or `steps`, and return it: whole, or infinite.
 
     Raises:
         ConfigurationError: it is neither, or below 0.
@@ -387,10 +387,10 @@ def check_total(what: str, total: object) -> float:
 
 
 class EvaluationPass(Generic[T_co]):
-    """Batches of one pass over a loader for evaluation: from the start, whatever was read before.
+    """Batches of one pass over a loader for evaluation, from its first batch, whatever was read before.
 
-    The start is where the loader was at the first `next()` of its first pass. The failpoint of these batches is
-    not that of the others, as they are no part of the training.
+    The first batch is the one that followed when the first pass started. These batches have a separate failpoint,
+    because they do not belong to the training.
 
     Args:
         loader: delivers the batches.
@@ -428,7 +428,7 @@ class EvaluationPass(Generic[T_co]):
         return batch
 
     def __del__(self) -> None:
-        """Let the workers of a pass end that was left by `break`: the next one starts over."""
+        """Let the workers of a pass end that was left by `break`: the next pass starts over."""
         if self._epoch >= 0 and not self._over and self._moves == self._loader.progress.moves:
             self._loader.progress.let_go()
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress"]
 
-_copies: list[Stream] = []  # that a fork has made of open streams, kept so that nothing in them ends
+_copies: list[Stream] = []  # of open streams in a fork, kept because their end would wait for workers
 _IN_EXCEPT = (
     "a state was taken while {} is handled, so it does not count the last batch: step {} of epoch {}.\n"
     "If that batch is in the weights already, a resumed run trains on it twice. Only your loop knows: wrap with "
@@ -83,7 +83,7 @@ class Progress:
     def __init__(self, fetcher: Fetcher, options: Options) -> None:
         self._fetcher, self._options = fetcher, options
         self._batch_size = options.batch_size or 1
-        self._global_batch: int | None = None  # fixed when the stream is first opened, or by a loaded state
+        self._global_batch: int | None = None  # fixed when the stream is first opened, or a state is loaded
         self._delivered = self._acknowledged = Mark(Cursor())
         self._in_flight: deque[Mark] = deque()
         self._last: _Last | None = None  # None if nothing was delivered since the position was set
@@ -142,7 +142,7 @@ class Progress:
 
     @property
     def first_global_batch(self) -> int:
-        """Samples per step at the start of the run."""
+        """Samples per step of the run's first epoch."""
         return self._changes.first_global_batch(self.global_batch)
 
     @property
@@ -187,7 +187,7 @@ class Progress:
         """
         self._owner.enter()
         if self._last is not None:
-            self._complete(self._last)  # now, as the source goes on to the next batch, or to its end
+            self._complete(self._last)  # now, because the source moves to the next batch, or to its end
             self._last.is_settled = True
         before, watch = self._delivered.cursor, self.stopwatch
         watch.start()
@@ -238,7 +238,7 @@ class Progress:
         whole = before is self._opened_at or before.source is not None or not self._fetcher.remembers
         last = _Last(before, sys.exception(), whole)
         if self._auto:
-            self._last = last  # first of all, as an interrupt may come in between
+            self._last = last  # first of all, because an interrupt may happen in between
             self._stand_at(before.delivered(cursor, in_force=self._in_force))
         else:
             source = self._fetcher.source_state(asked=False)
@@ -303,7 +303,7 @@ class Progress:
         self._move(mark)
 
     def begin_again(self) -> None:
-        """Go to where the first call of this was: to the start of each pass of an evaluation."""
+        """Go to where the loader was at the first call: each pass of an evaluation starts there."""
         if self._home is not None:
             self._move(self._home)
             return
@@ -318,7 +318,7 @@ class Progress:
             UnsupportedError: a batch is being read.
         """
         if self._owner.is_copy:
-            return  # the stream is that of another process
+            return  # a different process owns the stream
         with self._owner.closing():
             if self._stream is not None:
                 self._stream.refuse_inside()
@@ -338,7 +338,7 @@ class Progress:
         """Count the oldest batches in flight as trained on.
 
         Raises:
-            ConfigurationError: the loader acknowledges by itself, or fewer batches are in flight.
+            ConfigurationError: the loader has `ack="auto"`, or fewer batches are in flight.
         """
         if self._auto:
             raise ConfigurationError(
@@ -378,7 +378,7 @@ class Progress:
 
         Raises:
             UnsupportedError: as in `next_batch`.
-            DataError: there is no batch.
+            DataError: no batch is left.
         """
         self._owner.enter()
         self.stopwatch.start()
@@ -429,8 +429,8 @@ class Progress:
             batch = stream.peek()
         except StopIteration:
             raise DataError(
-                "peek() was called, but there is no batch to look at: the source gave none.\n"
-                "A loop over it would be empty. Look whether the data is where it should be."
+                "peek() was called, but the source yields no batch.\n"
+                "A loop over it would be empty. Check that the data is where it should be."
             ) from None
         self._stream, self._turned = stream, turned
         return batch
@@ -464,7 +464,7 @@ class Progress:
     def is_last(self) -> bool:
         """Return whether the batch that was delivered last is the last one of its epoch.
 
-        If the source does not say how many samples there are, the next batch is read; nothing moves by that.
+        If the source does not say how many samples there are, the next batch is read; the position stays.
         """
         if self._fetcher.finished(self._delivered.cursor, self.global_batch):
             return True
@@ -484,7 +484,7 @@ class Progress:
         return False
 
     def padding(self, start: int, stop: int) -> int:
-        """Count the samples of a global batch, by its positions, that only fill it up; they are its last ones."""
+        """Count the samples that only fill up a global batch, from its positions; they are its last ones."""
         plan = self._plan()
         return 0 if plan is None else plan.padding(start, stop)
 
@@ -512,16 +512,16 @@ class Progress:
         return self._options.find_world()
 
     def divide_among(self, world: World) -> None:
-        """Say by which rank and world size what trains divides data; it counts where `wrap` was given none."""
+        """Set the rank and world size with which the trainer divides data; used if `wrap` got none."""
         self._options.ranks.suggest(world)
 
     def stand_together(self, together: bool) -> None:
-        """Say whether all ranks stand at the same position, or whoever drives them lets some of them catch up."""
+        """Set whether all ranks are at the same position, or an integration lets some of them catch up."""
         self._options.ranks.together = together
 
     @contextmanager
     def catching_up(self) -> Iterator[None]:
-        """Read on without the other ranks, up to where they stand: they are not waited for."""
+        """Read without the other ranks, up to their position: nothing waits for them."""
         self._options.ranks.catching_up = True
         try:
             yield
@@ -529,18 +529,18 @@ class Progress:
             self._options.ranks.catching_up = False
 
     def share_evaluation(self) -> None:
-        """Say that whoever drives this loader puts the scores of all ranks together, so that no log has to warn."""
+        """Say that an integration puts the scores of all ranks together, so the log need not warn."""
         self._opening.shares = True
 
     @property
     def strided(self) -> bool:
-        """Whether a rank takes every W-th sample of a global batch, and not a part of it that is in one piece."""
+        """Whether a rank takes every W-th sample of a global batch, instead of one contiguous part."""
         return bool(self._fetcher.can.strided)
 
     # ------------------------------------------------------------------ the position, as a state
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that makes the state of the position at which the loader stands now.
+        """Return a function that makes the state of the current position.
 
         Warns:
             LoopWarning: an exception is being handled, and the state does not count the last batch.
@@ -570,12 +570,12 @@ class Progress:
             self._recorder.begin(self._delivered, global_batch, loaded=True)
 
     def go_to(self, cursor: Cursor) -> None:
-        """Go to any position of a source that needs no state of its own for that."""
+        """Go to any position of a source that needs no state for that."""
         self._move(self._acknowledged.at(cursor, None))
         self._opening.moved("after seek()")
 
     def read_from(self, fetcher: Fetcher, options: Options) -> None:
-        """Continue with another fetcher of the same source: that of a state's seed and name."""
+        """Continue with a new fetcher of the same source, with a state's seed and name."""
         self._close()
         if self._fetcher.can.close is not None:
             self._fetcher.can.close()
@@ -617,13 +617,13 @@ class Progress:
         return mark._replace(source=self.source_state(), canary=self._fetcher.canary())
 
     def source_state(self) -> SourceState | None:
-        """Return the source's own state after the last batch, if it has one."""
+        """Return the source's state after the last batch, if it has one."""
         if self._last is not None:
             self._complete(self._last)  # the source may take another snapshot now, after which it only knows that one
         return self._fetcher.source_state()
 
     def _touch(self) -> None:
-        """Keep the state that the source was given in."""
+        """Keep the state that the source had when it was wrapped."""
         if self._untouched:
             self._untouched = False
             self._stand_at(self._here(self._acknowledged))
@@ -658,10 +658,10 @@ class Progress:
 
     def _close(self) -> None:
         self._turned = None
-        stream, self._stream = self._stream, None  # first, as an interrupt may come while it is closed
+        stream, self._stream = self._stream, None  # first, because an interrupt may happen while it is closed
         if stream is not None:
             if self._owner.is_elsewhere:
-                _copies.append(stream)  # what ends it would wait for workers that are not of this process
+                _copies.append(stream)  # closing it would wait for workers of a different process
             else:
                 stream.close()
         self._owner.closed()

@@ -296,15 +296,15 @@ class Sometimes:
 def test_a_source_without_batches_does_not_loop_for_ever(ack: Any) -> None:
     empty = resumable.wrap(Sometimes(0), ack=ack)
     for batches in (empty.steps(5), empty.steps(5)):
-        with pytest.raises(DataError, match=r"epochs \d and \d gave no batch at all.*\n.*tail="):
+        with pytest.raises(DataError, match=r"epochs \d and \d yielded no batch at all.*\n.*tail="):
             next(batches)
     short = resumable.wrap(Sometimes(3), batch_size=4, tail="drop", ack=ack)
-    with pytest.raises(DataError, match=r"epochs 0 and 1 gave no batch"):
+    with pytest.raises(DataError, match=r"epochs 0 and 1 yielded no batch"):
         list(short.steps(5))
     ends = resumable.wrap(Sometimes(2, 0, 0), ack=ack)
     batches = ends.steps(5)
     assert [next(batches), next(batches)] == [0, 1]
-    with pytest.raises(DataError, match="epochs 1 and 2 gave no batch"):
+    with pytest.raises(DataError, match="epochs 1 and 2 yielded no batch"):
         next(batches)
 
 
