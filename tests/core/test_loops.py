@@ -294,6 +294,24 @@ def test_a_newer_epochs_replaces_an_older_one() -> None:
     assert [len(list(epoch)) for epoch in newer] == [4, 4], "epoch 0 was left"
 
 
+def test_an_epoch_whose_last_batch_is_acknowledged_late_ends_with_its_loop() -> None:
+    def wrapped(state: Any = None) -> resumable.Loader[int]:
+        loader = resumable.wrap(list(range(4)), ack="manual")
+        if state is not None:
+            loader.load_state_dict(state)
+        return loader
+
+    loader, inside = wrapped(), []
+    for epoch in loader.epochs(2):
+        assert loader.state_dict()["cursor"] == {"epoch": int(epoch), "position": 0, "step": 0}
+        fetched = list(epoch)
+        loader.ack(len(fetched))
+        inside.append(loader.state_dict())
+        assert inside[-1]["cursor"] == {"epoch": int(epoch), "position": 4, "step": 4}
+    assert loader.state_dict()["cursor"] == {"epoch": 2, "position": 0, "step": 0}
+    assert [(int(epoch), list(epoch)) for epoch in wrapped(inside[0]).epochs(2)] == [(0, []), (1, [0, 1, 2, 3])]
+
+
 def test_a_thread_that_prefetches_is_one_loop() -> None:
     loader, fetched = resumable.wrap(list(range(4)), ack="manual"), queue.Queue[Any](2)
 
