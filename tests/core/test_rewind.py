@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections import deque
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -562,6 +563,25 @@ def _interrupt_at(step: int) -> Callable[..., None]:
             raise KeyboardInterrupt
 
     return watch
+
+
+class Interrupts(deque[Any]):
+    """Batches in flight, of which the second one is interrupted just after it was noted."""
+
+    def append(self, mark: Any) -> None:
+        super().append(mark)
+        if len(self) == 2:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_within_a_delivery_leaves_no_batch_in_flight() -> None:
+    loader = resumable.wrap(list(range(4)), ack="manual")
+    loader.progress._in_flight = Interrupts()
+    with pytest.raises(KeyboardInterrupt):
+        list(loader)
+    assert (loader.progress.in_flight, loader.cursor.step) == (1, 1)
+    loader.progress._in_flight = deque(loader.progress._in_flight)
+    assert list(loader) == [1, 2, 3]
 
 
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <function tqdm.__del__")  # where an interrupt is lost
