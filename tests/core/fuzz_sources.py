@@ -288,6 +288,7 @@ def plain(batch: Any) -> Any:
 
 def rest(loader: resumable.Loader, count: int) -> list[Any]:
     """Return the next batches, of as many epochs as that takes."""
+    assert loader.epoch >= 0, "asked for: no epochs are counted"
     found: list[Any] = []
     for _ in range(count):
         for batch in loader:

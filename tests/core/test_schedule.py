@@ -121,6 +121,7 @@ def test_the_shares_of_the_ranks_are_the_batch_in_its_order(start: int, count: i
     assert max(widths) - min(widths) <= 1
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 @pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.data())
@@ -156,6 +157,7 @@ def test_global_batches_stay_the_same_under_any_kills_and_resizes(data: st.DataO
         assert all(loader.state_dict()["cursor"] == state["cursor"] for loader in loaders)
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 @pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.data())
