@@ -32,9 +32,11 @@ demo-all: .venv/.ready  ## the same with every source, DALI, FFCV, TensorFlow an
 	$(call say,demo-all: training runs of every source are killed and resumed)
 	@PYTHONUNBUFFERED=1 $(ALL) -m examples.demo
 
-docs: .venv-docs/.ready  ## build the documentation; a broken link fails
+# No --quiet: it drops warnings before --strict counts them. -W error is for Python's warnings, which --strict ignores.
+docs: .venv-docs/.ready  ## build the documentation; any warning or broken link fails
 	$(call say,docs: mkdocs with every warning as an error)
-	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -W error -m mkdocs build --strict
+	@.venv-docs/bin/python tests/docs/site_links.py site
 
 test: lint types docs  ## everything that continuous integration runs
 	$(call say,tests: pytest without what only test-long runs)

@@ -57,7 +57,7 @@ class Request(NamedTuple):
     Which samples these are, and their keys, is computed where it is asked for. So a process that has the order needs no
     more than the numbers. For any other process a request can be pickled: it then takes its samples and keys along.
 
-    Args:
+    Attributes:
         epoch: epoch of the first sample.
         step: number of the global batch in the epoch, from 0.
         rank: who asks; for messages.
@@ -180,7 +180,7 @@ class Upcoming(NamedTuple):
 
     A row is a block: its first sample and the one after its last.
 
-    Args:
+    Attributes:
         here: blocks of the window or windows that the samples of a request are in; shape `(blocks, 2)`.
         soon: the first blocks of the window after it: as large a part of that as the request is far in its own, so
             that all are there when it begins; shape `(blocks, 2)`.

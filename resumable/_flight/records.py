@@ -72,7 +72,7 @@ class UnreadableError(Exception):
 class BeingRead(NamedTuple):
     """A sample that is read, or was when its reader ended.
 
-    Args:
+    Attributes:
         worker: number of the worker process that reads it; None where the process of the record does.
         sample: index of the sample.
     """

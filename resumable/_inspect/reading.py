@@ -38,7 +38,7 @@ _HEAD = 16
 class Step(NamedTuple):
     """A step of a store.
 
-    Args:
+    Attributes:
         step: its number.
         size: of its data in bytes; None where it is not committed.
         problem: what is wrong with it; empty where nothing is known to be.

@@ -17,7 +17,7 @@ __all__ = ["Layout", "Window"]
 class Window(NamedTuple):
     """Blocks whose samples are shuffled among each other.
 
-    Args:
+    Attributes:
         epoch: in which they are.
         start: first position of the window.
         stop: position after its last.
