@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from resumable._introspection import ask, attributes_of, qualname_of
 from resumable._order.plan import Tail
 from resumable._order.world import World
 from resumable._randomness.keyed import check_seed
@@ -77,7 +78,7 @@ def length_of(source: Any, name: str) -> int:
 
     Raises:
         UnsupportedError: it has none.
-        ConfigurationError: it is no length that Python can count to.
+        ConfigurationError: it is no length that Python can count to. What else the source raises comes as it is.
     """
     try:
         return len(source)
@@ -87,6 +88,8 @@ def length_of(source: Any, name: str) -> int:
             "Which samples there are could not be known. Give something with at least one dimension and a len()."
         ) from error
     except (OverflowError, ValueError) as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+            raise  # by the code of the source, not by what Python makes of its answer
         raise ConfigurationError(
             f"the length of {name} is out of range: {error}.\n"
             "Positions are 64-bit integers and would overflow. Use a length from 0 to 2**62."
@@ -104,21 +107,21 @@ def refuse_hidden_order(source: Any, what: str) -> None:
         UnsupportedError: it is one.
     """
     if (inner := _ordered_inside(source, 0)) is not None:
-        mixture = type(inner).__qualname__
+        mixture, around = qualname_of(type(inner)), qualname_of(type(source))
         raise UnsupportedError(
-            f"{what} is a {type(source).__qualname__} around a {mixture}, which carries its own order.\n"
+            f"{what} is a {around} around a {mixture}, which carries its own order.\n"
             "It would be read by index, in another order, and its proportions would be lost. Put the "
-            f"{type(source).__qualname__} around the sources, and mix those."
+            f"{around} around the sources, and mix those."
         )
 
 
 def _ordered_inside(source: Any, deep: int) -> Any:
     """Return what carries an order among the datasets inside of one, as torch's own name them."""
-    if hasattr(type(source), "resumable_order"):
+    if ask(type(source), "resumable_order") is not None:
         return source if deep else None
-    kept = getattr(source, "__dict__", {})
+    kept = attributes_of(source)
     several = kept.get("datasets", ())
-    inside = several.values() if isinstance(several, dict) else several if isinstance(several, (list, tuple)) else ()
+    inside = several.values() if type(several) is dict else several if type(several) in {list, tuple} else ()
     inside = [*inside, *([kept["dataset"]] if "dataset" in kept else [])] if deep < _DEEPEST else []
     return next((found for one in inside if (found := _ordered_inside(one, deep + 1)) is not None), None)
 

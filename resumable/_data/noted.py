@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from resumable._data.columns import SAID
 from resumable._data.leaves import spread
 from resumable._data.sketches import Sketch, is_sketch, sketches_of
+from resumable._introspection import survive
 from resumable._randomness.keyed import derive, scale
 from resumable._state import shorten
 from resumable.errors import StateMismatchError, StateMismatchWarning
@@ -191,10 +192,7 @@ def _fits(now: list[Sketch] | None, moments: list[list[str]]) -> bool:
 
 
 def _sketched(column: Sequence[Any]) -> list[Sketch]:
-    try:
-        return sketches_of(column)
-    except Exception:  # noqa: BLE001  # what is stored are a user's objects, and they may raise whatever they like
-        return []
+    return survive("what a dataset stores of its samples", lambda: sketches_of(column), [])
 
 
 def _text(sketches: list[Sketch]) -> str:

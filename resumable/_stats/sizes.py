@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any
+
+from resumable._introspection import ask, survive
 
 __all__ = ["size_of"]
 
@@ -19,32 +21,29 @@ def size_of(batch: Any) -> int:
 
     Whatever a user's object raises when it is looked at: it counts nothing.
     """
-    try:
-        return round(_size(batch, _MOST, _DEEPEST))
-    except Exception:  # noqa: BLE001  # of whatever type: the batch is none the worse
-        return 0
+    return survive("a batch", lambda: round(_size(batch, _MOST, _DEEPEST)), 0)
 
 
 def _size(value: Any, most: int, levels: int) -> float:
     if type(value) in _NUMBERS:
         return _NUMBER
-    size = getattr(value, "nbytes", None)
-    if isinstance(size, int):
-        return size
-    if isinstance(value, (bytes, bytearray, str)):
+    size = ask(value, "nbytes")
+    if issubclass(type(size), int):
+        return float(size)
+    if issubclass(type(value), (bytes, bytearray, str)):
         return len(value)
     if not levels:
         return 0
-    return _of_parts(_parts(value), most if isinstance(value, list) else _MOST, levels)
+    return _of_parts(_parts(value), most if issubclass(type(value), list) else _MOST, levels)
 
 
 def _parts(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
+    if issubclass(type(value), Mapping):
         return list(value.values())
-    if isinstance(value, (list, tuple)):
-        return value  # type: ignore[return-value]  # as good as a list
-    if is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, one.name) for one in fields(value)]
+    if issubclass(type(value), (list, tuple)):
+        return value  # type: ignore[no-any-return]  # as good as a list
+    if ask(type(value), "__dataclass_fields__") is not None:
+        return [ask(value, one.name) for one in fields(value)]
     return []
 
 

@@ -33,7 +33,9 @@ WRAPPED = SLOW - {"resumable.backends"}  # what wrapping a list and reading it n
 # From the bottom to the top; a module may import from the layers below its own, and from its own package.
 LAYERS = [
     {"errors", "_version", "_distribution", "_durable"},
-    {"_naming", "_loops", "_leaving", "_parts", "_stats", "_twins", "failpoints"},
+    {"_introspection"},
+    {"_loops", "_leaving", "_parts", "_stats", "_twins", "failpoints"},
+    {"_naming"},
     {"_randomness", "_order"},
     {"samplers", "rng", "_ranks"},
     {"_checks", "_seeds"},
