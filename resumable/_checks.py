@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from resumable._introspection import ask, attributes_of, qualname_of
+from resumable._introspection import ask, attributes_of, is_exactly, qualname_of
 from resumable._order.plan import Tail
 from resumable._order.world import World
 from resumable._randomness.keyed import check_seed
@@ -121,7 +121,7 @@ def _ordered_inside(source: Any, deep: int) -> Any:
         return source if deep else None
     kept = attributes_of(source)
     several = kept.get("datasets", ())
-    inside = several.values() if type(several) is dict else several if type(several) in {list, tuple} else ()
+    inside = several.values() if type(several) is dict else several if is_exactly(several, (list, tuple)) else ()
     inside = [*inside, *([kept["dataset"]] if "dataset" in kept else [])] if deep < _DEEPEST else []
     return next((found for one in inside if (found := _ordered_inside(one, deep + 1)) is not None), None)
 

@@ -14,13 +14,15 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = [
     "ask",
     "attributes_of",
     "has",
+    "in_words",
     "is_a",
+    "is_exactly",
     "length_or_none",
     "members_of",
     "module_of",
@@ -124,7 +126,7 @@ def ask(thing: Any, name: str, default: Any = None) -> Any:
     except BaseException as error:
         if name.startswith(_OURS) and _stores(thing, name):
             raise
-        _tell(f"a {qualname_of(type(thing))}, asked for {name!r},", error)
+        _tell(f"the attribute {name} of a {qualname_of(type(thing))}", error)
         return default
     if found is default or _stores(thing, name) or not _answers_to_any_name(thing):
         return found
@@ -145,9 +147,28 @@ def is_a(thing: Any, kinds: Any) -> bool:
     return found
 
 
+def is_exactly(thing: Any, kinds: Iterable[type]) -> bool:
+    """Return whether a user's object is of one of some classes itself; a set would ask its metaclass for a hash."""
+    own = type(thing)
+    for kind in kinds:  # noqa: SIM110  # in half the time of any()
+        if own is kind:
+            return True
+    return False
+
+
 def length_or_none(thing: Any) -> int | None:
     """Return the length of a user's object; None if it has none, or raises when it is asked."""
     return survive(f"the length of a {qualname_of(type(thing))}", lambda: _length(thing), None)
+
+
+def in_words(error: BaseException) -> str:
+    """Return the class and the message of an error, as far as it can be printed."""
+    try:
+        return f"{qualname_of(type(error))}: {error}"
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001  # likewise
+        return f"{qualname_of(type(error))}, which cannot be printed"
 
 
 def _length(thing: Any) -> int | None:
@@ -166,7 +187,7 @@ def signature_of(function: Any) -> inspect.Signature | None:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # noqa: BLE001  # likewise
-        _tell(f"the signature of a {qualname_of(type(function))}", error)
+        _tell(f"the parameters of a {qualname_of(type(function))}", error)
         return None
 
 
@@ -202,13 +223,4 @@ def _tell(where: str, error: BaseException) -> None:
     if (where, kind) in _told or len(_told) >= _MOST:
         return
     _told.add((where, kind))
-    _log.warning("%s raised %s when it was looked at; it counts as not there", where, _in_words(error))
-
-
-def _in_words(error: BaseException) -> str:
-    try:
-        return f"{qualname_of(type(error))}: {error}"
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException:  # noqa: BLE001  # likewise
-        return f"{qualname_of(type(error))}, which cannot be printed"
+    _log.warning("a look at %s raised %s; it counts as not there", where, in_words(error))

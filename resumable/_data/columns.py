@@ -23,6 +23,7 @@ from resumable._introspection import (
     attributes_of,
     has,
     is_a,
+    is_exactly,
     module_of,
     package_of,
     qualname_of,
@@ -41,7 +42,7 @@ SAID = "fingerprint()"  # what a source itself says, which may take it long
 _DEEPEST = 4  # datasets inside of datasets
 _ATTRIBUTES = 64
 _MOST = 4  # columns
-_EXACTLY = {list, tuple, range}  # not what a user derived from these, which may compute its elements
+_EXACTLY = (list, tuple, range)  # not what a user derived from these, which may compute its elements
 
 
 class Columns:
@@ -127,8 +128,9 @@ def _rows(source: Any, length: int, indices: list[int]) -> list[Any] | None:
     """Return the entries of a thing that stores one for each sample; None for any other."""
     kind = type(source)
     torch = sys.modules.get("torch")
-    if kind in _EXACTLY or kind in {np.ndarray, np.memmap} or (torch is not None and kind is torch.Tensor):
-        if kind not in _EXACTLY and not source.shape:
+    stores = is_exactly(source, _EXACTLY)
+    if stores or is_exactly(source, (np.ndarray, np.memmap)) or (torch is not None and kind is torch.Tensor):
+        if not stores and not source.shape:
             return None
         return [source[index] for index in indices] if len(source) == length else None
     if package_of(kind) == "pandas" and has(source, "iloc"):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from resumable._data.columns import SAID
 from resumable._data.leaves import spread
 from resumable._data.sketches import Sketch, is_sketch, sketches_of
-from resumable._introspection import survive
+from resumable._introspection import is_exactly, survive
 from resumable._randomness.keyed import derive, scale
 from resumable._state import shorten
 from resumable.errors import StateMismatchError, StateMismatchWarning
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Noted"]
 
 _SAMPLES = 16
-_FIXED = {bool, int, float, str, bytes, type(None), PosixPath, WindowsPath}
+_FIXED = (str, int, float, bool, bytes, type(None), PosixPath, WindowsPath)
 
 
 class Noted:
@@ -182,8 +182,7 @@ def _fixed(values: Sequence[Any], sketches: list[Sketch]) -> Sequence[Any] | Non
 
 
 def _is_fixed(value: Any) -> bool:
-    kind = type(value)
-    return kind in _FIXED or (kind is tuple and all(map(_is_fixed, value)))
+    return is_exactly(value, _FIXED) or (type(value) is tuple and all(map(_is_fixed, value)))
 
 
 def _fits(now: list[Sketch] | None, moments: list[list[str]]) -> bool:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
-from resumable._introspection import module_of, mro_of, qualname_of
+from resumable._introspection import in_words, module_of, mro_of
 from resumable._state import shorten
 from resumable.errors import ResumableError, SampleError
 
@@ -109,7 +109,7 @@ class Sent:
     def __init__(self, error: Exception) -> None:
         if not _is_noted(error):
             _add(error, f"raised in worker {worker_number()}.")
-        self._words, self._traceback = _in_words(error), "".join(format_exception(error))
+        self._words, self._traceback = in_words(error), "".join(format_exception(error))
         self._pickled, self._notes = _pickled(error), _notes(error)
 
     def error(self) -> Exception:
@@ -174,7 +174,7 @@ def _forms(error: Exception) -> Iterator[Any]:
     _, args, *rest = built_in.__reduce__(error)
     state = _picklable(rest[0].items() if rest else ())
     yield _Apart(kind, built_in, args, state)
-    words = (_in_words(error),)
+    words = (in_words(error),)
     for base in mro_of(kind):
         if base not in {Exception, BaseException, object}:
             yield _Apart(base, built_in, words, state)
@@ -207,10 +207,3 @@ def _picklable(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
             pickle.loads(pickle.dumps(value))  # noqa: S301  # what was just made
             kept[name] = value
     return kept
-
-
-def _in_words(error: Exception) -> str:
-    try:
-        return f"{qualname_of(type(error))}: {error}"
-    except Exception:  # noqa: BLE001  # of a user's __str__
-        return f"{qualname_of(type(error))}, which cannot be printed"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from resumable._data import without_seed
-from resumable._introspection import ask, attributes_of, has, module_of, mro_of, qualname_of
+from resumable._introspection import ask, attributes_of, has, is_exactly, module_of, mro_of, qualname_of
 from resumable.errors import PromiseWarning
 
 if TYPE_CHECKING:
@@ -85,4 +85,4 @@ def _inside(thing: Any) -> list[Any]:
         found = list(dict.values(thing))[:_MOST]
     else:
         found = [] if issubclass(kind, type) else list(attributes_of(thing).values())
-    return [one for one in found if has(type(one), "__iter__") and type(one) not in {str, bytes}]
+    return [one for one in found if has(type(one), "__iter__") and not is_exactly(one, (str, bytes))]

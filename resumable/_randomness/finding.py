@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from resumable._introspection import attributes_of, members_of, module_of, mro_of, package_of, qualname_of, survive
+from resumable._introspection import (
+    attributes_of,
+    is_exactly,
+    members_of,
+    module_of,
+    mro_of,
+    package_of,
+    qualname_of,
+    survive,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -50,7 +59,7 @@ _OF_METHODS: dict[type, Any] = {
     property: property.fget,
 }
 _SEQUENCES: tuple[Any, ...] = (list, tuple, deque)
-_PLAIN_KEYS = frozenset({str, int, float, complex, bool, bytes, type(None)})
+_PLAIN_KEYS = (str, int, float, complex, bool, bytes, type(None))
 
 _known: dict[int, tuple[weakref.ref[type], list[Place]]] = {}  # by number, as a class need not be hashable
 
@@ -235,16 +244,15 @@ def _there(path: str, thing: Any) -> Place:
 
 def _text(key: Any, number: int, show: Callable[[Any], str] = str) -> str:
     """Return a key as a step of a path; its number if its own text need not be the same in every process."""
-    if type(key) in _PLAIN_KEYS:
+    parts = key if type(key) is tuple else (key,)
+    if all(is_exactly(part, _PLAIN_KEYS) for part in parts):
         return survive("a key of a dict", lambda: show(key), str(number))  # an integer may have too many digits
-    if type(key) is tuple and all(type(part) in _PLAIN_KEYS for part in key):
-        return survive("a key of a dict", lambda: show(key), str(number))
     return f"{qualname_of(type(key))} {number}"
 
 
 def _value(things: dict[Any, Any], key: Any) -> Any:
     """Return a value of a dict; by a key of a user's class without its `__hash__` and `__eq__`."""
-    if type(key) in _PLAIN_KEYS:
+    if is_exactly(key, _PLAIN_KEYS):
         return dict.get(things, key)
     return next((value for one, value in list(dict.items(things)) if one is key), None)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable._introspection import qualname_of, survive
+from resumable._introspection import is_exactly, qualname_of, survive
 from resumable._randomness.finding import find_generators, is_generator
 from resumable._randomness.keyed import mix_int
 from resumable.errors import PromiseWarning
@@ -30,7 +30,7 @@ _POSITIVE = (1 << 63) - 1
 _PCG = {"PCG64", "PCG64DXSM"}  # whose state is one number, and another one that is odd
 _INCREMENT = 0xDA3E39CB94B95BDB_5851F42D4C957F2D
 _MOST = 64  # generators
-_OF_LIBRARIES = {random.Random, np.random.RandomState}  # others have a state by another class
+_OF_LIBRARIES = (random.Random, np.random.RandomState)  # others have a state by another class
 _LATE = (
     "a random generator was found at {} only after batches had been read: a {}.\n"
     "What was drawn from it until now did not belong to the sample, and would be other numbers after a resume. Make it "
@@ -157,7 +157,7 @@ class OwnGenerators:
 
 def _can_be_seeded(name: str, generator: Any) -> bool:
     """Return whether a generator takes a seed, and its state back; one of a user's class may do neither."""
-    if type(generator) in _OF_LIBRARIES:
+    if is_exactly(generator, _OF_LIBRARIES):
         return True
     return survive(f"the random generator at {name}", lambda: _is_as_before(generator), False)
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from resumable._introspection import ask, survive
+from resumable._introspection import ask, has, is_exactly, survive
 
 __all__ = ["size_of"]
 
 _MOST = 16  # values of a list that are looked at
 _DEEPEST = 16  # levels; a list may contain itself
 _NUMBER = 8
-_NUMBERS = {int, float, bool, complex}
+_NUMBERS = (int, float, bool, complex)
 
 
 def size_of(batch: Any) -> int:
@@ -25,10 +25,10 @@ def size_of(batch: Any) -> int:
 
 
 def _size(value: Any, most: int, levels: int) -> float:
-    if type(value) in _NUMBERS:
+    if is_exactly(value, _NUMBERS):
         return _NUMBER
-    size = ask(value, "nbytes")
-    if issubclass(type(size), int):
+    size = ask(value, "nbytes") if has(type(value), "nbytes") else None
+    if isinstance(size, int):
         return float(size)
     if issubclass(type(value), (bytes, bytearray, str)):
         return len(value)

@@ -310,9 +310,9 @@ def _length(source: Any, name: str) -> int | None:
         return length_of(source, name)
     except UnsupportedError:
         return None
-    except ConfigurationError:
+    except (ConfigurationError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception:  # noqa: BLE001  # of the user's code
+    except BaseException:  # noqa: BLE001  # a user's object raises whatever it likes
         return None
 
 

@@ -14,7 +14,15 @@ import torch
 from tqdm import tqdm
 
 from resumable._fetch.restoring import without_state
-from resumable._introspection import ask, attributes_of, length_or_none, qualname_of, signature_of, survive
+from resumable._introspection import (
+    ask,
+    attributes_of,
+    is_exactly,
+    length_or_none,
+    qualname_of,
+    signature_of,
+    survive,
+)
 from resumable._randomness.keys import SampleKeys, isolated
 from resumable.backends.torch.order import is_plain_batch_sampler
 from resumable.errors import PromiseWarning, UnsupportedError
@@ -43,7 +51,7 @@ _OF_THE_RUN = {
     "world_size",
 }
 _FARTHEST = 1 << 20  # epochs to draw again
-_REFILLED = frozenset({list, dict, set, deque, bytearray, np.ndarray})
+_REFILLED = (list, np.ndarray, dict, set, deque, bytearray)
 
 
 class Drawn(NamedTuple):
@@ -200,15 +208,14 @@ def _parameters(sampler: Any) -> dict[str, Any]:
     names = set() if signature is None else set(signature.parameters) - _OF_THE_RUN
     kept = attributes_of(sampler)
     found = {name: kept.get(name, kept.get(f"_{name}")) for name in sorted(names)}
-    return {name: value for name, value in found.items() if type(value) in {bool, int, float, str}}
+    return {name: value for name, value in found.items() if is_exactly(value, (bool, int, float, str))}
 
 
 def _kept(index: Any) -> Any:
     """Return an index as it is now: a sampler may fill the same list again, and one more is drawn before it is read."""
-    kind = type(index)
-    if kind in _REFILLED:
+    if is_exactly(index, _REFILLED):
         return index.copy()
-    return index.clone() if kind is torch.Tensor else index
+    return index.clone() if type(index) is torch.Tensor else index
 
 
 def _once(source: Iterator[Any]) -> Iterator[Any]:
