@@ -128,7 +128,7 @@ def ask(thing: Any, name: str, default: Any = None) -> Any:
             raise
         _tell(f"the attribute {name} of a {qualname_of(type(thing))}", error)
         return default
-    if found is default or _stores(thing, name) or not _answers_to_any_name(thing):
+    if found is default or not _answers_to_any_name(thing) or _stores(thing, name):
         return found
     return default
 
@@ -163,12 +163,8 @@ def length_or_none(thing: Any) -> int | None:
 
 def in_words(error: BaseException) -> str:
     """Return the class and the message of an error, as far as it can be printed."""
-    try:
-        return f"{qualname_of(type(error))}: {error}"
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException:  # noqa: BLE001  # likewise
-        return f"{qualname_of(type(error))}, which cannot be printed"
+    kind = qualname_of(type(error))
+    return survive(None, lambda: f"{kind}: {error}", f"{kind}, which cannot be printed")
 
 
 def _length(thing: Any) -> int | None:
@@ -180,14 +176,13 @@ def _length(thing: Any) -> int | None:
 
 def signature_of(function: Any) -> inspect.Signature | None:
     """Return what a user's function can be called with; None if it does not tell, as some that are made in C."""
+    return survive(f"the parameters of a {qualname_of(type(function))}", lambda: _signature(function), None)
+
+
+def _signature(function: Any) -> inspect.Signature | None:
     try:
         return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # noqa: BLE001  # likewise
-        _tell(f"the parameters of a {qualname_of(type(function))}", error)
+    except (TypeError, ValueError):  # what it raises for those
         return None
 
 

@@ -120,8 +120,8 @@ def _seeds_of(source: Any) -> Iterator[tuple[int, str]]:
             yield seed, _SAMPLER
     known = [layer for layer in layers if module_of(type(layer)).startswith(_TORCHS)]  # a user's own keeps its order
     for holder in (*known, source):
-        generator = attributes_of(holder).get("generator")
-        if isinstance(generator, sys.modules["torch"].Generator) and generator.initial_seed() < _LARGEST:
+        generator: Any = attributes_of(holder).get("generator")
+        if issubclass(type(generator), sys.modules["torch"].Generator) and generator.initial_seed() < _LARGEST:
             yield generator.initial_seed(), _GENERATOR
 
 

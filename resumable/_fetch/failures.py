@@ -12,7 +12,7 @@ from contextlib import suppress
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
-from resumable._introspection import in_words, module_of, mro_of
+from resumable._introspection import ask, in_words, module_of, mro_of
 from resumable._state import shorten
 from resumable.errors import ResumableError, SampleError
 
@@ -151,7 +151,7 @@ def _is_noted(error: BaseException) -> bool:
 
 
 def _notes(error: BaseException) -> list[str]:
-    notes = getattr(error, "__notes__", [])
+    notes = ask(error, "__notes__", [])
     return [told for told in notes if isinstance(told, str)] if isinstance(notes, (list, tuple)) else []
 
 

@@ -59,7 +59,7 @@ class Borrowed:
 def iterate(iterable: Any) -> Iterator[Any]:
     """Return an iterator, which skips where the iterable can."""
     iterator: Iterator[Any] = iter(iterable)
-    own = iterator is iterable or has(iterator, "skip") or state_methods(iterator) is not None
+    own = iterator is iterable or callable(ask(iterator, "skip")) or state_methods(iterator) is not None
     if own or not _may_skip(iterable):
         return iterator
     return Borrowed(iterator, lambda count: _skipped(iterable, count))

@@ -357,11 +357,13 @@ class _Watched:
 
     def end(self, *, fresh: bool) -> None:
         """Close a generator, or whatever else was made for one pass; an object of the user's may be iterated again."""
-        close = getattr(self.inner, "close", None)
+        close = ask(self.inner, "close")
         if callable(close) and (fresh or isinstance(self.inner, (GeneratorType, Borrowed))):
             close()
 
     def __getattr__(self, name: str) -> Any:
-        if name in {"skip", "anywhere", "borrowed"}:  # asked for, where the iterator has them
-            return getattr(self.inner, name)
-        raise AttributeError(name)
+        missing = object()
+        found = ask(self.inner, name, missing) if name in {"skip", "anywhere", "borrowed"} else missing
+        if found is missing:
+            raise AttributeError(name)
+        return found

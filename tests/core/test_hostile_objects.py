@@ -345,11 +345,33 @@ ODD: dict[str, dict[str, Any]] = {
 }
 
 
+class Walks:
+    """What an iterable gives that makes no generator."""
+
+    def __init__(self, _: Any) -> None:
+        self.here = 0
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> int:
+        if self.here == LENGTH:
+            raise StopIteration
+        self.here += 1
+        return self.here - 1
+
+
+def _iterator_of(kind: str) -> Any:
+    return lambda self: type("Walking", (Walks,), ODD[kind])(self)  # noqa: PLW0108  # a class would be no method
+
+
 @pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("iterates", ["generator", "iterator"])
 @pytest.mark.parametrize("base", [object, IterableDataset], ids=lambda base: base.__name__)
-def test_an_iterable_of_this_kind_is_read(base: Any, kind: str) -> None:
+def test_an_iterable_of_this_kind_is_read(base: Any, iterates: str, kind: str) -> None:
     def make() -> Any:
-        source = type("Walk", (base,), {"__iter__": walk, **ODD[kind]})()
+        begin = walk if iterates == "generator" else _iterator_of(kind)
+        source = type("Walk", (base,), {"__iter__": begin, **ODD[kind]})()
         return resumable.wrap(DataLoader(source, batch_size=None) if base is IterableDataset else source, seed=0)
 
     loader = make()
@@ -412,6 +434,28 @@ def test_a_sampler_of_this_kind_is_read_as_pytorch_reads_it(kind: str) -> None:
     resumed = resumable.wrap(make(), seed=0)
     resumed.load_state_dict(loader.state_dict())
     assert list(map(plain, resumed)) == golden[1:]
+
+
+@pytest.mark.parametrize("kind", DATASETS)
+def test_a_resumable_sampler_is_made_for_a_dataset_of_this_kind(kind: str) -> None:
+    assert sorted(resumable.ResumableSampler(DATASETS[kind]())) == list(range(LENGTH))
+
+
+@pytest.mark.parametrize("kind", ["raises for other names", "answers to any name", "properties that raise"])
+def test_an_error_of_this_kind_comes_as_it_is(kind: str) -> None:
+    failure = type("Failure", (LookupError,), ODD[kind])
+
+    class Broken(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            raise failure("a real error")
+
+    for workers in (0, 1):
+        told = ""
+        try:
+            next(iter(resumable.wrap(load(Broken(), num_workers=workers), seed=0)))
+        except LookupError as error:  # not by pytest, which looks at it in its own way
+            told = str(error)
+        assert told.endswith("a real error")  # from a worker, with the name of a class that cannot be sent
 
 
 # ---------------------------------------------------------------------- what passes, and what is told
