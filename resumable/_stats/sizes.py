@@ -19,7 +19,7 @@ _NUMBERS = (int, float, bool, complex)
 def size_of(batch: Any) -> int:
     """Return the bytes of a batch: an estimate where it has long lists of Python's values.
 
-    Whatever a user's object raises when it is looked at: it counts nothing.
+    An object that raises when it is looked at counts nothing.
     """
     return survive("a batch", lambda: round(_size(batch, _MOST, _DEEPEST)), 0)
 
