@@ -73,8 +73,13 @@ def check_plain(what: str, values: Any, required: Collection[str] = ()) -> None:
             )
 
 
-def length_of(source: Any, name: str) -> int:
+def length_of(source: Any, name: str, instead: str = "Give something with at least one dimension and a len().") -> int:
     """Return `len(source)`.
+
+    Args:
+        source: has a length.
+        name: of the source, for the message.
+        instead: what to do if it has none.
 
     Raises:
         UnsupportedError: it has none.
@@ -84,8 +89,7 @@ def length_of(source: Any, name: str) -> int:
         return len(source)
     except (TypeError, NotImplementedError) as error:
         raise UnsupportedError(
-            f"{name} has no length: {error}.\n"
-            "Which samples there are could not be known. Give something with at least one dimension and a len()."
+            f"{name} has no length: {error}.\nWhich samples there are could not be known. {instead}"
         ) from error
     except (OverflowError, ValueError) as error:
         if error.__traceback__ is not None and error.__traceback__.tb_next is not None:

@@ -66,6 +66,10 @@ def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] 
     return _adapt_map_style(loader, options)
 
 
+_GIVE_SAMPLER = (
+    "Give it __len__, or give the DataLoader a sampler or batch_sampler of your own, which says what there is: then no "
+    "length is needed."
+)
 _OWN_ORDER = "The dataset gives its samples in an order of its own."
 _DIVIDED = (
     "The ranks get disjoint samples by their index. If the dataset of each rank has only that rank's samples, give "
@@ -162,7 +166,7 @@ def _length(dataset: Any, sampler: Any, options: Options) -> int | None:
     if not known and (sampler is None or kind_of(sampler) is None) and options.shuffle != "blocks":
         return length_or_none(dataset)
     name = f"the dataset {name_of(dataset, None)}"
-    return check_length(known or length_of(dataset, name), "the length of the data")
+    return check_length(known or length_of(dataset, name, _GIVE_SAMPLER), "the length of the data")
 
 
 def _tails(order: Order | None, world: World | None, batch_size: int | None, *, drop_last: bool) -> tuple[Tail, Tail]:
