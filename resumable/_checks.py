@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from resumable._introspection import ask, attributes_of, is_exactly, qualname_of
 from resumable._order.plan import Tail
 from resumable._order.world import World
 from resumable._randomness.keyed import check_seed
@@ -72,21 +73,27 @@ def check_plain(what: str, values: Any, required: Collection[str] = ()) -> None:
             )
 
 
-def length_of(source: Any, name: str) -> int:
+def length_of(source: Any, name: str, instead: str = "Give something with at least one dimension and a len().") -> int:
     """Return `len(source)`.
+
+    Args:
+        source: has a length.
+        name: of the source, for the message.
+        instead: what to do if it has none.
 
     Raises:
         UnsupportedError: it has none.
-        ConfigurationError: it is no length that Python can count to.
+        ConfigurationError: it is no length that Python can count to. What else the source raises comes as it is.
     """
     try:
         return len(source)
     except (TypeError, NotImplementedError) as error:
         raise UnsupportedError(
-            f"{name} has no length: {error}.\n"
-            "Which samples there are could not be known. Give something with at least one dimension and a len()."
+            f"{name} has no length: {error}.\nWhich samples there are could not be known. {instead}"
         ) from error
     except (OverflowError, ValueError) as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+            raise  # by the code of the source, not by what Python makes of its answer
         raise ConfigurationError(
             f"the length of {name} is out of range: {error}.\n"
             "Positions are 64-bit integers and would overflow. Use a length from 0 to 2**62."
@@ -104,21 +111,21 @@ def refuse_hidden_order(source: Any, what: str) -> None:
         UnsupportedError: it is one.
     """
     if (inner := _ordered_inside(source, 0)) is not None:
-        mixture = type(inner).__qualname__
+        mixture, around = qualname_of(type(inner)), qualname_of(type(source))
         raise UnsupportedError(
-            f"{what} is a {type(source).__qualname__} around a {mixture}, which carries its own order.\n"
+            f"{what} is a {around} around a {mixture}, which carries its own order.\n"
             "It would be read by index, in another order, and its proportions would be lost. Put the "
-            f"{type(source).__qualname__} around the sources, and mix those."
+            f"{around} around the sources, and mix those."
         )
 
 
 def _ordered_inside(source: Any, deep: int) -> Any:
     """Return what carries an order among the datasets inside of one, as torch's own name them."""
-    if hasattr(type(source), "resumable_order"):
+    if ask(type(source), "resumable_order") is not None:
         return source if deep else None
-    kept = getattr(source, "__dict__", {})
+    kept = attributes_of(source)
     several = kept.get("datasets", ())
-    inside = several.values() if isinstance(several, dict) else several if isinstance(several, (list, tuple)) else ()
+    inside = several.values() if type(several) is dict else several if is_exactly(several, (list, tuple)) else ()
     inside = [*inside, *([kept["dataset"]] if "dataset" in kept else [])] if deep < _DEEPEST else []
     return next((found for one in inside if (found := _ordered_inside(one, deep + 1)) is not None), None)
 

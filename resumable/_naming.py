@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from resumable._introspection import ask, qualname_of
+
 __all__ = ["identity_of", "name_of"]
 
 
@@ -12,9 +14,12 @@ def name_of(source: Any, identity: str | None) -> str:
 
     Without the module: a script's own classes would change their name with the way the script is started.
     """
-    return identity or getattr(source, "__qualname__", None) or type(source).__qualname__
+    if identity:
+        return identity
+    own = ask(source, "__qualname__")
+    return own if type(own) is str and own else qualname_of(type(source))
 
 
 def identity_of(source: Any, identity: str | None) -> dict[str, Any]:
     """Return the name of a source, and what it says of its data by an attribute `resumable_identity`: plain values."""
-    return {"source": name_of(source, identity), **getattr(source, "resumable_identity", {})}
+    return {"source": name_of(source, identity), **ask(source, "resumable_identity", {})}

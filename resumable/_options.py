@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from resumable._checks import Resume, check_batch_size, check_option
+from resumable._introspection import ask
 from resumable._ranks import Ranks
 from resumable._seeds import GIVEN, STATE, Origin, find_seed, salted
 from resumable.errors import ConfigurationError, UnsupportedError
@@ -172,7 +173,7 @@ class Options:
         Raises:
             ConfigurationError: it does not, or something else was given that says the order, too.
         """
-        if (carried := getattr(type(source), "resumable_order", None)) is not None:
+        if (carried := ask(type(source), "resumable_order")) is not None:
             return replace(self._carrying(source), sampler=carried(source, self.stream_seed))
         if self.sampler is not None and self.shuffle is not None:
             raise ConfigurationError(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable._distribution import pip_install
+from resumable._introspection import has, is_a, module_of, mro_of, qualname_of, signature_of
 from resumable.errors import MissingDependencyError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ def register(type_name: str, adapter: str, *, install: str = "") -> None:
 
 def entries_of(source: Any) -> Iterator[Entry]:
     """Yield the adapters to ask, lazily: those of other packages are looked for only where ours are not enough."""
-    if isinstance(source, type):
-        if not hasattr(source, "__iter__"):
+    if issubclass(type(source), type):
+        if not has(source, "__iter__"):
             raise UnsupportedError(
                 f"this is the class {source.__qualname__} and no object of it, and its objects have no __iter__.\n"
                 f"There would be no batches. Make one, and wrap that: wrap({source.__qualname__}(...))."
@@ -142,11 +142,11 @@ def entries_of(source: Any) -> Iterator[Entry]:
         yield entry
         return
     yield from _by_name(source)
-    if isinstance(source, (str, bytes, bytearray, dict, set, frozenset)):
+    if is_a(source, (str, bytes, bytearray, dict, set, frozenset)):
         return
-    if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+    if has(source, "__getitem__") and has(source, "__len__"):
         yield _SEQUENCE
-    if hasattr(source, "__iter__") or hasattr(source, "__next__") or callable(source):
+    if has(source, "__iter__") or has(source, "__next__") or callable(source):
         yield _ITERABLE
 
 
@@ -167,7 +167,8 @@ def refuse_list(source: Any) -> None:
     Raises:
         UnsupportedError: it is one, by its first element.
     """
-    first = source[0] if isinstance(source, (list, tuple)) and source else None
+    base: Any = next((base for base in (list, tuple) if issubclass(type(source), base)), None)
+    first = base.__getitem__(source, 0) if base is not None and base.__len__(source) else None
     what, instead = next((_adapters[name].in_a_list for name in _names(first) if name in _adapters), ("", ""))
     if what:
         raise UnsupportedError(f"this is a list of {what}.\nEach of them would be taken for a batch. {instead}")
@@ -180,12 +181,12 @@ def refuse_prepared(source: Any) -> None:
         UnsupportedError: it is one, by the module of its class or of a base of that.
     """
     kind = type(source)
-    if kind.__module__.startswith("resumable.integrations."):
+    if module_of(kind).startswith("resumable.integrations."):
         raise UnsupportedError(
             f"this is a {kind.__qualname__}, a Loader that was prepared for a loop already.\n"
             "Wrapping it would count its batches twice. Use it as it is."
         )
-    if any(base.__module__ == "accelerate.data_loader" for base in kind.__mro__):
+    if any(module_of(base) == "accelerate.data_loader" for base in mro_of(kind)):
         raise UnsupportedError(
             f"this is a {kind.__qualname__}, a DataLoader that Accelerate has prepared.\n"
             "It divides the batches among the ranks and fetches ahead by itself, which no state would tell. Wrap the "
@@ -210,7 +211,7 @@ def refuse_returned(name: str, produced: Any) -> None:
 
 
 def _names(thing: Any) -> list[str]:
-    return [f"{base.__module__}.{base.__qualname__}" for base in type(thing).__mro__]
+    return [f"{module_of(base)}.{qualname_of(base)}" for base in mro_of(type(thing))]
 
 
 def _by_name(source: Any) -> Iterator[Entry]:
@@ -223,13 +224,10 @@ def _by_name(source: Any) -> Iterator[Entry]:
 
 def _by_parameter(source: Any) -> Entry | None:
     """Return the adapter of a function that has to be called with something that only the adapter has."""
-    if not callable(source) or hasattr(source, "__iter__"):
+    signature = signature_of(source) if callable(source) and not has(source, "__iter__") else None
+    if signature is None:
         return None
-    try:
-        parameters = inspect.signature(source).parameters
-    except (TypeError, ValueError):  # some functions made in C do not tell
-        return None
-    needed = (name for name, one in parameters.items() if one.default is one.empty)
+    needed = (name for name, one in signature.parameters.items() if one.default is one.empty)
     return next((_parameters[name] for name in needed if name in _parameters), None)
 
 

@@ -13,6 +13,7 @@ from datetime import timedelta
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from resumable._introspection import ask, attributes_of, is_a, module_of
 from resumable._order.world import World, find
 from resumable._randomness.keyed import derive
 from resumable._ranks.store import find_store
@@ -111,16 +112,16 @@ _OTHERWISE = (
 def _seeds_of(source: Any) -> Iterator[tuple[int, str]]:
     """Yield the seeds that a DataLoader has been given, the sampler's first."""
     data = sys.modules.get("torch.utils.data")
-    if data is None or not isinstance(source, data.DataLoader):
+    if data is None or not is_a(source, data.DataLoader):
         return
-    layers = [source.sampler, source.batch_sampler, getattr(source.batch_sampler, "sampler", None)]
+    layers = [source.sampler, source.batch_sampler, ask(source.batch_sampler, "sampler")]
     for layer in layers:
-        if isinstance(layer, data.DistributedSampler) and isinstance(layer.seed, int):
-            yield layer.seed, _SAMPLER
-    known = [layer for layer in layers if type(layer).__module__.startswith(_TORCHS)]  # a user's own keeps its order
+        if is_a(layer, data.DistributedSampler) and type(seed := ask(layer, "seed")) is int:
+            yield seed, _SAMPLER
+    known = [layer for layer in layers if module_of(type(layer)).startswith(_TORCHS)]  # a user's own keeps its order
     for holder in (*known, source):
-        generator = vars(holder).get("generator") if hasattr(holder, "__dict__") else None
-        if isinstance(generator, sys.modules["torch"].Generator) and generator.initial_seed() < _LARGEST:
+        generator: Any = attributes_of(holder).get("generator")
+        if issubclass(type(generator), sys.modules["torch"].Generator) and generator.initial_seed() < _LARGEST:
             yield generator.initial_seed(), _GENERATOR
 
 

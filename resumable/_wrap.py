@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from resumable._checks import check_plain
 from resumable._fetch import ElementFetcher, Fetcher, IndexedFetcher
+from resumable._introspection import ask, has, is_a, module_of, qualname_of
 from resumable._options import Options, refuse_unknown
 from resumable._registry import entries_of, load, refuse_hidden, refuse_list, refuse_prepared
 from resumable.errors import PromiseWarning, UnsupportedError
@@ -237,16 +238,16 @@ def _loader(source: Any, given: Options, backend: Backend, options: Options) -> 
         return _fetcher(backend, options), options
 
     if options.order == "torch":  # an adapter that gives it takes it out
-        options.refuse(f"a {type(source).__qualname__}", order=_TORCHS)
+        options.refuse(f"a {qualname_of(type(source))}", order=_TORCHS)
 
     return Loader(_fetcher(backend, options), options, source, again)
 
 
 def _adapt(source: Any, options: Options) -> tuple[Backend, Options]:
-    if isinstance(source, Loader):
+    if is_a(source, Loader):
         raise UnsupportedError("this is a Loader already.\nWrapping it twice would count its batches twice. Use it.")
     refuse_prepared(source)
-    if isinstance(source, (IndexedBackend, ReplayBackend)) and not isinstance(source, type):
+    if _is_backend(source):
         options.refuse("a backend", identity=_BACKENDS_OWN)
         if isinstance(source, IndexedBackend):
             options.refuse("an indexed backend", transform=_BACKENDS_OWN, collate=_BACKENDS_OWN, shard=_BACKENDS_OWN)
@@ -258,18 +259,24 @@ def _adapt(source: Any, options: Options) -> tuple[Backend, Options]:
         if found is not None:
             return found
     raise UnsupportedError(
-        f"cannot wrap an object of the type {type(source).__module__}.{type(source).__qualname__}.\n"
+        f"cannot wrap an object of the type {module_of(type(source))}.{qualname_of(type(source))}.\n"
         f"It is no source of batches.{_near(source)} Give a PyTorch DataLoader, a sequence, a generator function or "
         "another iterable, an object with state_dict and load_state_dict, or a backend of your own "
         "(resumable.register)."
     )
 
 
+def _is_backend(source: Any) -> bool:
+    """Return whether a source says what a backend does; not what a mock says, which answers to any name."""
+    reads = ask(source, "read") is not None or ask(source, "open") is not None
+    return reads and is_a(source, (IndexedBackend, ReplayBackend)) and not issubclass(type(source), type)
+
+
 def _near(source: Any) -> str:
     """Say what is missing to one that looks like a source."""
-    if isinstance(source, dict):
+    if is_a(source, dict):
         return " A dict has names and no samples by an index: wrap what gives a sample of it, or its values."
-    if hasattr(source, "__getitem__") and not hasattr(source, "__len__"):
+    if has(source, "__getitem__") and not has(source, "__len__"):
         return " It has __getitem__ and no __len__, so which samples there are is not known: give it one."
     return ""
 

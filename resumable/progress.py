@@ -90,7 +90,7 @@ class Progress:
         self._owner, self._opening = Owner(), Opening(fetcher, options)
         self._changes = Changes(fetcher.can)
         stored = fetcher.can.stored if options.canary and not options.evaluation else None
-        self.noted = Noted(stored, getattr(fetcher.backend, "length", 0))
+        self.noted = Noted(stored, getattr(fetcher.backend, "length", None) or 0)
         self._stream: Stream | None = None
         self._opened_at: Mark | None = None
         self._turned: Mark | None = None  # the start of the next epoch, if peek() has opened that already

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
+from functools import partial
 from itertools import accumulate
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,18 @@ import numpy as np
 
 from resumable._data.leaves import Part, leaves_of, names_a_file
 from resumable._data.sketches import tells_apart
+from resumable._introspection import (
+    ask,
+    attributes_of,
+    has,
+    is_a,
+    is_exactly,
+    module_of,
+    package_of,
+    qualname_of,
+    survive,
+    takes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,7 +42,7 @@ SAID = "fingerprint()"  # what a source itself says, which may take it long
 _DEEPEST = 4  # datasets inside of datasets
 _ATTRIBUTES = 64
 _MOST = 4  # columns
-_EXACTLY = {list, tuple, range}  # not what a user derived from these, which may compute its elements
+_EXACTLY = (list, tuple, range)  # not what a user derived from these, which may compute its elements
 
 
 class Columns:
@@ -52,33 +65,37 @@ class Columns:
     @property
     def version(self) -> str | None:
         """What a Hugging Face dataset says of the steps that made it (`_fingerprint`), at times another by chance."""
-        source = getattr(self._source, "dataset", self._source)  # of a Subset
-        if not type(source).__module__.startswith("datasets."):
+        source = ask(self._source, "dataset", self._source)  # of a Subset
+        if not module_of(type(source)).startswith("datasets."):
             return None
-        said = getattr(source, "_fingerprint", None)
-        return said if isinstance(said, str) else None
+        said = ask(source, "_fingerprint")
+        return said if issubclass(type(said), str) else None
 
     @property
     def total(self) -> int | None:
         """Number of files or rows, where the number of samples does not tell, as of a stream."""
-        return self._length if hasattr(type(self._source), "resumable_shards") else None
+        return self._length if ask(type(self._source), "resumable_shards") is not None else None
 
     def __call__(self, indices: Sequence[int]) -> dict[str, list[Any]]:
         """Return the columns by name, with values in the order of the indices; the one that tells most comes first."""
-        try:
-            found = list(_columns(self._source, self._length, list(indices), 0))
-            best = sorted(found, key=lambda column: _rank(column[1]))[:_MOST]
-            return {name: values[:1] if name == SAID else values for name, values in best}
-        except Exception:  # noqa: BLE001  # what is stored are a user's objects, and they may raise whatever they like
-            return {}
+        return survive(self._where, lambda: self._best(indices), {})
+
+    def _best(self, indices: Sequence[int]) -> dict[str, list[Any]]:
+        found = list(_columns(self._source, self._length, list(indices), 0))
+        best = sorted(found, key=lambda column: _rank(column[1]))[:_MOST]
+        return {name: values[:1] if name == SAID else values for name, values in best}
 
     def again(self, name: str, indices: Sequence[int]) -> list[Any] | None:
         """Return one of the columns, as far as it is there now."""
-        try:
-            columns = _columns(self._source, self._length, list(indices), 0)
-            return next((values for one, values in columns if one == name), None)
-        except Exception:  # noqa: BLE001  # likewise
-            return None
+        return survive(self._where, lambda: self._named(name, indices), None)
+
+    def _named(self, name: str, indices: Sequence[int]) -> list[Any] | None:
+        columns = _columns(self._source, self._length, list(indices), 0)
+        return next((values for one, values in columns if one == name), None)
+
+    @property
+    def _where(self) -> str:
+        return f"what a {qualname_of(type(self._source))} stores of its samples"
 
 
 def _columns(source: Any, length: int, indices: list[int], deep: int) -> Iterator[Column]:
@@ -100,27 +117,25 @@ def _entries(source: Any, length: int, indices: list[int], deep: int) -> Iterato
 
 def _fingerprint(source: Any) -> str | None:
     """Return what a dataset's own method `fingerprint` says; None where it has none that is meant for this."""
-    method = getattr(type(source), "fingerprint", None)
-    if not callable(method):
+    method = ask(type(source), "fingerprint")
+    if not callable(method) or takes(method, source) is False:  # it is meant for something else
         return None
-    try:
-        said = method(source)
-    except Exception:  # noqa: BLE001  # it is meant for something else, and needs arguments
-        return None
-    return said if isinstance(said, str) else None
+    said = survive(f"fingerprint() of a {qualname_of(type(source))}", lambda: method(source), None)
+    return said if issubclass(type(said), str) else None
 
 
 def _rows(source: Any, length: int, indices: list[int]) -> list[Any] | None:
     """Return the entries of a thing that stores one for each sample; None for any other."""
     kind = type(source)
     torch = sys.modules.get("torch")
-    if kind in _EXACTLY or kind in {np.ndarray, np.memmap} or (torch is not None and kind is torch.Tensor):
-        if kind not in _EXACTLY and not source.shape:
+    stores = is_exactly(source, _EXACTLY)
+    if stores or is_exactly(source, (np.ndarray, np.memmap)) or (torch is not None and kind is torch.Tensor):
+        if not stores and not source.shape:
             return None
         return [source[index] for index in indices] if len(source) == length else None
-    if kind.__module__.partition(".")[0] == "pandas" and hasattr(source, "iloc"):
+    if package_of(kind) == "pandas" and has(source, "iloc"):
         return _frame(source.iloc[indices]) if len(source) == length else None
-    if kind.__module__ == "datasets.arrow_dataset" and kind.__qualname__ == "Dataset":
+    if module_of(kind) == "datasets.arrow_dataset" and qualname_of(kind) == "Dataset":
         return source.with_format("arrow")[indices].to_pylist() if len(source) == length else None
     return None
 
@@ -131,7 +146,7 @@ def _frame(rows: Any) -> list[Any]:
 
 def _parts(source: Any) -> list[tuple[int, Any]] | None:
     """Return the sources of a mixture with their lengths; None where it is none."""
-    method = getattr(type(source), "resumable_parts", None)
+    method = ask(type(source), "resumable_parts")
     return None if method is None else list(method(source))
 
 
@@ -147,7 +162,8 @@ def _of_mixture(source: Any, length: int, indices: list[int], deep: int) -> list
 def _of_torch(source: Any, length: int, indices: list[int], deep: int) -> list[Column] | None:
     """Return the columns of one of torch's own datasets, by those inside of it; None where it is another one."""
     own: Any = sys.modules.get("torch.utils.data")
-    if own is None or not isinstance(source, (own.TensorDataset, own.Subset, own.ConcatDataset, _stacked(own))):
+    kinds = None if own is None else (own.TensorDataset, own.Subset, own.ConcatDataset, *_stacked(own))
+    if kinds is None or not is_a(source, kinds):
         return None
     if len(source) != length:
         return []
@@ -172,7 +188,7 @@ def _chosen(source: Any, indices: list[int], deep: int) -> list[Column]:
 
 
 def _stacked(own: Any) -> Any:
-    return getattr(own, "StackDataset", ())  # torch has it from 2.1 on
+    return [own.StackDataset] if hasattr(own, "StackDataset") else []  # torch has it from 2.1 on
 
 
 def _joined(
@@ -203,29 +219,26 @@ def _joined(
 
 def _of_attributes(source: Any, length: int, indices: list[int], deep: int) -> Iterator[Column]:
     """Yield the attributes with an entry per sample that differ from sample to sample, and are no mere numbering."""
-    kept = source if isinstance(source, dict) else getattr(source, "__dict__", {})
-    for name, value in list(kept.items())[:_ATTRIBUTES]:
-        if not isinstance(name, str):
-            continue
-        try:
-            yield from list(_of_attribute(name, value, length, indices, deep))
-        except Exception:  # noqa: BLE001, S112  # a user's object, which may raise whatever it likes; another one is asked
-            continue
+    kept = source if issubclass(type(source), dict) else attributes_of(source)
+    for name, value in list(dict.items(kept))[:_ATTRIBUTES]:
+        if type(name) is str:
+            look = partial(_of_attribute, name, value, length, indices, deep)
+            none: list[Column] = []
+            yield from survive(f"the attribute {name} of a {qualname_of(type(source))}", look, none)
 
 
-def _of_attribute(name: str, value: Any, length: int, indices: list[int], deep: int) -> Iterator[Column]:
+def _of_attribute(name: str, value: Any, length: int, indices: list[int], deep: int) -> list[Column]:
     rows = _rows(value, length, indices)
     if rows is not None:
-        if _tells(rows, indices):
-            yield name, rows
-    elif type(value) is dict or _is_indexed(value):
-        for inner, values in _entries(value, length, indices, deep + 1):
-            yield f"{name}.{inner}", values
+        return [(name, rows)] if _tells(rows, indices) else []
+    if type(value) is dict or _is_indexed(value):
+        return [(f"{name}.{inner}", values) for inner, values in _entries(value, length, indices, deep + 1)]
+    return []
 
 
 def _is_indexed(value: Any) -> bool:
     kind = type(value)
-    return hasattr(kind, "__getitem__") and hasattr(kind, "__len__") and hasattr(value, "__dict__")
+    return has(kind, "__getitem__") and has(kind, "__len__") and bool(attributes_of(value))
 
 
 def _tells(values: list[Any], indices: list[int]) -> bool:
@@ -242,11 +255,18 @@ def _numbers(values: list[Any], indices: list[int]) -> bool:
 
 
 def _number(value: Any) -> float:
-    if getattr(value, "ndim", None) == 0:  # an array's or a tensor's
+    if _is_scalar(value):
         value = (value.detach() if hasattr(value, "detach") else value).item()
-    if not isinstance(value, (int, float, str)):
+    if not issubclass(type(value), (int, float, str)):
         raise TypeError
     return float(value)
+
+
+def _is_scalar(value: Any) -> bool:
+    """Return whether a value is an array or a tensor without dimensions; no other object is asked."""
+    torch = sys.modules.get("torch")
+    kinds = (np.ndarray, np.generic) if torch is None else (np.ndarray, np.generic, torch.Tensor)
+    return issubclass(type(value), kinds) and bool(value.ndim == 0)
 
 
 def _rank(values: list[Any]) -> int:
@@ -254,4 +274,4 @@ def _rank(values: list[Any]) -> int:
     leaves = [leaf for one in leaves_of(values) for _, leaf in one]
     if any(map(names_a_file, leaves)):
         return 0
-    return 1 if any(isinstance(leaf, (str, PurePath)) for leaf in leaves) else 2
+    return 1 if any(issubclass(type(leaf), (str, PurePath)) for leaf in leaves) else 2

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from resumable._introspection import ask, qualname_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,9 +68,13 @@ def leaves_of(samples: Sequence[Any]) -> list[list[Leaf]]:
 
 def names_a_file(leaf: Any) -> bool:
     """Return whether a leaf looks like the name of a file."""
-    if isinstance(leaf, (File, PurePath)):
+    if issubclass(type(leaf), (File, PurePath)):
         return True
-    return isinstance(leaf, str) and len(leaf) <= _LONGEST and (_has_folder(leaf) or _FILE.fullmatch(leaf) is not None)
+    return (
+        issubclass(type(leaf), str)
+        and len(leaf) <= _LONGEST
+        and (_has_folder(leaf) or _FILE.fullmatch(leaf) is not None)
+    )
 
 
 def spread(length: int, most: int) -> list[int]:
@@ -80,31 +86,31 @@ def spread(length: int, most: int) -> list[int]:
 
 def _leaves(value: Any, where: str, deep: int) -> Iterator[Leaf]:
     kind = type(value)
-    if isinstance(value, Part):
+    if kind is Part:
         yield from _leaves(value.value, f"{where}#{value.number}", deep + 1)
     elif deep >= _DEEPEST:
-        yield where, kind.__qualname__
-    elif isinstance(value, dict):
+        yield where, qualname_of(kind)
+    elif issubclass(kind, dict):
         yield where, len(value)
         for key in sorted(value, key=str)[:_MOST]:
             yield from _leaves(value[key], f"{where}.{key}", deep + 1)
-    elif isinstance(value, (list, tuple)):
+    elif issubclass(kind, (list, tuple)):
         yield where, len(value)
         for number in spread(len(value), _MOST):
             yield from _leaves(value[number], f"{where}.{number if len(value) <= _FEW else ''}", deep + 1)
-    elif is_dataclass(value) and not isinstance(value, type):
-        names = sorted(one.name for one in fields(value))
+    elif ask(kind, "__dataclass_fields__") is not None:
+        names = sorted(one.name for one in fields(kind))
         yield where, len(names)
         for name in names:
-            yield from _leaves(getattr(value, name), f"{where}.{name}", deep + 1)
+            yield from _leaves(ask(value, name), f"{where}.{name}", deep + 1)
     else:
         yield where, value
 
 
 def _has_folder(leaf: Any) -> bool:
-    if isinstance(leaf, PurePath):
+    if issubclass(type(leaf), PurePath):
         return True
-    return isinstance(leaf, str) and len(leaf) <= _LONGEST and _SEPARATOR.search(leaf) is not None
+    return issubclass(type(leaf), str) and len(leaf) <= _LONGEST and _SEPARATOR.search(leaf) is not None
 
 
 def _path_of(leaf: str | os.PathLike[str]) -> str:

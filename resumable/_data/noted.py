@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from resumable._data.columns import SAID
 from resumable._data.leaves import spread
 from resumable._data.sketches import Sketch, is_sketch, sketches_of
+from resumable._introspection import is_exactly, survive
 from resumable._randomness.keyed import derive, scale
 from resumable._state import shorten
 from resumable.errors import StateMismatchError, StateMismatchWarning
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Noted"]
 
 _SAMPLES = 16
-_FIXED = {bool, int, float, str, bytes, type(None), PosixPath, WindowsPath}
+_FIXED = (str, int, float, bool, bytes, type(None), PosixPath, WindowsPath)
 
 
 class Noted:
@@ -181,8 +182,7 @@ def _fixed(values: Sequence[Any], sketches: list[Sketch]) -> Sequence[Any] | Non
 
 
 def _is_fixed(value: Any) -> bool:
-    kind = type(value)
-    return kind in _FIXED or (kind is tuple and all(map(_is_fixed, value)))
+    return is_exactly(value, _FIXED) or (type(value) is tuple and all(map(_is_fixed, value)))
 
 
 def _fits(now: list[Sketch] | None, moments: list[list[str]]) -> bool:
@@ -191,10 +191,7 @@ def _fits(now: list[Sketch] | None, moments: list[list[str]]) -> bool:
 
 
 def _sketched(column: Sequence[Any]) -> list[Sketch]:
-    try:
-        return sketches_of(column)
-    except Exception:  # noqa: BLE001  # what is stored are a user's objects, and they may raise whatever they like
-        return []
+    return survive("what a dataset stores of its samples", lambda: sketches_of(column), [])
 
 
 def _text(sketches: list[Sketch]) -> str:

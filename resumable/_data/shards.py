@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from resumable._data.columns import Columns
+from resumable._introspection import attributes_of, has, module_of, mro_of, qualname_of, survive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,7 @@ __all__ = ["Shards", "shards_of", "without_seed"]
 
 _STREAM = ("datasets.iterable_dataset", "IterableDataset")
 _BUFFER = ("datasets.iterable_dataset", "BufferShuffledExamplesIterable")
+_HF = "a stream of Hugging Face"
 _MOST = 1000  # objects to look at
 _WORD = 1 << 64  # seeds that are given are smaller
 
@@ -41,20 +43,20 @@ class Shards:
 
 def shards_of(source: Any) -> Columns | None:
     """Return what tells what a stream reads; None for anything else, and where that cannot be seen."""
-    try:
-        parts = [part for part in _parts(source) if len(part)] if _is(source, _STREAM) else []
-    except Exception:  # noqa: BLE001  # private objects of a library, which may change
+    if not _is(source, _STREAM):
         return None
+    # Private objects of a library, which may change.
+    parts: list[Any] = survive(_HF, lambda: [part for part in _parts(source) if len(part)], [])
     return Columns(Shards(parts), sum(map(len, parts))) if parts else None
 
 
 def without_seed(source: Any) -> bool:
     """Return whether a stream is shuffled in a buffer by a generator that no seed was given to."""
-    try:
-        buffers = [one for one in _inside(source) if _is(one, _BUFFER)] if _is(source, _STREAM) else []
-        return any(_entropy(one.generator) >= _WORD for one in buffers)
-    except Exception:  # noqa: BLE001  # likewise
+    if not _is(source, _STREAM):
         return False
+    return survive(
+        _HF, lambda: any(_entropy(one.generator) >= _WORD for one in _inside(source) if _is(one, _BUFFER)), False
+    )
 
 
 def _parts(source: Any) -> Iterator[Any]:
@@ -73,9 +75,9 @@ def _of_shards(kwargs: dict[str, Any]) -> Iterator[Any]:
             continue
         if all(isinstance(value, (str, int)) for value in values):
             yield values
-        elif all(type(value).__name__ == "FilesIterable" for value in values):
+        elif all(qualname_of(type(value)) == "FilesIterable" for value in values):
             yield [str(value.args[0]) for value in values]  # not iterated, as that lists folders
-        elif all(type(value).__module__ == "datasets.arrow_dataset" for value in values):
+        elif all(module_of(type(value)) == "datasets.arrow_dataset" for value in values):
             yield from values
 
 
@@ -84,17 +86,17 @@ def _inside(source: Any) -> Iterator[Any]:
     waiting, seen = [source], set[int]()
     while waiting and len(seen) < _MOST:
         thing = waiting.pop()
-        if id(thing) in seen or not type(thing).__module__.startswith("datasets."):
+        if id(thing) in seen or not module_of(type(thing)).startswith("datasets."):
             continue
         seen.add(id(thing))
         yield thing
-        inner = [value for name, value in vars(thing).items() if name != "_interleaved"]  # what is there twice
+        inner = [value for name, value in attributes_of(thing).items() if name != "_interleaved"]  # what is there twice
         found = [one for value in inner for one in (value if isinstance(value, list) else [value])]
-        waiting += [one for one in reversed(found) if hasattr(one, "_init_state_dict") or _is(one, _STREAM)]
+        waiting += [one for one in reversed(found) if has(one, "_init_state_dict") or _is(one, _STREAM)]
 
 
 def _is(thing: Any, kind: tuple[str, str]) -> bool:
-    return any((base.__module__, base.__qualname__) == kind for base in type(thing).__mro__)
+    return any((module_of(base), qualname_of(base)) == kind for base in mro_of(type(thing)))
 
 
 def _entropy(generator: Any) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from resumable._data.leaves import File, leaves_of, spread
+from resumable._introspection import qualname_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,7 +79,7 @@ def _sketch(leaves: list[Leaf], *, sized: bool = True) -> Sketch:
     whole = hashlib.blake2b(digest_size=2, person=b"data1")
     numbers, sizes = list[float](), list[int | None]()
     for where, leaf in leaves:
-        if isinstance(leaf, File):
+        if type(leaf) is File:
             sizes.append(leaf.size if sized else None)
             leaf = leaf.name  # noqa: PLW2901  # the rest is exact
         for part in (where.encode(errors="surrogatepass"), *_exact(leaf, numbers)):
@@ -97,18 +98,19 @@ def _sketch(leaves: list[Leaf], *, sized: bool = True) -> Sketch:
 
 def _exact(leaf: Any, numbers: list[float]) -> Iterator[bytes]:
     """Yield what is exact of a leaf, and put the rest to the numbers."""
-    if isinstance(leaf, (np.integer, np.floating, np.bool_)):
+    if issubclass(type(leaf), (np.integer, np.floating, np.bool_)):
         leaf = leaf.item()
-    if isinstance(leaf, (bool, int, type(None))):
+    kind = type(leaf)
+    if issubclass(kind, (bool, int, type(None))):
         yield f"{leaf!r}".encode()
-    elif isinstance(leaf, (str, bytes, bytearray)):
+    elif issubclass(kind, (str, bytes, bytearray)):
         yield b"text %d" % len(leaf)
         yield _excerpt(leaf)
-    elif isinstance(leaf, float):
+    elif issubclass(kind, float):
         numbers.append(leaf)
-    elif isinstance(leaf, (np.ndarray, np.generic)):
+    elif issubclass(kind, (np.ndarray, np.generic)):
         yield from _array(np.asarray(leaf), numbers)
-    elif (torch := sys.modules.get("torch")) is not None and isinstance(leaf, torch.Tensor):
+    elif (torch := sys.modules.get("torch")) is not None and issubclass(kind, torch.Tensor):
         yield f"{leaf.dtype} {tuple(leaf.shape)}".encode()
         if leaf.device.type == "cpu" and leaf.layout is torch.strided and not leaf.is_quantized:
             plain = leaf.detach()
@@ -116,7 +118,7 @@ def _exact(leaf: Any, numbers: list[float]) -> Iterator[bytes]:
                 plain = plain.reshape(-1)[spread(plain.numel(), _VALUES)].float()
             yield from _array(plain.numpy(), numbers)
     else:
-        yield type(leaf).__qualname__.encode()
+        yield qualname_of(kind).encode()
 
 
 @cache

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from resumable._introspection import ask
 from resumable.protocols import Upcoming
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def prefetch(source: Any, indices: Sequence[Any], upcoming: Callable[[], Upcomin
         indices: that it will be asked for.
         upcoming: tells the blocks that are read soon; None where the order is not that of the source, or not in blocks.
     """
-    method = getattr(type(source), "resumable_prefetch", None)
+    method = ask(type(source), "resumable_prefetch")
     if method is not None:
         method(source, indices, upcoming)
 

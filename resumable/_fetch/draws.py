@@ -23,7 +23,7 @@ __all__ = ["Draws", "too_few"]
 
 _TRANSFORM = 0x5DEECE66D1234567  # sets a transform's key apart from that of the draw before it
 _OF_ITS_OWN = (
-    "what is done to the elements draws from a random generator of its own, {}: {!r}.\n"
+    "what is done to the elements draws from a random generator of its own, {}: a {}.\n"
     "Over a source that is read by index it would be seeded for each sample. Here it is not, so after a resume it "
     "would give other numbers. Draw from random, numpy.random or torch; or make a new generator in each call, from "
     "a number that these give."
@@ -85,7 +85,7 @@ class Draws(KeyedDraws):
         yield
         for generator, look in zip(own, looks, strict=True):
             if generator.changed(look):
-                warnings.warn(_OF_ITS_OWN.format(generator.name, generator.now()), PromiseWarning, stacklevel=2)
+                warnings.warn(_OF_ITS_OWN.format(generator.name, generator.kind), PromiseWarning, stacklevel=2)
 
     def _assembled(self, elements: list[Any], position: int) -> Any:
         transform, collate, single = self._options.transform, self._options.collate, self._options.batch_size is None

@@ -12,6 +12,8 @@ from contextlib import suppress
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
+from resumable._introspection import ask, in_words, module_of, mro_of
+from resumable._state import shorten
 from resumable.errors import ResumableError, SampleError
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ def ended_inside(what: str) -> SampleError:
 def in_short(indices: list[Any]) -> str:
     """Name the samples of a batch that is read as a whole."""
     more = len(indices) - _SHOWN
-    return f"samples {indices[:_SHOWN]}" + (f" and {more} more" if more > 0 else "")
+    return f"samples {shorten(indices[:_SHOWN])}" + (f" and {more} more" if more > 0 else "")
 
 
 class WorkerTraceback(Exception):  # noqa: N818  # it says where an error comes from
@@ -107,7 +109,7 @@ class Sent:
     def __init__(self, error: Exception) -> None:
         if not _is_noted(error):
             _add(error, f"raised in worker {worker_number()}.")
-        self._words, self._traceback = _in_words(error), "".join(format_exception(error))
+        self._words, self._traceback = in_words(error), "".join(format_exception(error))
         self._pickled, self._notes = _pickled(error), _notes(error)
 
     def error(self) -> Exception:
@@ -149,7 +151,7 @@ def _is_noted(error: BaseException) -> bool:
 
 
 def _notes(error: BaseException) -> list[str]:
-    notes = getattr(error, "__notes__", [])
+    notes = ask(error, "__notes__", [])
     return [told for told in notes if isinstance(told, str)] if isinstance(notes, (list, tuple)) else []
 
 
@@ -168,12 +170,12 @@ def _forms(error: Exception) -> Iterator[Any]:
     """Yield what an error can be sent as, the best first."""
     yield error
     kind = type(error)
-    built_in: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    built_in: Any = next(base for base in mro_of(kind) if module_of(base) == "builtins")
     _, args, *rest = built_in.__reduce__(error)
     state = _picklable(rest[0].items() if rest else ())
     yield _Apart(kind, built_in, args, state)
-    words = (_in_words(error),)
-    for base in kind.__mro__:
+    words = (in_words(error),)
+    for base in mro_of(kind):
         if base not in {Exception, BaseException, object}:
             yield _Apart(base, built_in, words, state)
 
@@ -205,10 +207,3 @@ def _picklable(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
             pickle.loads(pickle.dumps(value))  # noqa: S301  # what was just made
             kept[name] = value
     return kept
-
-
-def _in_words(error: Exception) -> str:
-    try:
-        return f"{type(error).__qualname__}: {error}"
-    except Exception:  # noqa: BLE001  # of a user's __str__
-        return f"{type(error).__qualname__}, which cannot be printed"

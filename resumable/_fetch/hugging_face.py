@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from resumable._introspection import ask, module_of, qualname_of
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -19,8 +20,10 @@ def divided(source: Any, options: Options) -> Options:
     Raises:
         ConfigurationError: it would be divided again, and most of it would be read by no rank.
     """
-    ranks = getattr(getattr(source, "_distributed", None), "world_size", 1)
-    if not type(source).__module__.startswith("datasets.") or ranks == 1:
+    if not module_of(type(source)).startswith("datasets."):
+        return options
+    ranks = ask(ask(source, "_distributed"), "world_size", 1)
+    if ranks == 1:
         return options
     if options.shard:
         raise ConfigurationError(
@@ -33,9 +36,9 @@ def divided(source: Any, options: Options) -> Options:
 
 def draws_nothing(dataset: Any) -> bool:
     """Return whether reading a dataset's samples draws no random numbers, so that it may read them all at once."""
-    kind = type(dataset)
-    if (kind.__module__, kind.__qualname__) == ("torch.utils.data.dataset", "Subset"):
+    kind = module_of(type(dataset)), qualname_of(type(dataset))
+    if kind == ("torch.utils.data.dataset", "Subset"):
         return draws_nothing(dataset.dataset)
-    if (kind.__module__, kind.__qualname__) != ("datasets.arrow_dataset", "Dataset"):
+    if kind != ("datasets.arrow_dataset", "Dataset"):
         return False
-    return getattr(dataset, "_format_type", "custom") != "custom"  # which is a function of the user's
+    return bool(ask(dataset, "_format_type", "custom") != "custom")  # which is a function of the user's

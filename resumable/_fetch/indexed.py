@@ -10,6 +10,7 @@ from resumable._fetch.fingerprints import fingerprint_of
 from resumable._fetch.order import Order
 from resumable._fetch.own_state import Follower
 from resumable._fetch.strided import Strided
+from resumable._introspection import ask
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share
 from resumable._state import check_position, check_remembered
@@ -230,6 +231,6 @@ def _check_last(plan: Plan, cursor: Cursor, world: World) -> None:
 
 def _by_epoch(sampler: Sampler, source: Any) -> Sampler:
     """Return the order with the epoch in its indices, where a source has other samples in each epoch."""
-    method = getattr(type(source), "resumable_epochs", None)
+    method = ask(type(source), "resumable_epochs")
     epochs: Sampler = sampler if method is None else method(source, sampler)
     return epochs

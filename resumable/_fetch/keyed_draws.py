@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from resumable._introspection import ask
 from resumable._randomness.keyed import BlockCache
 from resumable._randomness.keys import reseed
 from resumable.errors import UnsupportedError
@@ -108,12 +109,12 @@ class KeyedDraws:
     @property
     def strides(self) -> bool:
         """Whether elements between others can be skipped without being drawn."""
-        return hasattr(self._elements, "skip") and getattr(self._elements, "anywhere", True)
+        return callable(ask(self._elements, "skip")) and bool(ask(self._elements, "anywhere", True))
 
     @property
     def borrows(self) -> bool:
         """Whether the way to skip is one that the iterator itself does not have."""
-        return getattr(self._elements, "borrowed", False) is True
+        return ask(self._elements, "borrowed", False) is True
 
     def skip(self, position: int, count: int, *, read: bool = False) -> int:
         """Go past `count` elements, by the iterator's own `skip` or by drawing them, and return how many there were.
@@ -134,8 +135,8 @@ class KeyedDraws:
         return self._read_on(position, count)
 
     def _skip(self, position: int, count: int) -> int:
-        skip = getattr(self._elements, "skip", None)
-        if skip is not None:
+        skip = ask(self._elements, "skip")
+        if callable(skip):
             with self._given_guard():
                 try:
                     skipped = skip(count) is not False
@@ -170,8 +171,8 @@ class KeyedDraws:
 
     def close(self) -> None:
         """Close the iterator, where it can be closed."""
-        close = getattr(self._elements, "close", None)
-        if close is not None:
+        close = ask(self._elements, "close")
+        if callable(close):
             close()
 
     def _draw(self, position: int, count: int, *, keep: bool) -> list[Any]:

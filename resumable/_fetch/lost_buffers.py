@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from resumable._data import without_seed
+from resumable._introspection import ask, attributes_of, has, is_exactly, module_of, mro_of, qualname_of
 from resumable.errors import PromiseWarning
 
 if TYPE_CHECKING:
@@ -69,17 +70,19 @@ def loses_buffer(source: Any) -> bool:
 
 
 def _loses(thing: Any) -> bool:
-    known = any((base.__module__, base.__qualname__) in _LOSING for base in type(thing).__mro__)
-    return known and getattr(thing, "buffer_size", None) != 1  # from a buffer of 1, each element is given at once
+    known = any((module_of(base), qualname_of(base)) in _LOSING for base in mro_of(type(thing)))
+    return known and bool(ask(thing, "buffer_size") != 1)  # from a buffer of 1, each element is given at once
 
 
 def _inside(thing: Any) -> list[Any]:
     """Return the objects in a source that may be sources."""
-    if isinstance(thing, (list, tuple)):
-        return [one for one in thing[:_MOST] if hasattr(one, "__iter__")]
-    if isinstance(thing, dict):
-        return [one for one in list(thing.values())[:_MOST] if hasattr(one, "__iter__")]
-    attributes = getattr(thing, "__dict__", None)
-    if not isinstance(attributes, dict) or isinstance(thing, type):
-        return []
-    return [one for one in attributes.values() if hasattr(one, "__iter__") and not isinstance(one, (str, bytes))]
+    kind = type(thing)
+    if issubclass(kind, list):
+        found = list.__getitem__(thing, slice(_MOST))
+    elif issubclass(kind, tuple):
+        found = list(tuple.__getitem__(thing, slice(_MOST)))
+    elif issubclass(kind, dict):
+        found = list(dict.values(thing))[:_MOST]
+    else:
+        found = [] if issubclass(kind, type) else list(attributes_of(thing).values())
+    return [one for one in found if has(type(one), "__iter__") and not is_exactly(one, (str, bytes))]

@@ -8,12 +8,12 @@ opened where the source stands by itself. So what a user changes in the source m
 from __future__ import annotations
 
 import copy
-import inspect
 import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from resumable._fetch.restoring import given_back
+from resumable._introspection import ask, module_of, qualname_of, takes
 from resumable._state import AtPlace
 from resumable.errors import PromiseWarning
 
@@ -32,20 +32,14 @@ _METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 def state_methods(thing: Any) -> OwnState | None:
     """Return the methods that get and set a thing's state, or None where it has none."""
     for get, put in _METHODS:
-        if callable(getattr(thing, get, None)) and callable(getattr(thing, put, None)):
-            return getattr(thing, get), getattr(thing, put)
+        if callable(getter := ask(thing, get)) and callable(setter := ask(thing, put)):
+            return getter, setter
     return None
 
 
 def needs_arguments(get: Callable[..., Any]) -> bool:
     """Return whether only a loader of a source's own knows how to ask for its state."""
-    try:
-        inspect.signature(get).bind()
-    except ValueError:  # some functions made in C do not tell
-        return False
-    except TypeError:
-        return True
-    return False
+    return takes(get) is False
 
 
 def own_state(source: Any, *, unless: str | None, advice: str = "", stacklevel: int) -> OwnState | None:
@@ -65,7 +59,7 @@ def own_state(source: Any, *, unless: str | None, advice: str = "", stacklevel: 
     for one in holders:
         if reasons[id(one)]:
             warnings.warn(
-                f"the dataset {type(one).__qualname__} has a {_getter(one)}() of its own, which is not saved: "
+                f"the dataset {qualname_of(type(one))} has a {_getter(one)}() of its own, which is not saved: "
                 f"{reasons[id(one)]}.\nAfter a resume, samples that depend on that state would be other ones. Let "
                 f"__getitem__ depend on the index alone; or save that state yourself{advice}.",
                 PromiseWarning,
@@ -79,14 +73,15 @@ def _holders(source: Any) -> Iterator[Any]:
     """Yield the objects with a state that a source is made of."""
     if _getter(source) is not None:
         yield source
-    elif type(source).__module__ == "torch.utils.data.dataset":  # Subset, ConcatDataset and the like
-        inner = getattr(source, "datasets", None) or [getattr(source, "dataset", None)]
+    elif module_of(type(source)) == "torch.utils.data.dataset":  # Subset, ConcatDataset and the like
+        inner = ask(source, "datasets")
+        inner = [ask(source, "dataset")] if inner is None else inner
         for one in inner.values() if isinstance(inner, dict) else inner:
             yield from _holders(one)
 
 
 def _getter(source: Any) -> str | None:
-    return next((get for get, _ in _METHODS if callable(getattr(source, get, None))), None)
+    return next((get for get, _ in _METHODS if callable(ask(source, get))), None)
 
 
 def _cannot(source: Any) -> str | None:

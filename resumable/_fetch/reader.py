@@ -11,8 +11,10 @@ import numpy as np
 
 from resumable._fetch.ahead import prefetch, upcoming_of
 from resumable._fetch.failures import ended_inside, in_short, note
+from resumable._introspection import ask
 from resumable._order.plan import Padding
 from resumable._randomness.idle import Seeding
+from resumable._state import shorten
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
@@ -102,7 +104,7 @@ class Reader:
 
     def _prefetch(self, request: Request) -> None:
         """Tell the source what is to be read, before any seed is set: what it draws is not the sample's."""
-        if not self.together and hasattr(type(self.source), "resumable_prefetch"):
+        if not self.together and ask(type(self.source), "resumable_prefetch") is not None:
             prefetch(self.source, indices_of(request), partial(upcoming_of, request))
 
     def _collated(self, samples: list[Any]) -> Any:
@@ -129,9 +131,9 @@ class Reader:
             keys = (request.keys & np.uint64(bits)).tolist()
             return [source[index] for index, key in zip(left, keys, strict=True) if seed(key)]
         except StopIteration as error:
-            raise ended_inside(f"sample {_last_of(indices, left)}") from error
+            raise ended_inside(_name_of(_last_of(indices, left))) from error
         except Exception as error:
-            note(error, f"sample {_last_of(indices, left)}")
+            note(error, _name_of(_last_of(indices, left)))
             raise
 
     def _together(self, indices: list[Any]) -> Any:
@@ -142,6 +144,11 @@ class Reader:
         except Exception as error:
             note(error, in_short(indices))
             raise
+
+
+def _name_of(index: Any) -> str:
+    """Name a sample by what its sampler gave, which may be an object of any kind and length."""
+    return f"sample {shorten(index, show=str)}"
 
 
 def _last_of(indices: list[Any], left: Iterator[Any]) -> Any:

@@ -130,7 +130,7 @@ class _Noting:
         self._source, self._words, self._at = source, words, at
 
     def __getitem__(self, index: Any) -> Any:
-        number = isinstance(index, int) and 0 <= index < _MOST  # a user's sampler may give keys of any type
+        number = issubclass(type(index), int) and 0 <= index < _MOST  # a user's sampler may give keys of any type
         self._words[self._at] = (index + 1) * _PRIME if number else 0
         return self._source[index]
 

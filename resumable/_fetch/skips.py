@@ -6,12 +6,12 @@ beginning on. It was not made for a resume, so it counts only where a canary sho
 
 from __future__ import annotations
 
-import inspect
 import sys
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.own_state import state_methods
+from resumable._introspection import ask, has, is_a, takes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ class Borrowed:
 def iterate(iterable: Any) -> Iterator[Any]:
     """Return an iterator, which skips where the iterable can."""
     iterator: Iterator[Any] = iter(iterable)
-    own = iterator is iterable or hasattr(iterator, "skip") or state_methods(iterator) is not None
+    own = iterator is iterable or callable(ask(iterator, "skip")) or state_methods(iterator) is not None
     if own or not _may_skip(iterable):
         return iterator
     return Borrowed(iterator, lambda count: _skipped(iterable, count))
@@ -67,14 +67,8 @@ def iterate(iterable: Any) -> Iterator[Any]:
 
 def _may_skip(iterable: Any) -> bool:
     """Return whether there is a method `skip` that takes a number alone."""
-    skip = getattr(iterable, "skip", None)
-    if not callable(skip) or isinstance(iterable, type):
-        return False
-    try:
-        inspect.signature(skip).bind(1)
-    except (TypeError, ValueError):
-        return False
-    return True
+    skip = ask(iterable, "skip")
+    return callable(skip) and not issubclass(type(iterable), type) and takes(skip, 1) is True
 
 
 def _skipped(iterable: Any, count: int) -> Iterator[Any] | None:
@@ -82,7 +76,7 @@ def _skipped(iterable: Any, count: int) -> Iterator[Any] | None:
     if _streams(iterable) and iterable.epoch:  # its skip() keeps the shards in the order of the first epoch
         return None
     found = iterable.skip(count * _shares(iterable))
-    if found is None or found is iterable or not hasattr(found, "__iter__"):
+    if found is None or found is iterable or not has(found, "__iter__"):
         return None
     left: Iterator[Any] = iter(found)
     return left
@@ -94,10 +88,10 @@ def _shares(iterable: Any) -> int:
     info = data.get_worker_info() if data is not None else None
     if info is None or not _streams(iterable):
         return 1
-    return 1 if getattr(iterable, "_distributed", None) is not None else int(info.num_workers)
+    return 1 if ask(iterable, "_distributed") is not None else int(info.num_workers)
 
 
 def _streams(iterable: Any) -> bool:
     """Return whether an iterable is a stream of Hugging Face's library."""
     known = getattr(sys.modules.get("datasets"), "IterableDataset", None)
-    return known is not None and isinstance(iterable, known)
+    return known is not None and is_a(iterable, known)

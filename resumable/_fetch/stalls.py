@@ -20,6 +20,8 @@ from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakMethod, ref
 
+from resumable._state import shorten
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -230,4 +232,5 @@ def _message(about: Awaited, waited: float, limit: float, source: str) -> str:
 def shortened(indices: list[Any]) -> str:
     """Write the indices of a batch, the first of them where there are many."""
     more = len(indices) - _SHOWN
-    return f"{indices[:_SHOWN]} and {more} more" if more > 0 else f"{indices}"
+    shown = shorten(indices[:_SHOWN])
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from resumable._introspection import in_words
 from resumable._parts.arrays import Array, of_numpy, of_tensor
 from resumable._parts.objects import given_to_pickle, global_name, keeps_state_in_c, vars_of
-from resumable._parts.texts import EXACT, Text, Uncompared, name_of, short, step
+from resumable._parts.texts import Text, Uncompared, is_exact, name_of, short, step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,13 +59,14 @@ def take(value: Any) -> Any:
 
     A leaf is a number, a text or bytes of Python's own, an `Array`, or a `Text` that stands for the value.
     """
-    kind = type(value)
-    if kind in EXACT:
+    if is_exact(value):
         return value
     try:
-        return _reader_of(kind)(value)  # type: ignore[arg-type]  # types are hashable
-    except Exception as error:  # noqa: BLE001  # of whatever type: a class has its own idea of what is in it
-        why = _ADDRESS.sub("", f"({type(error).__name__}: {error})")
+        return _reader_of(type(value))(value)  # type: ignore[arg-type]  # classes are hashable, or raise
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001  # of whatever type: a class has its own idea of what is in it
+        why = _ADDRESS.sub("", f"({in_words(error)})")
         return Uncompared(f"{name_of(value)} cannot be read {why}")
 
 

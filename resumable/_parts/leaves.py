@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from resumable._parts.kinds import Whole, take
 from resumable._parts.lists import as_one
 from resumable._parts.shared import DEEPEST, Shared
-from resumable._parts.texts import EXACT, Text, Uncompared, digest_text, text_of
+from resumable._parts.texts import Text, Uncompared, digest_text, is_exact, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -86,8 +86,7 @@ def _walk(
         if next(left, None) is None:
             raise _TooManyError
         value = opened(value) if opened else value
-        kind = type(value)
-        if kind in EXACT:
+        if is_exact(value):
             yield path, value
         elif lists and (whole := as_one(value)) is not None:
             yield path, whole

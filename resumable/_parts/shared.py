@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._parts.kinds import Whole, take
 from resumable._parts.lists import as_one
-from resumable._parts.texts import EXACT, Text, Uncompared, digest_text, text_of
+from resumable._parts.texts import Text, Uncompared, digest_text, is_exact, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,7 +58,7 @@ class Shared:
         opened = self._opened(value) if self._opened else value
         found = as_one(opened) if self._lists else None
         if found is None:
-            found = opened if type(opened) in EXACT else take(opened)
+            found = opened if is_exact(opened) else take(opened)
         if isinstance(found, (list, Whole)):
             self._known[id(value)] = (value, 1, "what holds it")  # until all that is in it is known
             self._parts[id(value)] = found

@@ -10,9 +10,21 @@ from typing import Any, Self
 
 import numpy as np
 
+from resumable._introspection import is_exactly, module_of, qualname_of
 from resumable._parts.arrays import Array
 
-__all__ = ["EXACT", "UNCOMPARED", "Text", "Uncompared", "digest_text", "dotted", "name_of", "short", "step", "text_of"]
+__all__ = [
+    "UNCOMPARED",
+    "Text",
+    "Uncompared",
+    "digest_text",
+    "dotted",
+    "is_exact",
+    "name_of",
+    "short",
+    "step",
+    "text_of",
+]
 
 UNCOMPARED = "not compared: "
 _SHOWN = 40  # characters of a value that stands for itself
@@ -20,7 +32,7 @@ _LARGEST = 1 << 256  # of numbers that are spelled out
 _BARE = re.compile(r'(?!-?\d+\Z)[^\s."]+')
 
 # Whose `repr` says all that they are, and is written by Python itself.
-EXACT = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), range})
+_EXACT = (int, float, str, bool, type(None), bytes, complex, type(...), range)
 
 
 class Text(str):
@@ -41,6 +53,11 @@ class Uncompared(Text):
     def why(self) -> str:
         """The reason."""
         return self.removeprefix(UNCOMPARED)
+
+
+def is_exact(value: Any) -> bool:
+    """Return whether a value has a `repr` that says all that it is."""
+    return is_exactly(value, _EXACT)
 
 
 def text_of(leaf: Any) -> str:
@@ -69,7 +86,7 @@ def digest_text(text: str) -> str:
 
 def name_of(value: Any) -> str:
     """Name the class of a value, for a sentence."""
-    return f"a value of {type(value).__module__}.{type(value).__qualname__}"
+    return f"a value of {module_of(type(value))}.{qualname_of(type(value))}"
 
 
 def step(key: Any) -> str:
@@ -104,9 +121,9 @@ def _quoted(text: str) -> str:
 
 
 def _of_key(key: Any) -> str:
-    if type(key) in EXACT:
+    if is_exact(key):
         return text_of(key)
-    if type(key) is tuple and all(type(part) in EXACT for part in key):
+    if type(key) is tuple and all(map(is_exact, key)):
         return short(f"({', '.join(map(text_of, key))})")
     from resumable._parts.leaves import digest_of  # noqa: PLC0415  # which needs steps, too
 

@@ -2,22 +2,35 @@
 
 What is looked at is what the source is made of: attributes, elements of containers, what functions are bound to, close
 over or have as defaults, and what functions and methods take by name from the module that they are in. No code of the
-source is called. A generator has a path, as `dataset.transform.steps[1].rng`, which is the same in every process.
+source is called: not even a property, a metaclass or `__hash__` of a key, so that no object hides what is next to it. A
+generator has a path, as `dataset.transform.steps[1].rng`, which is the same in every process.
 """
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 import types
+import weakref
 from collections import deque
 from functools import partial
 from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
+
+from resumable._introspection import (
+    attributes_of,
+    is_exactly,
+    members_of,
+    module_of,
+    mro_of,
+    package_of,
+    qualname_of,
+    survive,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,7 +51,17 @@ _NUMPY = np.random.Generator, np.random.RandomState
 _GLOBAL: Any = random.getstate.__self__, np.random.get_state.__self__  # type: ignore[attr-defined]  # methods of these
 
 
-_known: WeakKeyDictionary[type, list[Place]] = WeakKeyDictionary()
+# Read past what a user's subclass may say of itself.
+_OF_PARTIAL: dict[str, Any] = {"": partial.func, ".args": partial.args, ".keywords": partial.keywords}
+_OF_METHODS: dict[type, Any] = {
+    staticmethod: staticmethod.__func__,
+    classmethod: classmethod.__func__,
+    property: property.fget,
+}
+_SEQUENCES: tuple[Any, ...] = (list, tuple, deque)
+_PLAIN_KEYS = (str, int, float, complex, bool, bytes, type(None))
+
+_known: dict[int, tuple[weakref.ref[type], list[Place]]] = {}  # by number, as a class need not be hashable
 
 
 class Place(NamedTuple):
@@ -65,7 +88,7 @@ def find_generators(roots: Mapping[str, Any]) -> list[Place]:
 class _Search:
     def __init__(self) -> None:
         self._seen: dict[int, Any] = {}  # held, so that no other thing gets the number of one
-        self._classes: set[type] = set()
+        self._classes: dict[int, type] = {}  # by number, as a metaclass may forbid to hash its classes
 
     def run(self, roots: Iterable[Place]) -> Iterator[Place]:
         waiting = deque(roots)
@@ -78,39 +101,55 @@ class _Search:
             if is_generator(thing):
                 yield place
             else:
-                waiting.extend(self._inside(thing, place.path))
+                waiting.extend(survive(place.path, partial(self._inside, thing, place.path), []))
 
-    def _inside(self, thing: Any, path: str) -> Iterator[Place]:
+    def _inside(self, thing: Any, path: str) -> list[Place]:
         kind = type(thing)
         if kind is types.FunctionType:
-            return _of_function(thing, path)
+            return list(_of_function(thing, path))
         if kind is types.MethodType:
-            return iter((_there(path, thing.__self__), _there(path, thing.__func__)))
+            return [_there(path, thing.__self__), _there(path, thing.__func__)]
         if issubclass(kind, partial):
-            inside = {"": thing.func, ".args": thing.args, ".keywords": thing.keywords}
-            return (_there(f"{path}{name}", part) for name, part in inside.items())
+            return [_there(f"{path}{name}", member.__get__(thing)) for name, member in _OF_PARTIAL.items()]
         elements = _elements(thing, path)
-        return elements if _is_of_library(kind) else chain(elements, _attributes(thing, path), self._of_class(kind))
+        if _is_of_library(kind):
+            return list(elements)
+        return [*elements, *_attributes(thing, path), *_wrapped(thing, path), *self._of_class(kind)]
 
     def _of_class(self, kind: type) -> Iterator[Place]:
         """Yield what a class and its bases have, and what their methods use of their modules."""
-        for base in kind.__mro__:
-            if base not in self._classes:
-                self._classes.add(base)
-                found = _known.get(base) or list(_of_one_class(base))
-                if "<locals>" not in base.__qualname__:  # what is found may hold the class, which a module does anyway
-                    _known[base] = found
-                yield from found
+        for base in mro_of(kind):
+            if id(base) not in self._classes:
+                self._classes[id(base)] = base
+                yield from _known_of(base)
+
+
+def _known_of(base: type) -> list[Place]:
+    """Return what a class itself has; looked for once."""
+    reference, known = _known.get(id(base), (None, []))
+    if reference is not None and reference() is base:
+        return known
+    found = list(_of_one_class(base))
+    if "<locals>" not in qualname_of(base):  # what is found may hold the class, which a module does anyway
+        _known[id(base)] = weakref.ref(base, partial(_forget, id(base))), found
+    return found
+
+
+def _forget(number: int, reference: weakref.ref[type]) -> None:
+    if _known.get(number, (None,))[0] is reference:
+        del _known[number]
 
 
 def _of_one_class(base: type) -> Iterator[Place]:
-    if _is_of_library(base) or base.__module__.partition(".")[0] == _OURS:
+    if _is_of_library(base) or package_of(base) == _OURS:
         return
-    for name, value in list(vars(base).items()):
-        path = f"{base.__qualname__}.{name}"
-        if not isinstance(value, (*_METHODS, *_DESCRIPTORS)):
-            yield Place(path, partial(base.__dict__.get, name))
-        for function in (value, getattr(value, "__func__", None), getattr(value, "fget", None)):
+    for name, value in list(members_of(base).items()):
+        path = f"{qualname_of(base)}.{_text(name, 0)}"
+        kind = type(value)
+        if not issubclass(kind, (*_METHODS, *_DESCRIPTORS)):
+            yield Place(path, partial(members_of(base).get, name))
+        inner = [member.__get__(value) for known, member in _OF_METHODS.items() if issubclass(kind, known)]
+        for function in (value, *inner):
             if type(function) is types.FunctionType:  # most methods close over nothing but their class
                 yield from [_there(path, function)] if function.__closure__ else _of_module(function)
 
@@ -125,48 +164,59 @@ def is_generator(thing: Any) -> bool:
     torch = sys.modules.get("torch")
     if torch is None or not issubclass(kind, torch.Generator):
         return False
-    return thing.device.type == "cpu" and thing is not torch.default_generator
+    return torch.Generator.device.__get__(thing).type == "cpu" and thing is not torch.default_generator
 
 
 def _is_of_library(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in _LIBRARIES and not _is_container(kind)
+    return package_of(kind) in _LIBRARIES and not _is_container(kind)
 
 
 def _is_container(kind: type) -> bool:
     """Return whether a class of torch holds what users made, as a Subset or a Sequential does."""
-    return kind.__module__.startswith(("torch.utils.data", "torch.nn.modules"))
+    return module_of(kind).startswith(("torch.utils.data", "torch.nn.modules"))
 
 
 def _elements(thing: Any, path: str) -> Iterator[Place]:
+    """Yield the elements of a container, by the methods of Python's own class: a user's may do something else."""
     kind = type(thing)
     if issubclass(kind, dict):
-        for key in list(dict.keys(thing))[:_EACH]:
-            yield Place(f"{path}[{key!r}]", partial(dict.get, thing, key))
-    elif issubclass(kind, (list, tuple, deque)):
-        for number in range(min(len(thing), _EACH)):
-            yield Place(f"{path}[{number}]", partial(_element, thing, number))
+        for number, key in enumerate(list(dict.keys(thing))[:_EACH]):
+            yield Place(f"{path}[{_text(key, number, show=repr)}]", partial(_value, thing, key))
+    for base in _SEQUENCES:
+        if issubclass(kind, base):
+            for number in range(min(base.__len__(thing), _EACH)):
+                yield Place(f"{path}[{number}]", partial(_element, base, thing, number))
 
 
 def _attributes(thing: Any, path: str) -> Iterator[Place]:
     """Yield the attributes of an object. Those of this package's own classes, whose names may change, have no name."""
-    name_of = "{path}" if type(thing).__module__.partition(".")[0] == _OURS else "{path}.{name}"
-    try:
-        attributes = object.__getattribute__(thing, "__dict__")
-    except AttributeError:
-        attributes = {}
-    for name in list(attributes):
-        yield Place(name_of.format(path=path, name=name), partial(dict.get, attributes, name))
-    for base in type(thing).__mro__:
-        for name, value in list(vars(base).items()) if "__slots__" in vars(base) else ():
+    ours = package_of(type(thing)) == _OURS
+    attributes = attributes_of(thing)
+    for number, name in enumerate(list(dict.keys(attributes))):
+        yield Place(path if ours else f"{path}.{_text(name, number)}", partial(_value, attributes, name))
+    for base in mro_of(type(thing)):
+        for name, value in list(members_of(base).items()) if "__slots__" in members_of(base) else ():
             if type(value) is types.MemberDescriptorType:
-                yield Place(name_of.format(path=path, name=name), partial(_slot, value, thing))
+                yield Place(path if ours else f"{path}.{name}", partial(_slot, value, thing))
+
+
+def _wrapped(thing: Any, path: str) -> Iterator[Place]:
+    """Yield what a proxy written in C hides, as those of wrapt.
+
+    Its own way to what is inside makes that first if it is lazy, so the garbage collector is asked what it holds now.
+    """
+    if any(type(members_of(base).get("__wrapped__")) is types.GetSetDescriptorType for base in mro_of(type(thing))):
+        for one in gc.get_referents(thing):
+            if type(one) is not dict:  # its attributes
+                yield _there(f"{path}.__wrapped__", one)
 
 
 def _of_function(function: types.FunctionType, path: str) -> Iterator[Place]:
-    if str(function.__globals__.get("__name__")).partition(".")[0] in _LIBRARIES:
+    name = dict.get(function.__globals__, "__name__")
+    if type(name) is str and name.partition(".")[0] in _LIBRARIES:
         return
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        yield Place(f"{path}.{name}", partial(_of_cell, cell))
+    for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        yield Place(f"{path}.{free}", partial(_of_cell, cell))
     yield _there(f"{path}.defaults", function.__defaults__)
     yield _there(f"{path}.defaults", function.__kwdefaults__)
     yield _there(path, vars(function))  # what it was decorated with
@@ -178,9 +228,9 @@ def _of_module(function: types.FunctionType) -> Iterator[Place]:
     scope = function.__globals__
     module = PurePath(function.__code__.co_filename).stem  # the same for a script and for a module that is imported
     for name in _names(function.__code__):
-        value = scope.get(name)
+        value = dict.get(scope, name)
         if type(value) is not types.FunctionType or value.__globals__ is scope:
-            yield Place(f"{module}.{name}", partial(scope.get, name))
+            yield Place(f"{module}.{name}", partial(dict.get, scope, name))
 
 
 def _names(code: types.CodeType) -> list[str]:
@@ -192,8 +242,23 @@ def _there(path: str, thing: Any) -> Place:
     return Place(path, lambda: thing)
 
 
-def _element(things: Any, number: int) -> Any:
-    return things[number] if number < len(things) else None
+def _text(key: Any, number: int, show: Callable[[Any], str] = str) -> str:
+    """Return a key as a step of a path; its number if its own text need not be the same in every process."""
+    parts = key if type(key) is tuple else (key,)
+    if all(is_exactly(part, _PLAIN_KEYS) for part in parts):
+        return survive("a key of a dict", lambda: show(key), str(number))  # an integer may have too many digits
+    return f"{qualname_of(type(key))} {number}"
+
+
+def _value(things: dict[Any, Any], key: Any) -> Any:
+    """Return a value of a dict; by a key of a user's class without its `__hash__` and `__eq__`."""
+    if is_exactly(key, _PLAIN_KEYS):
+        return dict.get(things, key)
+    return next((value for one, value in list(dict.items(things)) if one is key), None)
+
+
+def _element(base: Any, things: Any, number: int) -> Any:
+    return base.__getitem__(things, number) if number < base.__len__(things) else None
 
 
 def _slot(descriptor: types.MemberDescriptorType, thing: Any) -> Any:

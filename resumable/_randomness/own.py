@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from resumable._introspection import is_exactly, qualname_of, survive
 from resumable._randomness.finding import find_generators, is_generator
 from resumable._randomness.keyed import mix_int
 from resumable.errors import PromiseWarning
@@ -29,8 +30,9 @@ _POSITIVE = (1 << 63) - 1
 _PCG = {"PCG64", "PCG64DXSM"}  # whose state is one number, and another one that is odd
 _INCREMENT = 0xDA3E39CB94B95BDB_5851F42D4C957F2D
 _MOST = 64  # generators
+_OF_LIBRARIES = (random.Random, np.random.RandomState)  # others have a state by another class
 _LATE = (
-    "a random generator was found at {} only after batches had been read: {!r}.\n"
+    "a random generator was found at {} only after batches had been read: a {}.\n"
     "What was drawn from it until now did not belong to the sample, and would be other numbers after a resume. Make it "
     "before the first sample is read, as in __init__; or make a new one for each sample, from a number that a global "
     "generator gives."
@@ -55,6 +57,11 @@ class OwnGenerator:
         """Return the generator that is there now; None where there is none any more."""
         found = self.get()
         return found if is_generator(found) else None
+
+    @property
+    def kind(self) -> str:
+        """The name of its class, for messages."""
+        return qualname_of(type(self.now()))
 
     def seed(self, key: int) -> None:
         """Seed it with what is made of a sample's key."""
@@ -101,7 +108,7 @@ class OwnGenerators:
 
     def __init__(self, roots: Mapping[str, Any]) -> None:
         self._roots = dict(roots)
-        self._known: dict[str, OwnGenerator] = {}
+        self._known: dict[str, OwnGenerator | None] = {}  # None for one that cannot be seeded
         self._looked: tuple[int, int] | None = None  # in which process and epoch
         self._read = 0  # batches since
 
@@ -131,21 +138,35 @@ class OwnGenerators:
             return ()
         found = self._look()
         for one in found if self._read > 1 else ():
-            warnings.warn(_LATE.format(one.name, one.now()), PromiseWarning, stacklevel=2)
+            warnings.warn(_LATE.format(one.name, one.kind), PromiseWarning, stacklevel=2)
         return found
 
     def _look(self) -> Sequence[OwnGenerator]:
         """Look where generators are now, and return those in new places."""
-        found, seen = [], Counter[str]()
+        found, seen = list[OwnGenerator](), Counter[str]()
         for path, get in find_generators(self._roots)[:_MOST]:
             seen[path] += 1
             name = path if seen[path] == 1 else f"{path} ({seen[path]})"
-            if name in self._known:
-                self._known[name].get = get  # what holds it may be another one
-            else:
-                self._known[name] = OwnGenerator(name, get)
-                found.append(self._known[name])
+            if name not in self._known:
+                one = self._known[name] = OwnGenerator(name, get) if _can_be_seeded(name, get()) else None
+                found += [] if one is None else [one]
+            elif (known := self._known[name]) is not None:
+                known.get = get  # what holds it may be another one
         return found
+
+
+def _can_be_seeded(name: str, generator: Any) -> bool:
+    """Return whether a generator takes a seed, and its state back; one of a user's class may do neither."""
+    if is_exactly(generator, _OF_LIBRARIES):
+        return True
+    return survive(f"the random generator at {name}", lambda: _is_as_before(generator), False)
+
+
+def _is_as_before(generator: Any) -> bool:
+    state = _state_of(generator)
+    _seed(generator, 0)
+    _give(generator, state)
+    return bool(_state_of(generator) == state)
 
 
 def _seed(generator: Any, key: int) -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from resumable._introspection import qualname_of, survive
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -35,7 +37,7 @@ class Canary:
     __slots__ = ("_digest", "_element", "_pending")
 
     def __init__(self, element: Any) -> None:
-        self._pending = isinstance(element, _PLAIN)
+        self._pending = issubclass(type(element), _PLAIN)
         self._element = element if self._pending else None
         self._digest = None if self._pending else _digest(element)
 
@@ -61,43 +63,44 @@ class Canary:
 
 
 def _digest(element: Any) -> str | None:
-    try:
-        whole = hashlib.blake2b(digest_size=8, person=b"canary1")
-        room = _BYTES
-        for count, part in enumerate(_parts(element)):
-            if count > _LEAVES or room <= 0:
-                break
-            whole.update(b"%d:" % len(part) + part[:room])
-            room -= len(part)
-    except Exception:  # noqa: BLE001  # an element is a user's object, and may raise whatever it likes
-        return None
+    return survive("an element of the source", lambda: _digested(element), None)
+
+
+def _digested(element: Any) -> str:
+    whole = hashlib.blake2b(digest_size=8, person=b"canary1")
+    room = _BYTES
+    for count, part in enumerate(_parts(element)):
+        if count > _LEAVES or room <= 0:
+            break
+        whole.update(b"%d:" % len(part) + part[:room])
+        room -= len(part)
     return whole.hexdigest()
 
 
 def _parts(value: Any) -> Iterator[bytes]:
     """Yield the structure of a value, and samples of its bytes, in one order."""
     kind = type(value)
-    if isinstance(value, (np.ndarray, np.generic)):
+    if issubclass(kind, (np.ndarray, np.generic)):
         yield from _array(np.asarray(value))
     elif _is_tensor(value):
         yield from _tensor(value)
-    elif isinstance(value, (str, bytes, bytearray)):
+    elif issubclass(kind, (str, bytes, bytearray)):
         yield b"text %d" % len(value)
         yield _excerpt(value)
-    elif isinstance(value, _PLAIN):
+    elif issubclass(kind, _PLAIN):
         yield f"{kind.__name__} {value!r}".encode()
-    elif isinstance(value, dict):
+    elif issubclass(kind, dict):
         yield b"dict %d" % len(value)
         for key, inner in value.items():
             yield from _parts(key)
             if key not in _PATHS:
                 yield from _parts(inner)
-    elif isinstance(value, (list, tuple)):
+    elif issubclass(kind, (list, tuple)):
         yield b"list %d" % len(value)
         for inner in value:
             yield from _parts(inner)
     else:
-        yield kind.__qualname__.encode()
+        yield qualname_of(kind).encode()
 
 
 def _excerpt(text: str | bytes | bytearray) -> bytes:
@@ -126,7 +129,7 @@ def _array(values: np.ndarray[Any, Any]) -> Iterator[bytes]:
 
 def _is_tensor(value: Any) -> bool:
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    return torch is not None and issubclass(type(value), torch.Tensor)
 
 
 def _tensor(value: Any) -> Iterator[bytes]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from resumable._introspection import qualname_of, survive
+
 __all__ = ["advise", "describe", "is_state", "shorten"]
 
 _WIDTH = 200
@@ -41,13 +43,16 @@ def advise(values: Any) -> str:
 
 def shorten(value: Any, show: Any = repr) -> str:
     """Return a value in the width of a message."""
-    try:
-        text: str = show(value)
-    except RecursionError:
-        return f"a {type(value).__name__} of too many levels"
-    except Exception:  # noqa: BLE001  # integers have a limit of digits, and a user's object raises whatever it likes
-        return f"a {type(value).__name__} that cannot be printed"
+    # Integers have a limit of digits, and a user's object raises whatever it likes.
+    text = survive(None, lambda: _shown(value, show), f"a {qualname_of(type(value))} that cannot be printed")
     return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
+
+
+def _shown(value: Any, show: Any) -> str:
+    try:
+        return str(show(value))
+    except RecursionError:
+        return f"a {qualname_of(type(value))} of too many levels"
 
 
 def _find(values: Any, deep: int = 0) -> str | None:

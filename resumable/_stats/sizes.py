@@ -3,48 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any
+
+from resumable._introspection import ask, has, is_exactly, survive
 
 __all__ = ["size_of"]
 
 _MOST = 16  # values of a list that are looked at
 _DEEPEST = 16  # levels; a list may contain itself
 _NUMBER = 8
-_NUMBERS = {int, float, bool, complex}
+_NUMBERS = (int, float, bool, complex)
 
 
 def size_of(batch: Any) -> int:
     """Return the bytes of a batch: an estimate where it has long lists of Python's values.
 
-    Whatever a user's object raises when it is looked at: it counts nothing.
+    An object that raises when it is looked at counts nothing.
     """
-    try:
-        return round(_size(batch, _MOST, _DEEPEST))
-    except Exception:  # noqa: BLE001  # of whatever type: the batch is none the worse
-        return 0
+    return survive("a batch", lambda: round(_size(batch, _MOST, _DEEPEST)), 0)
 
 
 def _size(value: Any, most: int, levels: int) -> float:
-    if type(value) in _NUMBERS:
+    if is_exactly(value, _NUMBERS):
         return _NUMBER
-    size = getattr(value, "nbytes", None)
+    size = ask(value, "nbytes") if has(type(value), "nbytes") else None
     if isinstance(size, int):
-        return size
-    if isinstance(value, (bytes, bytearray, str)):
+        return float(size)
+    if issubclass(type(value), (bytes, bytearray, str)):
         return len(value)
     if not levels:
         return 0
-    return _of_parts(_parts(value), most if isinstance(value, list) else _MOST, levels)
+    return _of_parts(_parts(value), most if issubclass(type(value), list) else _MOST, levels)
 
 
 def _parts(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
+    if issubclass(type(value), Mapping):
         return list(value.values())
-    if isinstance(value, (list, tuple)):
-        return value  # type: ignore[return-value]  # as good as a list
-    if is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, one.name) for one in fields(value)]
+    if issubclass(type(value), (list, tuple)):
+        return value  # type: ignore[no-any-return]  # as good as a list
+    if ask(type(value), "__dataclass_fields__") is not None:
+        return [ask(value, one.name) for one in fields(value)]
     return []
 
 

@@ -18,9 +18,10 @@ from resumable._fetch.lost_buffers import replayed
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.restoring import without_state
 from resumable._fetch.skips import Borrowed, iterate
+from resumable._introspection import ask, has, qualname_of, signature_of
 from resumable._naming import name_of
 from resumable._registry import refuse_returned
-from resumable.errors import OnePassError, UnsupportedError
+from resumable.errors import ConfigurationError, OnePassError, UnsupportedError
 from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
@@ -38,24 +39,24 @@ _OBJECT, _ITERATOR = "state of the object", "state of its iterator"
 def adapt(source: Any, options: Options) -> tuple[FunctionBackend | ObjectBackend, Options]:
     """Adapt an iterable, or a function that returns one."""
     name = name_of(source, options.identity)
-    if getattr(source, "restart_on_stop_iteration", False) is True:
+    if ask(source, "restart_on_stop_iteration", False) is True:
         raise UnsupportedError(
             f"{name} was made with restart_on_stop_iteration=True, so that after its last element its state is "
             "already that of the next epoch.\nA run that resumes there would read that epoch as part of the old one. "
             "Make it with restart_on_stop_iteration=False."
         )
-    if isinstance(source, type):
+    if issubclass(type(source), type):
         return FunctionBackend(source, name), options
     options = divided(source, options)
     stateful = state_methods(source) is not None
-    if stateful and hasattr(source, "__iter__"):
+    if stateful and has(source, "__iter__"):
         options = replayed(source, name, options)
-    if hasattr(source, "__next__") or stateful:
-        if not hasattr(source, "__iter__"):
+    if has(source, "__next__") or stateful:
+        if not has(source, "__iter__"):
             raise _not_iterable(name, source)
         if not (stateful and options.resume == "replay"):
             return ObjectBackend(source, name), options
-    if hasattr(source, "__iter__"):
+    if has(source, "__iter__"):
         return FunctionBackend(_Epochs(source), name, _length(source, name), shards_of(source)), options
     return FunctionBackend(source, name), options
 
@@ -149,7 +150,7 @@ class ObjectBackend:
     def __init__(self, source: Any, name: str) -> None:
         self._source = source
         self._methods = state_methods(source)
-        self._own_iterator = hasattr(source, "__next__")
+        self._own_iterator = has(source, "__next__")
         self._iterator: _Watched | None = None
         self._length, self._stored = _length(source, name), shards_of(source)
         self.identity = {"source": name}
@@ -245,14 +246,14 @@ def _is_both(snapshot: Any) -> bool:
 
 def _may_set_back(iterator: Any) -> bool:
     """Return whether the `__iter__` of an iterator is code that does more than return it."""
-    code = getattr(getattr(type(iterator), "__iter__", None), "__code__", None)
+    code = ask(ask(type(iterator), "__iter__"), "__code__")
     return code is not None and bool(code.co_names)
 
 
 def set_epoch(source: Any, epoch: int) -> None:
     """Tell a source the epoch, where it wants to know."""
-    if callable(getattr(source, "set_epoch", None)):
-        source.set_epoch(epoch)
+    if callable(tell := ask(source, "set_epoch")):
+        tell(epoch)
 
 
 def _takes_epoch(function: Callable[..., Any], name: str) -> bool:
@@ -261,19 +262,18 @@ def _takes_epoch(function: Callable[..., Any], name: str) -> bool:
     Raises:
         UnsupportedError: it cannot be called without other arguments.
     """
-    try:
-        parameters = inspect.signature(function).parameters
-    except ValueError:  # some functions made in C do not tell
+    signature = signature_of(function)
+    if signature is None:
         return False
     try:
-        inspect.Signature([one for one in parameters.values() if one.name != "epoch"]).bind()
+        inspect.Signature([one for one in signature.parameters.values() if one.name != "epoch"]).bind()
     except TypeError as error:
         raise UnsupportedError(
             f"{name} cannot be called without arguments: {error}.\n"
             "It is called once per epoch, with nothing but the epoch where it has a parameter of that name. Give a "
             "function that needs no more, such as functools.partial(function, ...)."
         ) from error
-    return "epoch" in parameters
+    return "epoch" in signature.parameters
 
 
 def _call(name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
@@ -299,16 +299,24 @@ def _iterate(name: str, produced: Any, begin: Callable[[Any], Iterator[Any]] = i
 
 def _not_iterable(name: str, produced: Any) -> UnsupportedError:
     return UnsupportedError(
-        f"{name} gives nothing to iterate over, but an object of the type {type(produced).__qualname__}.\n"
+        f"{name} gives nothing to iterate over, but an object of the type {qualname_of(type(produced))}.\n"
         "There would be no batches. Give something with __iter__, or a function that returns such a thing or yields."
     )
 
 
 def _length(source: Any, name: str) -> int | None:
-    """Return the number of elements; None where the source has no `__len__`, or one that says that it cannot tell."""
+    """Return the number of elements; None if the source has no `__len__`, or one that raises: a loop asks for none.
+
+    Raises:
+        ConfigurationError: it says one that Python cannot count to.
+    """
     try:
         return length_of(source, name)
     except UnsupportedError:
+        return None
+    except (ConfigurationError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001  # a user's object raises whatever it likes
         return None
 
 
@@ -353,11 +361,13 @@ class _Watched:
 
     def end(self, *, fresh: bool) -> None:
         """Close a generator, or whatever else was made for one pass; an object of the user's may be iterated again."""
-        close = getattr(self.inner, "close", None)
+        close = ask(self.inner, "close")
         if callable(close) and (fresh or isinstance(self.inner, (GeneratorType, Borrowed))):
             close()
 
     def __getattr__(self, name: str) -> Any:
-        if name in {"skip", "anywhere", "borrowed"}:  # asked for, where the iterator has them
-            return getattr(self.inner, name)
-        raise AttributeError(name)
+        missing = object()
+        found = ask(self.inner, name, missing) if name in {"skip", "anywhere", "borrowed"} else missing
+        if found is missing:
+            raise AttributeError(name)
+        return found

@@ -15,6 +15,7 @@ from resumable._fetch.hugging_face import draws_nothing
 from resumable._fetch.own_state import own_state
 from resumable._fetch.reader import Reader
 from resumable._fetch.reading import Reading
+from resumable._introspection import ask, is_a, module_of, mro_of, qualname_of
 from resumable._naming import identity_of, name_of
 from resumable._randomness.idle import Seeding
 from resumable.protocols import Capabilities
@@ -55,7 +56,7 @@ class SequenceBackend:
         self._source = source
         self.length = length_of(source, name_of(source, options.identity))
         self.identity = identity_of(source, options.identity or _describe(source))
-        stored = None if hasattr(source, "resumable_identity") else Columns(source, self.length)
+        stored = None if ask(source, "resumable_identity") is not None else Columns(source, self.length)
         reading = None if options.flight_recorder is None else Reading()
         self.capabilities = Capabilities(shows={"dataset": source}, own_state=remembers, stored=stored, reading=reading)
         plain = options.transform is None and options.collate is None and options.batch_size is not None
@@ -88,18 +89,19 @@ class _Transformed:
 
     def resumable_prefetch(self, indices: Sequence[int], upcoming: Callable[[], Upcoming | None]) -> None:
         """Pass on what is to be read; see `resumable.protocols.Prefetching`."""
-        method = getattr(type(self._source), "resumable_prefetch", None)
+        method = ask(type(self._source), "resumable_prefetch")
         if method is not None:
             method(self._source, indices, upcoming)
 
 
 def _is_array(source: Any) -> bool:
-    return any(f"{base.__module__}.{base.__qualname__}" in _ARRAYS for base in type(source).__mro__)
+    return any(f"{module_of(base)}.{qualname_of(base)}" in _ARRAYS for base in mro_of(type(source)))
 
 
 def _describe(source: Any) -> str:
-    if isinstance(source, (list, tuple, range)):
+    if is_a(source, (list, tuple, range)):
         return "sequence"
-    if hasattr(source, "dtype") and isinstance(getattr(source, "shape", None), tuple):
-        return f"array of {source.dtype}, sample shape {tuple(source.shape[1:])}"
+    dtype, shape = ask(source, "dtype"), ask(source, "shape")
+    if dtype is not None and issubclass(type(shape), tuple):
+        return f"array of {dtype}, sample shape {tuple(shape[1:])}"
     return name_of(source, None)

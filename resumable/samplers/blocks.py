@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from resumable._introspection import ask, qualname_of
 from resumable._randomness.keyed import IntArray, check_seed
 from resumable.errors import ConfigurationError
 from resumable.samplers.base import check_length, check_range
@@ -197,18 +198,18 @@ def blocks_of_source(source: Any, length: int, seed: int) -> Blocks:
     Raises:
         ConfigurationError: it does not, or they are those of another number of samples.
     """
-    sizes = getattr(source, "sizes", None)
+    sizes = getattr(source, "sizes", None)  # what it raises is the user's to know: it was asked for
     if sizes is None:
         raise ConfigurationError(
-            f'shuffle="blocks" was given, but {type(source).__qualname__} has no attribute sizes.\n'
+            f'shuffle="blocks" was given, but {qualname_of(type(source))} has no attribute sizes.\n'
             "Which samples lie together could not be known. Give it one, the number of samples of each shard; or say "
             f"it yourself: wrap(..., sampler=resumable.samplers.Blocks({length}))."
         )
-    own = getattr(source, "resumable_blocks", None)
+    own = ask(source, "resumable_blocks")
     blocks = Blocks(sizes, seed=seed) if own is None else Blocks(sizes, seed=seed, **own).adopting(source.wider_blocks)
     if blocks.length != length:
         raise ConfigurationError(
-            f"the sizes of {type(source).__qualname__} add up to {blocks.length} samples, but it has {length}.\n"
+            f"the sizes of {qualname_of(type(source))} add up to {blocks.length} samples, but it has {length}.\n"
             "Samples would be left out, or asked for that are not there. Make sizes the number of samples of each "
             "shard, in the order of the samples."
         )

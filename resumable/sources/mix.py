@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from resumable._checks import length_of, refuse_hidden_order
 from resumable._fetch.ahead import prefetch
 from resumable._fetch.own_state import state_methods
+from resumable._introspection import ask, has, is_a, mro_of, qualname_of
 from resumable._order.plan import Padding
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.protocols import Upcoming
@@ -173,28 +174,29 @@ def _whole(index: Any) -> int:
 
 def _length(name: Any, source: Any) -> int:
     what = f"the source {name!r} of a mixture"
-    if isinstance(source, Mix):
+    if is_a(source, Mix):
         raise UnsupportedError(
             f"{what} is a mixture itself.\nIts own weights would be lost. Give its sources with the others, each with "
             "the product of its weights."
         )
     refuse_hidden_order(source, what)
-    if isinstance(source, (str, bytes, bytearray)):
+    if is_a(source, (str, bytes, bytearray)):
         raise UnsupportedError(
-            f"{what} is a {type(source).__qualname__}: {source[:40]!r}.\n"
+            f"{what} is a {qualname_of(type(source))}: {source[:40]!r}.\n"
             "Its characters would be the samples. Open the file that it names, and give its samples; a text of samples "
             "is a source as list(text)."
         )
-    streams = any(base.__name__ == "IterableDataset" for base in type(source).__mro__)  # torch's and Hugging Face's
-    if streams or isinstance(source, Mapping) or not hasattr(type(source), "__getitem__"):
-        dataset = " Give its dataset, and the mixture to a DataLoader." if hasattr(source, "batch_sampler") else ""
+    streams = any(qualname_of(base) == "IterableDataset" for base in mro_of(type(source)))  # torch's and Hugging Face's
+    if streams or is_a(source, Mapping) or not has(type(source), "__getitem__"):
+        loads = ask(source, "batch_sampler") is not None
+        dataset = " Give its dataset, and the mixture to a DataLoader." if loads else ""
         raise UnsupportedError(
-            f"{what} is not read by index: {type(source).__qualname__}.\n"
+            f"{what} is not read by index: {qualname_of(type(source))}.\n"
             f"A mixture goes to any sample by its index. Give something with source[index] and len(source).{dataset}"
         )
     if state_methods(source) is not None:
         raise UnsupportedError(
-            f"{what} remembers something from sample to sample: {type(source).__qualname__} has methods for its "
+            f"{what} remembers something from sample to sample: {qualname_of(type(source))} has methods for its "
             "state.\nIt would be lost on resume. Make a sample depend on nothing but its index."
         )
     return length_of(source, what)

@@ -19,7 +19,9 @@ ROOT = Path(__file__).parents[2]
 # From the bottom to the top: a module imports from the floors below its own, and from its own package.
 FLOORS = [
     {"errors", "_version", "_distribution", "_durable"},
-    {"_naming", "_loops", "_leaving", "_parts", "_stats", "_twins", "failpoints"},
+    {"_introspection"},
+    {"_loops", "_leaving", "_parts", "_stats", "_twins", "failpoints"},
+    {"_naming"},
     {"_randomness", "_order"},
     {"samplers", "rng", "_ranks"},
     {"_checks", "_seeds"},

@@ -58,7 +58,7 @@ SIZES: dict[str, tuple[Any, int]] = {
     "nothing": (None, 0),
     "empty": ([], 0),
     "other objects": ([object(), Lazy(), {1}], 0),
-    "an object that raises": ([np.zeros(2), Raises()], 0),
+    "an object that raises": ([np.zeros(2), Raises()], 16),
     "itself": (LOOP, 0),
 }
 

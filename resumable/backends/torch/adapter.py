@@ -14,6 +14,7 @@ from resumable._fetch.lost_buffers import replayed
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import Reader
 from resumable._fetch.reading import Reading
+from resumable._introspection import ask, is_a, length_or_none, module_of, qualname_of
 from resumable._naming import name_of
 from resumable._randomness.idle import Seeding
 from resumable._registry import find_dataset
@@ -23,7 +24,14 @@ from resumable.backends.torch.custom import CustomOrderBackend
 from resumable.backends.torch.indexed import TorchBackend
 from resumable.backends.torch.logical_backend import LogicalStreamBackend
 from resumable.backends.torch.misuse import refuse_misuse, refuse_other_order, remembered
-from resumable.backends.torch.order import Order, find_order, is_plain_batch_sampler, is_torchs_own
+from resumable.backends.torch.order import (
+    Order,
+    find_order,
+    is_plain_batch_sampler,
+    is_torchs_own,
+    kind_of,
+    length_by,
+)
 from resumable.backends.torch.stream import TorchStreamBackend
 from resumable.errors import PromiseWarning, UnsupportedError
 from resumable.protocols import Capabilities
@@ -44,13 +52,13 @@ def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] 
         return None
     refuse_misuse(loader)
     _check(loader, options)
-    if isinstance(loader.dataset, IterableDataset):
+    if is_a(loader.dataset, IterableDataset):
         options.refuse(
             "a DataLoader over an IterableDataset", sampler=_OWN_ORDER, tail="Give drop_last to the DataLoader."
         )
         options = divided(loader.dataset, options)
         if state_methods(loader.dataset) is not None:
-            options = replayed(loader.dataset, type(loader.dataset).__qualname__, options)
+            options = replayed(loader.dataset, qualname_of(type(loader.dataset)), options)
         options = options.decided()
         backend = TorchStreamBackend if options.streams is None else LogicalStreamBackend
         # The workers replay, and know the streams.
@@ -58,6 +66,10 @@ def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] 
     return _adapt_map_style(loader, options)
 
 
+_GIVE_SAMPLER = (
+    "Give it __len__, or give the DataLoader a sampler or batch_sampler of your own, which says what there is: then no "
+    "length is needed."
+)
 _OWN_ORDER = "The dataset gives its samples in an order of its own."
 _DIVIDED = (
     "The ranks get disjoint samples by their index. If the dataset of each rank has only that rank's samples, give "
@@ -83,7 +95,7 @@ def _check(loader: DataLoader[Any], options: Options) -> None:
             "the DataLoader was made with in_order=False, so its batches come in the order in which workers finish.\n"
             "That order is another one in every run, and no state could tell it. Make it with in_order=True."
         )
-    if isinstance(loader.dataset, (IterDataPipe, MapDataPipe)):
+    if is_a(loader.dataset, (IterDataPipe, MapDataPipe)):
         raise UnsupportedError(
             "the DataLoader's dataset is a DataPipe, whose shuffling and sharding the DataLoader itself drives.\n"
             "They would not be driven here. Use a Dataset or an IterableDataset."
@@ -96,18 +108,16 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
         resume="It goes to any place without reading what is before.",
         streams="Its order does not depend on the number of workers or ranks anyway.",
     )
-    length = check_length(
-        length_of(loader.dataset, f"the dataset {name_of(loader.dataset, None)}"), "the length of the data"
-    )
     refuse_other_order(loader)
-    options = options.ordered(loader.dataset, length)
     sampler, batch_size, drop_last = _batching(loader)
+    length = _length(loader.dataset, sampler, options)
+    options = options.ordered(loader.dataset, length or 0)
     if sampler is None:
         options.refuse(
             "a DataLoader with a batch sampler of its own",
             sampler="The batch sampler says what is in a batch; give batch_size to the DataLoader instead of it.",
         )
-    order = None if sampler is None else find_order(sampler, length, options.stream_seed)
+    order = None if sampler is None else find_order(sampler, length or 0, options.stream_seed)
     strided = options.order == "torch"
     if strided:
         order, options = torchs_order(loader, sampler, order, options), replace(options, order=None)
@@ -120,10 +130,11 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
         reader.seeding.own.forget("dataset")  # which brings back what it draws from
     if kept:
         options.refuse("a DataLoader with a sampler of its own", tail="The sampler says what is in an epoch.")
-        layers = (sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
-        aware = any(isinstance(layer, DistributedSampler) for layer in layers)
+        layers = (sampler, loader.batch_sampler, ask(loader.batch_sampler, "sampler"))
+        aware = any(is_a(layer, DistributedSampler) for layer in layers)
         shard = False if aware and options.shard is None else options.shard
-        return CustomOrderBackend(loader, reader, options), replace(options, shard=shard)
+        return CustomOrderBackend(loader, reader, options, length), replace(options, shard=shard)
+    assert length is not None
     world = options.world or (order and order.world if options.group is None else None)
     tail, made_before = _tails(order, world, batch_size, drop_last=drop_last)
     older = None if options.tail else made_before
@@ -135,6 +146,27 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
     ).decided(tail=tail)
     can = Capabilities(older_tail=older, own_state=remembers, strided=strided)
     return TorchBackend(loader, reader, options, length, can), options
+
+
+def _length(dataset: Any, sampler: Any, options: Options) -> int | None:
+    """Return the number of samples; None if the order is a user's own, and nothing else says what there is.
+
+    Args:
+        dataset: need not say it, as PyTorch only asks a sampler.
+        sampler: of single indices; None if the batches are the user's own.
+        options: may have a sampler.
+
+    Raises:
+        UnsupportedError: nothing says it.
+        ConfigurationError: there are none.
+    """
+    known = length_or_none(dataset)
+    if not known:
+        known = length_by(sampler) if options.sampler is None else options.sampler.length
+    if not known and (sampler is None or kind_of(sampler) is None) and options.shuffle != "blocks":
+        return length_or_none(dataset)
+    name = f"the dataset {name_of(dataset, None)}"
+    return check_length(known or length_of(dataset, name, _GIVE_SAMPLER), "the length of the data")
 
 
 def _tails(order: Order | None, world: World | None, batch_size: int | None, *, drop_last: bool) -> tuple[Tail, Tail]:
@@ -176,7 +208,7 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
     together = collates and not one_by_one and _reads_together(dataset)
     if together and options.randomness is None and not still:
         warnings.warn(
-            f"the dataset {type(loader.dataset).__qualname__} reads whole batches by __getitems__, so its randomness "
+            f"the dataset {qualname_of(type(loader.dataset))} reads whole batches by __getitems__, so its randomness "
             "belongs to the batch: augmentations are exact after a resume, but change with the batch size and the "
             'number of ranks.\nGive wrap(..., randomness="batch") to accept it, or randomness="sample" to read the '
             "samples one by one.",
@@ -197,10 +229,10 @@ def _reads_together(dataset: Any) -> bool:
 
     One that can be told what it will be asked for reads its samples one by one, each with a randomness of its own.
     """
-    inner = getattr(dataset, "dataset", None) if type(dataset).__module__ == "torch.utils.data.dataset" else None
+    inner = ask(dataset, "dataset") if module_of(type(dataset)) == "torch.utils.data.dataset" else None
     if inner is not None:
         return _reads_together(inner)
-    return callable(getattr(dataset, "__getitems__", None)) and not hasattr(type(dataset), "resumable_prefetch")
+    return callable(ask(dataset, "__getitems__")) and ask(type(dataset), "resumable_prefetch") is None
 
 
 class _First:

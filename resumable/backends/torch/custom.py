@@ -40,17 +40,18 @@ class CustomOrderBackend:
         loader: the user's.
         reader: reads a request where the samples are read.
         options: seed, world, randomness and identity.
+        length: number of samples of the dataset; None if it does not say: only the sampler has to know them.
     """
 
     kind = "torch-map-own-order"
 
-    def __init__(self, loader: DataLoader[Any], reader: Reader, options: Options) -> None:
+    def __init__(self, loader: DataLoader[Any], reader: Reader, options: Options, length: int | None) -> None:
         meter = meter_of(loader)
         self._engine = make_engine(loader, reader, options, meter)
         self._order = UserOrder(loader, options)
         self._options = options
         self._batches: _Batches | None = None
-        self.length = len(loader.dataset)  # type: ignore[arg-type]  # map-style has a length
+        self.length = length
         self.capabilities = Capabilities(
             hints=_HINTS,
             length=self._order.length,
@@ -61,7 +62,7 @@ class CustomOrderBackend:
             without_canaries=True,  # an element is a batch of samples, and what is restored is its indices
             told=None if self._order.stateful else self._told,
             shows=shown(loader, "dataset"),
-            stored=stored_by(reader.source, self.length),
+            stored=None if length is None else stored_by(reader.source, length),
             close=self._engine.close,
             heals=True,
             meter=meter,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.multiprocessing import get_context
 
+from resumable._introspection import ask
+
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
@@ -34,15 +36,16 @@ class EpochTeller:
 
     def tell(self, dataset: Any, epoch: int) -> None:
         """Tell a dataset the epoch, if it wants to be told."""
-        if not callable(getattr(dataset, "set_epoch", None)):
+        set_epoch = ask(dataset, "set_epoch")
+        if not callable(set_epoch):
             return
         if self._told is not None:
             with self._told.get_lock():
                 if self._told.value != epoch:
-                    dataset.set_epoch(epoch)
+                    set_epoch(epoch)
                     self._told.value = epoch
                     return
-        dataset.set_epoch(epoch)
+        set_epoch(epoch)
 
 
 def keep_own_epochs() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._data import Columns
 from resumable._fetch.workers import RequestDataset
+from resumable._introspection import ask
 from resumable._naming import identity_of
 from resumable.backends.torch.asked_order import HINTS
 from resumable.backends.torch.engine import Engine, WorkerSetup, healing_of, meter_of, wants_stacks
@@ -32,7 +33,7 @@ def shown(loader: DataLoader[Any], *also: str) -> dict[str, Any]:
 
 def stored_by(dataset: Any, length: int) -> Columns | None:
     """Return what tells what a map-style dataset stores; None where the dataset's identity says it all."""
-    return None if hasattr(dataset, "resumable_identity") else Columns(dataset, length)
+    return None if ask(dataset, "resumable_identity") is not None else Columns(dataset, length)
 
 
 class TorchBackend:
@@ -57,7 +58,7 @@ class TorchBackend:
         self._here = loader.num_workers == 0 and not loader.pin_memory
         self.length = length
         self.identity = identity_of(reader.source, options.identity)
-        hints = {**HINTS, **getattr(reader.source, "resumable_hints", {})}
+        hints = {**HINTS, **ask(reader.source, "resumable_hints", {})}
         self.capabilities = replace(
             capabilities,
             hints=hints,

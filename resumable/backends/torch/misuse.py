@@ -8,13 +8,14 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Se
 
 from resumable._checks import refuse_hidden_order
 from resumable._fetch.own_state import own_state
+from resumable._introspection import ask, has, is_a, length_or_none, qualname_of
 from resumable.backends.torch.order import is_plain_batch_sampler, kind_of
 from resumable.errors import ConfigurationError, UnsupportedError
 
 if TYPE_CHECKING:
     from resumable._fetch.own_state import OwnState
 
-__all__ = ["length_or_none", "refuse_misuse", "refuse_other_order", "remembered"]
+__all__ = ["batches_or_none", "refuse_misuse", "refuse_other_order", "remembered"]
 
 
 def refuse_misuse(loader: DataLoader[Any]) -> None:
@@ -24,12 +25,12 @@ def refuse_misuse(loader: DataLoader[Any]) -> None:
         UnsupportedError: it is one.
     """
     inner = loader.dataset
-    if isinstance(inner, IterableDataset) or hasattr(inner, "__getitem__") or hasattr(inner, "__getitems__"):
+    if is_a(inner, IterableDataset) or has(inner, "__getitem__") or has(inner, "__getitems__"):
         return
-    name = type(inner).__qualname__
+    name = qualname_of(type(inner))
     way = (
         "Wrap the inner one: wrap(loader.dataset)"
-        if isinstance(inner, DataLoader)
+        if is_a(inner, DataLoader)
         else (
             "Give the DataLoader a dataset with __getitem__ and __len__, or an IterableDataset; what can be iterated "
             "needs no DataLoader: wrap(source, batch_size=...)"
@@ -48,13 +49,13 @@ def refuse_other_order(loader: DataLoader[Any]) -> None:
         ConfigurationError: it does, or such a dataset is inside of its own.
     """
     refuse_hidden_order(loader.dataset, "the dataset of this DataLoader")
-    if not hasattr(type(loader.dataset), "resumable_order"):
+    if ask(type(loader.dataset), "resumable_order") is None:
         return
     sampler, plain = loader.sampler, loader.batch_sampler is None or is_plain_batch_sampler(loader.batch_sampler)
     kind = kind_of(sampler)
-    divides = kind is DistributedSampler and not getattr(sampler, "shuffle", True)
+    divides = kind is DistributedSampler and not ask(sampler, "shuffle", True)
     if not plain or not (kind is SequentialSampler or divides):
-        given = type(sampler if plain else loader.batch_sampler).__qualname__
+        given = qualname_of(type(sampler if plain else loader.batch_sampler))
         raise ConfigurationError(
             f"the DataLoader has a {given}, and its dataset, a {type(loader.dataset).__qualname__}, carries its own "
             "order.\nIts proportions would be lost. Make the DataLoader without shuffle and samplers, or with "
@@ -82,9 +83,6 @@ def remembered(loader: DataLoader[Any], *, kept: bool) -> OwnState | None:
     )
 
 
-def length_or_none(loader: DataLoader[Any]) -> int | None:
-    """Return the batches per epoch of a stream; None where it does not say, as ChainDataset of datasets without one."""
-    try:
-        return len(loader) if hasattr(loader.dataset, "__len__") else None
-    except (TypeError, NotImplementedError, AttributeError):
-        return None
+def batches_or_none(loader: DataLoader[Any]) -> int | None:
+    """Return the batches per epoch of a stream; None if it does not say, as ChainDataset of datasets without one."""
+    return length_or_none(loader) if has(loader.dataset, "__len__") else None

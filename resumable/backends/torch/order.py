@@ -13,6 +13,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from resumable._introspection import ask, has, is_a, length_or_none, module_of, qualname_of
 from resumable._order.world import World
 from resumable.backends.torch.sampler import ResumableSampler
 from resumable.samplers import Sequential, Shuffle, Subset, Uniform, Weighted
@@ -23,7 +24,16 @@ if TYPE_CHECKING:
     from resumable._order.plan import Tail
     from resumable.samplers import Sampler
 
-__all__ = ["Order", "Tails", "distributed", "find_order", "is_plain_batch_sampler", "is_torchs_own", "kind_of"]
+__all__ = [
+    "Order",
+    "Tails",
+    "distributed",
+    "find_order",
+    "is_plain_batch_sampler",
+    "is_torchs_own",
+    "kind_of",
+    "length_by",
+]
 
 
 class Order(NamedTuple):
@@ -58,22 +68,43 @@ def find_order(sampler: Any, length: int, seed: int) -> Order | None:
 
 
 def kind_of(sampler: Any) -> type | None:
-    """Return which of torch's samplers, or ours, says the order; None for others, and subclasses with their own."""
+    """Return which of torch's samplers, or ours, says the order; None for others, and subclasses with their own.
+
+    None for a SubsetRandomSampler of names, too: what is no integer has no place by number.
+    """
     for known in _TRANSLATIONS:
-        if isinstance(sampler, known) or (is_torchs_own(sampler) and type(sampler).__name__.endswith(known.__name__)):
-            own = getattr(type(sampler), "__iter__", None) is getattr(known, "__iter__", None) or is_torchs_own(sampler)
-            return known if own else None
+        twin = is_torchs_own(sampler) and qualname_of(type(sampler)).endswith(known.__name__)
+        if is_a(sampler, known) or twin:
+            own = ask(type(sampler), "__iter__") is getattr(known, "__iter__", None) or is_torchs_own(sampler)
+            return known if own and (known is not SubsetRandomSampler or _counts(sampler.indices)) else None
     return None
+
+
+def _counts(indices: Any) -> bool:
+    return has(type(next(iter(indices), 0)), "__index__")
+
+
+def length_by(sampler: Any) -> int | None:
+    """Return how many samples one of PyTorch's samplers, or ours, was made for; None for any other one."""
+    kind = kind_of(sampler)
+    if kind is ResumableSampler:
+        return int(sampler.given.length)
+    if kind is WeightedRandomSampler:
+        return len(sampler.weights)
+    if kind is SubsetRandomSampler:
+        return max(map(int, sampler.indices), default=-1) + 1
+    name = "dataset" if kind is DistributedSampler else "data_source"
+    return None if kind is None else length_or_none(ask(sampler, name))
 
 
 def is_torchs_own(thing: Any) -> bool:
     """Return whether a loader or sampler is torchdata's stateful twin of torch's: the same meaning and options."""
-    return type(thing).__module__.startswith("torchdata.stateful_dataloader.")
+    return module_of(type(thing)).startswith("torchdata.stateful_dataloader.")
 
 
 def is_plain_batch_sampler(batches: Any) -> bool:
     """Return whether a batch sampler just cuts what its sampler gives into batches."""
-    return type(batches) is BatchSampler or (isinstance(batches, BatchSampler) and is_torchs_own(batches))
+    return type(batches) is BatchSampler or (is_a(batches, BatchSampler) and is_torchs_own(batches))
 
 
 def _sequential(sampler: Any, length: int, seed: int) -> Order:  # noqa: ARG001  # one signature for all

@@ -13,6 +13,7 @@ from torch.utils.data import DistributedSampler
 
 from resumable._checks import refuse_hidden_order
 from resumable._fetch.binding import Binding
+from resumable._introspection import ask, has, qualname_of
 from resumable._opening import warn_of_environment
 from resumable._options import check_batch_size
 from resumable._order.cursor import Cursor
@@ -93,7 +94,7 @@ class ResumableSampler(DistributedSampler[int]):
         batch_size: int = 1,
         sampler: Sampler | None = None,
     ) -> None:
-        dataset = dataset_or_length if hasattr(dataset_or_length, "__len__") else None
+        dataset: Any = dataset_or_length if has(dataset_or_length, "__len__") else None
         length = check_length(dataset_or_length if dataset is None else len(dataset), "the length of the data")
         self._world, self.detected = _find_world(num_replicas, rank), num_replicas is None and rank is None
         super().__init__(
@@ -320,9 +321,9 @@ def _find_world(size: int | None, rank: int | None) -> World:
 
 
 def _refuse_carried_order(dataset: Any) -> None:
-    if hasattr(type(dataset), "resumable_order"):
+    if ask(type(dataset), "resumable_order") is not None:
         raise ConfigurationError(
-            f"a ResumableSampler was made for a {type(dataset).__qualname__}, which carries its own order.\n"
+            f"a ResumableSampler was made for a {qualname_of(type(dataset))}, which carries its own order.\n"
             "Its proportions would be lost. Use resumable.wrap(DataLoader(dataset, ...)), without shuffle and sampler: "
             "that reads each batch in its proportions."
         )

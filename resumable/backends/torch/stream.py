@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._data import shards_of
 from resumable._fetch.own_state import needs_arguments, state_methods
+from resumable._introspection import qualname_of
 from resumable._naming import name_of
 from resumable.backends.torch.engine import Engine, WorkerSetup, healing_of, meter_of, wants_stacks
 from resumable.backends.torch.healing_stream import healed
 from resumable.backends.torch.indexed import shown
-from resumable.backends.torch.misuse import length_or_none
+from resumable.backends.torch.misuse import batches_or_none
 from resumable.backends.torch.worker_states import StreamPlan, WorkerState, lenient
 from resumable.backends.torch.worker_stream import WorkerStream, state_of
 from resumable.errors import StateMismatchWarning, UnsupportedError
@@ -66,7 +67,7 @@ class TorchStreamBackend:
         methods = state_methods(loader.dataset)
         self._stateful = methods is not None and options.resume != "replay"
         if self._stateful and methods is not None and needs_arguments(methods[0]):
-            raise _no_loader_of_its_own(type(loader.dataset).__qualname__)
+            raise _no_loader_of_its_own(qualname_of(type(loader.dataset)))
         self._batches: Batches | None = None
         self._rotated = False
         self._engine: Engine | None = None
@@ -84,7 +85,7 @@ class TorchStreamBackend:
         """The number of batches per epoch, what a snapshot says, and how to end the workers."""
         return Capabilities(
             hints=_HINTS,
-            length=length_or_none(self._loader),
+            length=batches_or_none(self._loader),
             keyed=True,
             needs_shard=True,
             goes_on=self._stateful and not self._loader.num_workers,

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import warnings
+from collections import deque
 from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import torch
 from tqdm import tqdm
 
 from resumable._fetch.restoring import without_state
+from resumable._introspection import (
+    ask,
+    attributes_of,
+    is_exactly,
+    length_or_none,
+    qualname_of,
+    signature_of,
+    survive,
+)
 from resumable._randomness.keys import SampleKeys, isolated
 from resumable.backends.torch.order import is_plain_batch_sampler
 from resumable.errors import PromiseWarning, UnsupportedError
@@ -40,6 +51,7 @@ _OF_THE_RUN = {
     "world_size",
 }
 _FARTHEST = 1 << 20  # epochs to draw again
+_REFILLED = (list, np.ndarray, dict, set, deque, bytearray)
 
 
 class Drawn(NamedTuple):
@@ -91,16 +103,13 @@ class UserOrder:
     def identity(self) -> dict[str, Any]:
         """Plain values that tell this order from others."""
         batch = 0 if self._own_batches else self._batch_size or 1
-        return {"order": type(self._user).__qualname__, "batch": batch, "parameters": self._parameters}
+        return {"order": qualname_of(type(self._user)), "batch": batch, "parameters": self._parameters}
 
     @property
     def length(self) -> int | None:
         """Batches per epoch, where the sampler knows."""
         batches = self._loader.batch_sampler
-        try:
-            return len(self._user if batches is None else batches)  # type: ignore[arg-type]  # if not, we learn it here
-        except TypeError:
-            return None
+        return length_or_none(self._user if batches is None else batches)
 
     def state(self) -> Any:
         """Return a copy of the sampler's state."""
@@ -125,7 +134,7 @@ class UserOrder:
             StateMismatchError: the sampler has no state.
         """
         if self._state_owner is None:
-            raise without_state(f"the sampler {type(self._user).__qualname__}")
+            raise without_state(f"the sampler {qualname_of(type(self._user))}")
         self._state_owner.load_state_dict(copy.deepcopy(state))
         return self._draw(epoch, step, samples)
 
@@ -154,13 +163,13 @@ class UserOrder:
     def _index_batches(self) -> Iterator[list[Any]]:
         source = iter(self._sampler)
         if self._own_batches:
-            return map(list, source)
-        return _chunks(_once(source), self._batch_size or 1, drop_last=self._drop_last)
+            return ([_kept(index) for index in batch] for batch in source)
+        return _chunks(map(_kept, _once(source)), self._batch_size or 1, drop_last=self._drop_last)
 
     def _replay_epochs(self, epoch: int) -> None:
         if epoch > _FARTHEST:
             raise UnsupportedError(
-                f"epoch {epoch} was asked for, and the sampler {type(self._user).__qualname__} gets there by drawing "
+                f"epoch {epoch} was asked for, and the sampler {qualname_of(type(self._user))} gets there by drawing "
                 "all epochs before it.\nThat would take forever. If the number is right, give the sampler set_epoch."
             )
         self._sampler, self._passes = self._copy(), 0
@@ -170,17 +179,15 @@ class UserOrder:
 
     def _copy(self) -> Any:
         """Copy the user's sampler and not the data that it knows; the user's own is used where it cannot be copied."""
-        try:
-            return copy.deepcopy(self._user, {id(self._loader.dataset): self._loader.dataset})
-        except (TypeError, AttributeError, NotImplementedError, RuntimeError, copy.Error):
-            return self._user
+        known = {id(self._loader.dataset): self._loader.dataset}
+        return survive(None, lambda: copy.deepcopy(self._user, known), self._user)
 
     def _layers(self) -> list[Any]:
-        inner = getattr(self._sampler, "sampler", None)
+        inner = ask(self._sampler, "sampler")
         return [self._sampler] if inner is None else [self._sampler, inner]
 
     def _told(self) -> list[Any]:
-        return [layer for layer in self._layers() if callable(getattr(layer, "set_epoch", None))]
+        return [layer for layer in self._layers() if callable(ask(layer, "set_epoch"))]
 
     def _tell_epoch(self, epoch: int) -> bool:
         told = self._told()
@@ -197,13 +204,18 @@ def _parameters(sampler: Any) -> dict[str, Any]:
 
     No property is asked for, as that is a user's code. What says how far a run is, or which rank this is, may differ.
     """
-    try:
-        names = set(inspect.signature(type(sampler)).parameters) - _OF_THE_RUN
-    except (TypeError, ValueError):
-        return {}
-    kept = {**getattr(sampler, "__dict__", {})}
+    signature = signature_of(type(sampler))
+    names = set() if signature is None else set(signature.parameters) - _OF_THE_RUN
+    kept = attributes_of(sampler)
     found = {name: kept.get(name, kept.get(f"_{name}")) for name in sorted(names)}
-    return {name: value for name, value in found.items() if type(value) in {bool, int, float, str}}
+    return {name: value for name, value in found.items() if is_exactly(value, (bool, int, float, str))}
+
+
+def _kept(index: Any) -> Any:
+    """Return an index as it is now: a sampler may fill the same list again, and one more is drawn before it is read."""
+    if is_exactly(index, _REFILLED):
+        return index.copy()
+    return index.clone() if type(index) is torch.Tensor else index
 
 
 def _once(source: Iterator[Any]) -> Iterator[Any]:
@@ -225,7 +237,7 @@ def _chunks(source: Iterator[Any], size: int, *, drop_last: bool) -> Iterator[li
 
 def _not_copied(sampler: Any) -> str:
     return (
-        f"the sampler {type(sampler).__qualname__} cannot be copied, so your own object is drawn from, and it cannot "
+        f"the sampler {qualname_of(type(sampler))} cannot be copied, so your own object is drawn from, and it cannot "
         "begin again.\nA new process resumes exactly. After load_state_dict() or seek() in the same process, the order "
         "may be another one.\nGive the sampler state_dict and load_state_dict, or set_epoch, or let copy.deepcopy work "
         "(often a lock, a file or a generator is in its way)."
@@ -233,4 +245,4 @@ def _not_copied(sampler: Any) -> str:
 
 
 def _has_state(thing: Any) -> bool:
-    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
+    return callable(ask(thing, "state_dict")) and callable(ask(thing, "load_state_dict"))

@@ -23,6 +23,7 @@ from resumable._fetch.reader import no_end
 from resumable._fetch.restoring import given_back, without_state
 from resumable._fetch.skips import iterate
 from resumable._fetch.transport import Answer
+from resumable._introspection import has, qualname_of
 from resumable._randomness.keys import SampleKeys, isolated, reseed
 from resumable._state import Canary
 from resumable._stats import Made
@@ -204,7 +205,7 @@ class WorkerEpoch:
     def _restore(self) -> None:
         """Give the dataset its state back before it is iterated, or after, whichever goes on where it was."""
         ways: list[Callable[[], None]] = [self._restore_early, self._restore_late]
-        if hasattr(self._dataset, "__next__"):  # its own iterator, which __iter__ may set back
+        if has(self._dataset, "__next__"):  # its own iterator, which __iter__ may set back
             ways.reverse()
         if self._state.state is None:
             ways = [self._restore_late]
@@ -248,7 +249,7 @@ class WorkerEpoch:
             raise StateMismatchError(
                 f"the state has one of the iterator of {self._name()}, and that has none to put it into.\n"
                 "  in the checkpoint: a state of the iterator\n"
-                f"  in this run:       a {type(self._iterator).__qualname__}\n"
+                f"  in this run:       a {qualname_of(type(self._iterator))}\n"
                 "It would begin again. Give the dataset that the run was started with."
             )
         _give_back(self._iterator, self._state.iterator)
@@ -303,7 +304,7 @@ class WorkerEpoch:
         return isolated() if self._isolates else nullcontext()
 
     def _name(self) -> str:
-        return f"{type(self._dataset).__qualname__} in {self._stream.called} {self._worker}"
+        return f"{qualname_of(type(self._dataset))} in {self._stream.called} {self._worker}"
 
     def _tell(self, message: str) -> None:
         if self._state.strict:
@@ -322,7 +323,7 @@ class WorkerEpoch:
 def _give_back(thing: Any, state: Any) -> None:
     methods = state_methods(thing)
     if methods is None:
-        raise without_state(f"the dataset {type(thing).__qualname__}")
+        raise without_state(f"the dataset {qualname_of(type(thing))}")
     given_back(lambda: methods[1](copy.deepcopy(state)), state)
 
 

@@ -8,24 +8,25 @@ those.
 from __future__ import annotations
 
 import dis
-import functools
 import gc
 import types
 from collections import deque
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from resumable._introspection import ask, attributes_of, members_of, module_of, mro_of, qualname_of, survive
 from resumable.backends.dali.native.private import BaseIterator
 from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 __all__ = ["refuse_hidden"]
 
 _MOST = 100  # elements of a container: of DALI iterators there are few, of samples there may be millions
 _DEEPEST = 2  # containers inside of one another
-_CONTAINERS = (list, tuple, set, frozenset, deque)
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _STATES = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 
 
@@ -38,20 +39,21 @@ def refuse_hidden(source: Any) -> None:
     Raises:
         UnsupportedError: it holds some; the message says where.
     """
-    if isinstance(source, (list, tuple)):
-        if any(isinstance(one, BaseIterator) for one in source[:_MOST]):
+    if issubclass(type(source), (list, tuple)):
+        if any(map(_is_iterator, _elements(source))):
             raise UnsupportedError(
                 "this is a list of DALI iterators.\nEach of them would be taken for a batch. Make one source of them, "
                 "in the order that you want: wrap(resumable.backends.dali.in_turn(iterators))."
             )
         return
     for holder in [source, vars(source)["dataset"]] if _is_data_loader(source) else [source]:
-        if not _has_state(holder) and (places := sorted(set(_places(holder)))):
-            raise _refused(holder, places)
+        found: list[str] = survive(f"a {qualname_of(type(holder))}", partial(_places, holder), [])
+        if found and not _has_state(holder):
+            raise _refused(holder, sorted(set(found)))
 
 
 def _refused(holder: Any, places: list[str]) -> UnsupportedError:
-    name = getattr(holder, "__qualname__", type(holder).__qualname__)
+    name = ask(holder, "__qualname__", qualname_of(type(holder)))
     return UnsupportedError(
         f"{name} reads DALI iterators that it holds: {', '.join(places)}.\n"
         "They go on where they stand, and no state says where that is: a resumed run would get other batches, and "
@@ -62,51 +64,53 @@ def _refused(holder: Any, places: list[str]) -> UnsupportedError:
 
 
 def _is_data_loader(source: Any) -> bool:
-    names = (f"{base.__module__}.{base.__qualname__}" for base in type(source).__mro__)
+    names = (f"{module_of(base)}.{qualname_of(base)}" for base in mro_of(type(source)))
     return "torch.utils.data.dataloader.DataLoader" in names
 
 
 def _has_state(thing: Any) -> bool:
     kind = type(thing)
-    return any(callable(getattr(kind, get, None)) and callable(getattr(kind, put, None)) for get, put in _STATES)
+    return any(callable(ask(kind, get)) and callable(ask(kind, put)) for get, put in _STATES)
 
 
-def _places(thing: Any) -> Iterator[str]:
-    for name, value in _parts(thing):
-        if any(isinstance(one, BaseIterator) for one in _flat(value)):
-            yield name
+def _is_iterator(thing: Any) -> bool:
+    return issubclass(type(thing), BaseIterator)
+
+
+def _places(thing: Any) -> list[str]:
+    return [name for name, value in _parts(thing) if any(map(_is_iterator, _flat(value)))]
 
 
 def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a thing holds, by name."""
-    if isinstance(thing, functools.partial):
+    if issubclass(type(thing), partial):
         yield from _parts(thing.func)
         yield from ((f"argument {number}", value) for number, value in enumerate(thing.args))
         yield from thing.keywords.items()
-    elif isinstance(thing, types.MethodType):
+    elif type(thing) is types.MethodType:
         yield from _parts(thing.__func__)
         yield from _attributes(thing.__self__)
-    elif isinstance(thing, types.FunctionType):
+    elif type(thing) is types.FunctionType:
         yield from _of_function(thing)
-    elif isinstance(thing, types.GeneratorType):
+    elif type(thing) is types.GeneratorType:
         yield from (thing.gi_frame.f_locals if thing.gi_frame is not None else {}).items()
         yield from _globals(thing.gi_code, getattr(thing.gi_frame, "f_globals", {}))
-    elif type(thing).__module__ in {"builtins", "itertools"}:
-        yield from ((type(thing).__qualname__, value) for value in gc.get_referents(thing))
+    elif module_of(type(thing)) in {"builtins", "itertools"}:
+        yield from ((qualname_of(type(thing)), value) for value in gc.get_referents(thing))
     else:
         yield from _attributes(thing)
         for name in ("__iter__", "__next__", "__getitem__", "__call__"):
-            function = vars(type(thing)).get(name)
-            if isinstance(function, types.FunctionType):
+            function = members_of(type(thing)).get(name)
+            if type(function) is types.FunctionType:
                 yield from _of_function(function)
 
 
 def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
     """Yield attributes that are stored in an object, in its slots or in its class."""
-    yield from getattr(thing, "__dict__", {}).items()
-    for kind in type(thing).__mro__:
-        for name, value in vars(kind).items():
-            if isinstance(value, types.MemberDescriptorType):
+    yield from ((str(name), value) for name, value in attributes_of(thing).items() if type(name) is str)
+    for kind in mro_of(type(thing)):
+        for name, value in members_of(kind).items():
+            if type(value) is types.MemberDescriptorType:
                 try:
                     yield name, value.__get__(thing)
                 except AttributeError:  # a slot that was not filled
@@ -141,13 +145,14 @@ def _globals(code: types.CodeType, values: dict[str, Any]) -> Iterator[tuple[str
 
 def _flat(value: Any, deep: int = _DEEPEST) -> Iterator[Any]:
     """Yield a value, or the first elements of a container, also of one inside of another."""
-    if isinstance(value, dict):
-        inner: Iterable[Any] = value.values()
-    elif isinstance(value, _CONTAINERS):
-        inner = value
-    else:
+    if not issubclass(type(value), _CONTAINERS):
         yield value
-        return
-    if deep:
-        for one in islice(inner, _MOST):
+    elif deep:
+        for one in _elements(value):
             yield from _flat(one, deep - 1)
+
+
+def _elements(container: Any) -> list[Any]:
+    """Return the first elements of a container, by Python's own method: a user's may do something else."""
+    own: Any = next(base for base in _CONTAINERS if issubclass(type(container), base))
+    return list(islice(dict.values(container) if own is dict else own.__iter__(container), _MOST))
