@@ -78,7 +78,7 @@ def check_same(
         message = _mismatch(name, before, now, hints)
         if strict or name == "backend.kind":
             raise StateMismatchError(message)
-        warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=5)
+        warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=4)
 
 
 def _equal(before: Any, now: Any) -> bool:
@@ -94,7 +94,7 @@ def _say_what_is_missing(names: list[str]) -> None:
             f"the state says nothing of {', '.join(names)}: an earlier version saved it, which did not note that.\n"
             "It is not compared, so other data would not be noticed by it. The next state that is saved has it.",
             StateMismatchWarning,
-            stacklevel=6,
+            stacklevel=5,
         )
 
 
@@ -187,7 +187,7 @@ def check_remembered(source: SourceState | None, *, takes: bool) -> None:
                 "samples were read by workers, or by an earlier version.\nThe dataset goes on with what it remembers "
                 "now. The next state that is saved has it.",
                 StateMismatchWarning,
-                stacklevel=6,
+                stacklevel=5,
             )
     elif not isinstance(source, AtPlace) or source.skip or source.ended:
         raise StateFormatError(
