@@ -21,7 +21,7 @@ from resumable.checkpoint import mark_complete, newest_complete
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["STEPS", "train"]
+__all__ = ["STEPS", "DiesWithin", "die", "note", "train"]
 
 STEPS, GLOBAL_BATCH = 10, 8
 
