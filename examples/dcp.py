@@ -22,7 +22,7 @@ def train(rank: int, size: int, root: str, until: int) -> None:
     """Go on from the newest checkpoint to a step, and save after each."""
     dist.init_process_group("gloo", init_method=f"file://{root}/ranks-{size}", rank=rank, world_size=size)
     loader = resumable.wrap(list(range(48)), batch_size=GLOBAL_BATCH // size, shuffle=True, seed=0)
-    content = {"loader": loader}  # and {"model": model, "optimizer": optimizer}
+    content = {"loader": loader.dcp()}  # and {"model": model, "optimizer": optimizer}
     newest = newest_complete(f"{root}/checkpoints")
     if newest is not None:
         dcp.load(content, checkpoint_id=newest)

@@ -29,7 +29,7 @@ def train(rank: int, size: int, root: str, until: int) -> None:
 
     def content() -> dict[str, Any]:
         weights, moments = get_state_dict(model, optimizer)
-        return {"model": weights, "optimizer": moments, "loader": loader}
+        return {"model": weights, "optimizer": moments, "loader": loader.dcp()}
 
     if (newest := newest_complete(f"{root}/checkpoints")) is not None:
         dcp.load(loaded := content(), checkpoint_id=newest)

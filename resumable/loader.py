@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import operator
-import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
-from resumable._dcp import accepted, as_asked
 from resumable._fetch import IndexedFetcher
 from resumable._lifecycle import Closes
 from resumable._order.cursor import Cursor
@@ -15,7 +12,7 @@ from resumable._order.plan import check_share
 from resumable._order.world import World
 from resumable._place import TellsPlace
 from resumable._shown import ShowsSource
-from resumable._state import agree_on_batch, brought_along, check_intact, check_same, parse
+from resumable._state import LEAF, agree_on_batch, brought_along, check_intact, check_same, is_leaf, parse
 from resumable._warn import warn
 from resumable.errors import ConfigurationError, LoopWarning, UnsupportedError
 from resumable.failpoints import notice, point
@@ -35,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Protocol
 
+    from resumable._dcp import DCPState
     from resumable._fetch import Fetcher
     from resumable._options import Options
     from resumable._stats import LoaderStats
@@ -443,41 +441,61 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last acknowledged batch: fresh plain values, below 1 kB for indexed sources.
 
-        Save it with the model. `load_state_dict` in another process makes the pair go on as if nothing had happened.
-
-        Called by `torch.distributed.checkpoint`, which would take it apart, it returns a dict with one leaf of bytes,
-        made of the states of all ranks.
-
-        Raises:
-            StateMismatchError: that saves, and the ranks differ in data, order, place or options; on all of them.
+        Save it with the model. After `load_state_dict` in a new process, model and loader continue as if nothing had
+        happened. For `torch.distributed.checkpoint`, pass it `loader.dcp()` instead.
         """
         self._refuse_evaluation("state_dict()")
-        return as_asked(sys._getframe(1), self._options.find_world, self._state)  # noqa: SLF001  # nothing else tells
-
-    def _state(self) -> dict[str, Any]:
         state = self.progress.bookmark()()
         point("loader.state", self, state)
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Go to the place at which a state was taken. Valid at any time, also in the middle of a loop.
+        """Go to the position at which a state was taken. Valid at any time, also in the middle of a loop.
 
         Args:
-            state_dict: what `state_dict()` returned; left as it is.
-            strict: refuse a state of other data, another order or another configuration. Without, differences are
-                warned about and the loader goes on at the state's place.
+            state_dict: what `state_dict()` returned; not modified. Or what a checkpoint has of `loader.dcp()`, of which
+                this rank's state is loaded.
+            strict: reject a state with different data, order or configuration. Without, differences are warned about,
+                and the loader continues at the saved position.
 
         Raises:
-            StateFormatError: it is no state, or truncated, or of a newer version.
-            StateMismatchError: it does not belong to this loader; the message names the field, both values and the way
-                out.
+            StateFormatError: it is not a state, truncated, or written by a newer version.
+            StateMismatchError: it does not belong to this loader; the message says which field differs, both values,
+                and the fix.
 
         In case of an error nothing was changed.
         """
         self._refuse_evaluation("load_state_dict()")
-        accept = partial(self._accepted, strict=strict)
         with self._options.ranks.found_again():
-            accepted(sys._getframe(1), state_dict, self._options.find_world, accept)()  # noqa: SLF001  # as above
+            if is_leaf(state_dict):
+                from resumable._dcp import state_of_rank  # noqa: PLC0415  # only a checkpoint of DCP needs it
+
+                state_dict = state_of_rank(state_dict[LEAF], self._options.find_world())
+            self._accepted(state_dict, strict=strict)()
+
+    def dcp(self, process_group: Any = None, *, no_dist: bool = False) -> DCPState:
+        """Return what `torch.distributed.checkpoint` (DCP) saves and loads: an object with a state of all ranks.
+
+            dcp.save({"model": model, "loader": loader.dcp()}, checkpoint_id=f"checkpoints/{step}")
+            dcp.load({"model": model, "loader": loader.dcp()}, checkpoint_id=newest)
+
+        It compares the ranks in both calls, so all of them must call `dcp.save` and `dcp.load`. Ranks that differ can
+        load a checkpoint, and cannot save one: DCP raises the `StateMismatchError` on all of them before a byte is
+        written. It has no state besides this Loader and the arguments.
+
+        Args:
+            process_group: the ranks that save or load together, as for `dcp.save` and `dcp.load`; None for all. For
+                `dcp.async_save`, which uses its group in a thread, pass a different group of the same ranks, or none.
+            no_dist: this rank saves or loads alone, as for `dcp.save` and `dcp.load`.
+
+        Raises:
+            UnsupportedError: the loader is for evaluation.
+            ConfigurationError: `process_group` is not a process group of which this rank is a member.
+        """
+        self._refuse_evaluation("dcp()")
+        from resumable._dcp import DCPState  # noqa: PLC0415  # a part of the import that few need
+
+        return DCPState(self, process_group, no_dist=no_dist)
 
     def _accepted(self, state_dict: Mapping[str, Any], *, strict: bool) -> Callable[[], None]:
         """Check whether a state can be loaded, and return what does it."""

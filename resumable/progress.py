@@ -632,7 +632,7 @@ class Progress:
         fetcher = self._fetcher
         facts, noted = (fetcher.fingerprint(), fetcher.unit, journal), self.noted.as_dict()
         state = State(mark, global_batch, self._batch_size, *facts, data=noted)
-        return state.as_dict(self._options.find_world().size, fetcher.can)
+        return state.as_dict(self._options.find_world().size)
 
     def _open(self) -> None:
         if self._global_batch is None:

@@ -271,8 +271,8 @@ class Capabilities:
             `snapshot` is then that of the next epoch's beginning.
         reopen: brings the source back to a place between two epochs, and begins the later one, as in
             `reopen(epoch, snapshot)`; where `restore` would stay at the end of the earlier one.
-        places: returns what of a snapshot is the backend's own and not a user's, in plain values. It goes into the
-            digest of the state, so that a damaged one is refused.
+        places: returns the part of a snapshot that is the backend's own and not a user's, in plain values, or raises if
+            that is damaged. The digest in states of earlier versions covers this part alone.
         older_tail: the tail that earlier versions made of the same source; a state that has it goes on with it.
         count: returns how many elements of the epoch were given before a snapshot, if that says it; it has to agree
             with the cursor.

@@ -88,10 +88,10 @@ class Noted:
         for message in filter(None, (self._compare(stored), self._count(stored))):
             if strict:
                 raise StateMismatchError(message)
-            warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=5)
+            warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=4)
         before, now = self._both(stored, "version")
         if before != now:
-            warnings.warn(_other_version(before, now), StateMismatchWarning, stacklevel=5)
+            warnings.warn(_other_version(before, now), StateMismatchWarning, stacklevel=4)
 
     def _both(self, stored: Any, name: str) -> tuple[Any, Any]:
         """Return what a state says and what is so now, where both are known; else nothing twice."""

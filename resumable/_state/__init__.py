@@ -11,13 +11,14 @@ from resumable._state.compare import (
     check_remembered,
     check_same,
 )
-from resumable._state.describe import is_state, shorten
+from resumable._state.describe import LEAF, is_leaf, is_state, shorten
 from resumable._state.journal import Journal, Resize, without_settings
 from resumable._state.schema import FORMAT, Mark, State, damaged, is_shared, parse
 from resumable._state.source import AtPlace, LeftEarly, SourceState
 
 __all__ = [
     "FORMAT",
+    "LEAF",
     "AtPlace",
     "Canary",
     "Journal",
@@ -33,6 +34,7 @@ __all__ = [
     "check_remembered",
     "check_same",
     "damaged",
+    "is_leaf",
     "is_shared",
     "is_state",
     "parse",

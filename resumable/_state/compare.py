@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from resumable._seeds import GIVEN
-from resumable._state.describe import shorten
+from resumable._state.describe import BY_DCP, shorten
 from resumable._state.source import AtPlace
 from resumable.errors import StateFormatError, StateMismatchError, StateMismatchWarning
 
@@ -34,7 +34,7 @@ _HINTS = {
     "tail": "Give wrap(..., tail=...) the policy that the run was started with.",
     "randomness": "Give wrap(..., randomness=...) the mode that the run was started with.",
     "name": "Give wrap(..., name=...) the name that the run was started with, or load the state of this stream.",
-    "rank": "Give each rank the state that it saved itself.",
+    "rank": f"Give each rank the state that it saved itself. {BY_DCP}",
     "world_size": "Restart with as many ranks: each has a stream or state of its own, which cannot be divided again.",
 }
 
@@ -78,7 +78,7 @@ def check_same(
         message = _mismatch(name, before, now, hints)
         if strict or name == "backend.kind":
             raise StateMismatchError(message)
-        warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=5)
+        warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=4)
 
 
 def _equal(before: Any, now: Any) -> bool:
@@ -94,7 +94,7 @@ def _say_what_is_missing(names: list[str]) -> None:
             f"the state says nothing of {', '.join(names)}: an earlier version saved it, which did not note that.\n"
             "It is not compared, so other data would not be noticed by it. The next state that is saved has it.",
             StateMismatchWarning,
-            stacklevel=6,
+            stacklevel=5,
         )
 
 
@@ -146,8 +146,8 @@ def check_intact(state: State) -> None:
     if not state.intact:
         raise StateFormatError(
             "the state is damaged: its digest is not that of its fields, so it is not the one that was saved.\n"
-            "Nothing was loaded, as other batches would follow. Load another checkpoint; or, if you changed a field on "
-            "purpose, set its 'digest' to None."
+            f"Nothing was loaded, as other batches would follow. Load another checkpoint. {BY_DCP} If you changed a "
+            "field on purpose, set its 'digest' to None."
         )
 
 
@@ -187,7 +187,7 @@ def check_remembered(source: SourceState | None, *, takes: bool) -> None:
                 "samples were read by workers, or by an earlier version.\nThe dataset goes on with what it remembers "
                 "now. The next state that is saved has it.",
                 StateMismatchWarning,
-                stacklevel=6,
+                stacklevel=5,
             )
     elif not isinstance(source, AtPlace) or source.skip or source.ended:
         raise StateFormatError(

@@ -7,8 +7,13 @@ from typing import Any
 
 from resumable._introspection import qualname_of, survive
 
-__all__ = ["advise", "describe", "is_state", "shorten"]
+__all__ = ["BY_DCP", "LEAF", "advise", "describe", "is_leaf", "is_state", "shorten"]
 
+LEAF = "states"  # under which a checkpoint of torch.distributed.checkpoint has the states of all ranks, as bytes
+BY_DCP = (
+    "If torch.distributed.checkpoint saved it: pass it loader.dcp() instead of the Loader, whose state it splits into "
+    "parts of several ranks."
+)
 _WIDTH = 200
 _DEEPEST = 4
 _GIVE = "Give what loader.state_dict() returned; its field 'format' holds an integer."
@@ -29,6 +34,11 @@ def describe(value: Any) -> str:
 def is_state(value: Any) -> bool:
     """Return whether a thing looks like a state of a Loader, of whatever version."""
     return isinstance(value, Mapping) and type(value.get("format")) is int and "cursor" in value
+
+
+def is_leaf(values: Any) -> bool:
+    """Return whether a thing is what `Loader.dcp()` saves, and not a state."""
+    return isinstance(values, Mapping) and set(values) == {LEAF} and isinstance(values[LEAF], bytes)
 
 
 def advise(values: Any) -> str:

@@ -18,29 +18,30 @@ fingerprint     what some samples are like as they are stored; None where they c
 canary          digest of the element that comes next (where there is a source_state), or of the one delivered last
 source_state    the source's own snapshot, and the elements to skip after it; None where the cursor says it all
 rank            whose state it is, where ranks draw streams of their own; else None
-digest          of all of these but the snapshot; None in a state that was edited by hand
+digest          of all of these; None in a state that was edited by hand
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from resumable._distribution import UPGRADE
 from resumable._order.cursor import Cursor
 from resumable._state.canary import Canary
-from resumable._state.describe import advise, describe, shorten
+from resumable._state.describe import BY_DCP, advise, describe, shorten
 from resumable._state.format1 import upgrade
 from resumable._state.journal import Journal
 from resumable._state.source import SourceState, parse_source
 from resumable.errors import StateFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from resumable.protocols import Capabilities
 
 __all__ = ["FORMAT", "Mark", "State", "damaged", "is_shared", "parse"]
@@ -50,6 +51,10 @@ _COUNTS = {"global_step": 0, "samples_seen": 0, "global_batch": 1, "batch_size":
 _LARGEST = dict.fromkeys(("global_batch", "batch_size", "world_size"), 1 << 30)  # as no run has
 _MOST_RANKS = 1 << 20  # likewise
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_PLAIN = frozenset({type(None), bool, int, float, str})
+_BASES: dict[type, Callable[[Any], Any]] = {str: str.__str__, int: int.__index__, float: float.__float__}
+_LARGEST_INT = 1 << 256  # of those that are written as they are; Python writes no more than 4300 digits
+_DEEPEST = 100  # levels of a snapshot that are looked at one by one
 _LATER = ("name", "unit", "journal", "fingerprint", "canary")  # some are not read yet; there, so that the keys stay
 _DIGESTED = ("format", "cursor", *_COUNTS, "rank", *_LATER)  # besides the fingerprint
 
@@ -113,12 +118,11 @@ class State:
     world_size: int = 1
     data: Any = None
 
-    def as_dict(self, world_size: int, can: Capabilities) -> dict[str, Any]:
+    def as_dict(self, world_size: int) -> dict[str, Any]:
         """Return the state as fresh plain values.
 
         Args:
             world_size: number of ranks.
-            can: what the backend declares.
         """
         mark = self.mark
         values: dict[str, Any] = {
@@ -145,7 +149,7 @@ class State:
             else:
                 values[group] = {key: value}
         values["source_state"] = None if mark.source is None else mark.source.as_dict()
-        values["digest"] = _digest(values, self.fingerprint, can)
+        values["digest"] = _digest(values, self.fingerprint, _content(values["source_state"]))
         return values
 
 
@@ -193,7 +197,7 @@ def damaged(values: Any, error: Exception) -> StateFormatError:
     names = ", ".join(shorten(name, show=str) for name in values)
     return StateFormatError(
         f"the state is truncated or damaged: {reason}.\n"
-        f"Nothing was loaded. It has the fields {names}. Load another checkpoint."
+        f"Nothing was loaded. It has the fields {names}. Load another checkpoint. {BY_DCP}"
     )
 
 
@@ -213,7 +217,7 @@ def _read(values: Mapping[str, Any], can: Capabilities) -> State:
     state = None if source is None else parse_source(source, cursor.epoch, cursor.position, can.count)
     for name in _LATER:
         values[name]  # a KeyError names what is missing
-    intact = values["digest"] in {None, _digest(values, fingerprint, can)}
+    intact = _is_intact(values, fingerprint, can)
     journal = Journal.parse(values["journal"], cursor)
     canary, in_force = _canary(values["canary"]), journal.in_force
     mark = Mark(cursor, state, numbers["global_step"], numbers["samples_seen"], canary, in_force=in_force)
@@ -256,23 +260,75 @@ def _check_place(cursor: Cursor, numbers: Mapping[str, int]) -> None:
         )
 
 
-def _digest(values: Mapping[str, Any], fingerprint: Mapping[str, Any], can: Capabilities) -> str:
-    """Digest a state without what is a user's: 16 hexadecimal digits of BLAKE2b over canonical JSON.
+def _digest(values: Mapping[str, Any], fingerprint: Mapping[str, Any], source: Any) -> str:
+    """Digest a state: 16 hexadecimal digits of BLAKE2b over canonical JSON.
 
     The fingerprint and a list of the other fields, and not the dict as it is: that takes a third of the time.
+
+    Args:
+        values: the state.
+        fingerprint: what is compared on load.
+        source: the source's state, as JSON can write it.
     """
     own = [values[name] for name in _DIGESTED]
-    text = _canonical([fingerprint, own, _own_part(values["source_state"], can.places)])
+    text = _canonical([fingerprint, own, source])
     return hashlib.blake2b(text.encode(), digest_size=8, person=b"resumable2").hexdigest()
 
 
-def _own_part(source: Mapping[str, Any] | None, places: Callable[[Any], Any] | None) -> Any:
-    if source is None:
-        return None
+def _is_intact(values: Mapping[str, Any], fingerprint: Mapping[str, Any], can: Capabilities) -> bool:
+    """Return whether the digest is that of the fields, as this or an earlier version computed it, or None.
+
+    Raises:
+        ValueError, TypeError, KeyError: the snapshot contradicts itself, as the backend tells; also without a digest.
+    """
+    source = values["source_state"]
+    known = {None, _digest(values, fingerprint, _content(source))}
+    if source is not None:
+        known.add(_digest(values, fingerprint, _without_snapshots(source, can.places)))
+    return values["digest"] in known
+
+
+def _without_snapshots(source: Mapping[str, Any], places: Callable[[Any], Any] | None) -> dict[str, Any]:
+    """Return what earlier versions digested of a source's state."""
     own: dict[str, Any] = {"skip": source["skip"], "ended": source["ended"]}
     if "left_early" in source:
         left = source["left_early"]
-        own["left_early"] = {**left, "source_state": _own_part(left["source_state"], places)}
+        own["left_early"] = {**left, "source_state": _without_snapshots(left["source_state"], places)}
     elif places is not None:
         own["places"] = places(source["snapshot"])
     return own
+
+
+def _content(value: Any, deep: int = 0) -> Any:
+    """Return a value as JSON can write it, the same for a snapshot when it is taken and when it is loaded.
+
+    In between, JSON turns tuples into lists, and keys and enums into what they are made of.
+    """
+    kind = type(value)
+    if kind in _PLAIN and (kind is not int or -_LARGEST_INT < value < _LARGEST_INT):
+        return value
+    if deep < _DEEPEST:
+        if isinstance(value, Mapping):
+            found = {_key(key): _content(part, deep + 1) for key, part in value.items()}
+            return found if len(found) == len(value) else [found, len(value)]  # 1 and "1" are one key in JSON
+        if isinstance(value, (list, tuple)):
+            return [_content(part, deep + 1) for part in value]
+        if isinstance(value, np.generic):
+            return _content(value.item(), deep + 1)
+        for base, plain in _BASES.items():
+            if isinstance(value, base) and kind is not base:
+                return _content(plain(value), deep + 1)
+    return {"": _digest_of(value)}
+
+
+def _key(key: Any) -> str:
+    kind = type(key)
+    if kind is str:
+        return str(key)
+    return json.dumps(key) if kind in _PLAIN else _digest_of(key)
+
+
+def _digest_of(value: Any) -> str:
+    from resumable._parts import digest_of  # noqa: PLC0415  # most states have plain values alone
+
+    return digest_of(value)

@@ -32,7 +32,7 @@ _MARK, _METADATA, _FORMAT = "COMPLETE.json", ".metadata", 1
 def mark_complete(folder: str | os.PathLike[str], step: int, *, process_group: Any = None) -> None:
     """Mark a checkpoint of `torch.distributed.checkpoint` as complete. All ranks call it, after the save has returned.
 
-        dcp.save({"model": model, "loader": loader}, checkpoint_id=f"checkpoints/{step}")
+        dcp.save({"model": model, "loader": loader.dcp()}, checkpoint_id=f"checkpoints/{step}")
         mark_complete(f"checkpoints/{step}", step)
 
     After `async_save`, call it once `future.result()` has returned. Rank 0 writes the mark.

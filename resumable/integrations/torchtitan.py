@@ -98,12 +98,12 @@ class TitanLoader(_Base):  # type: ignore[misc]  # its base is found when this i
         return (batch for epoch in self.loader.epochs(self._epochs) for batch in epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the Loader's state: what `torch.distributed.checkpoint` gets, where that asks."""
-        return self.loader.state_dict()
+        """Return the states of all ranks for `torch.distributed.checkpoint`; all ranks call it, as torchtitan does."""
+        return self.loader.dcp().state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go to where the checkpoint was saved, on any number of ranks."""
-        self.loader.load_state_dict(state_dict)
+        """Go to the position at which the checkpoint was saved, on any number of ranks; all ranks call it."""
+        self.loader.dcp().load_state_dict(state_dict)
 
     def close(self) -> None:
         """End the Loader's workers."""

@@ -1,8 +1,8 @@
 """Makes the files of states that the tests load for ever: `python tests/core/released_states.py states/format2.json`.
 
 Run once per released format, with the version that writes it; `format2.json` is from before there were
-canaries, and `format2_data.json` has those that say something of the data. Each case has a state and the rest of its
-run.
+canaries, `format2_data.json` has those that say something of the data, and `format2_snapshots.json` those of sources
+with a state, which the digest covers since then. Each case has a state and the rest of its run.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from resumable.checkpoint import mark_complete, newest_complete
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["STEPS", "train"]
+__all__ = ["STEPS", "DiesWithin", "die", "note", "train"]
 
 STEPS, GLOBAL_BATCH = 10, 8
 
@@ -57,7 +57,7 @@ def train(rank: int, size: int, root: Path, kill: tuple[int, int, str] | None = 
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     data = TensorDataset(torch.arange(40.0)[:, None].repeat(1, 4) / 40, torch.arange(40))
     loader = resumable.wrap(DataLoader(data, batch_size=GLOBAL_BATCH // size, shuffle=True), seed=0)
-    content = {"app": App(model, optimizer), "loader": loader}
+    content = {"app": App(model, optimizer), "loader": loader.dcp()}
     if (folder := newest_complete(root)) is not None:
         dcp.load(content, checkpoint_id=folder)
     for inputs, targets in loader.steps(STEPS):

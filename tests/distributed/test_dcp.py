@@ -36,9 +36,9 @@ def save(rank: int, size: int, folder: Path) -> None:
             if saving is not None:
                 saving.result()
             if number % 2:
-                saving = dcp.async_save({"loader": loader}, checkpoint_id=folder / name / str(step))
+                saving = dcp.async_save({"loader": loader.dcp()}, checkpoint_id=folder / name / str(step))
             else:
-                dcp.save({"loader": loader}, checkpoint_id=folder / name / str(step))
+                dcp.save({"loader": loader.dcp()}, checkpoint_id=folder / name / str(step))
         if saving is not None:
             go_to(loader, step + 2)
             saving.result()
@@ -54,7 +54,7 @@ def load(rank: int, size: int, folder: Path) -> dict[tuple[str, int, bool], Any]
                 if used:
                     go_to(loader, 2)
                 try:
-                    dcp.load({"loader": loader}, checkpoint_id=folder / name / str(step))
+                    dcp.load({"loader": loader.dcp()}, checkpoint_id=folder / name / str(step))
                 except StateMismatchError as error:
                     found[name, step, used] = error
                 else:

@@ -54,6 +54,20 @@ def test_each_start_goes_on_with_other_ranks_to_the_end_of_the_epochs(told: dict
 
 
 @pytest.mark.slow
+def test_separate_streams_of_two_ranks_each_continue_where_they_were(told: dict[str, Any]) -> None:
+    for rank in range(2):
+        stream, steps = range(100 * rank, 100 * rank + SAMPLES // 2), BATCH // 2
+        baseline = [[*stream[at : at + steps]] for at in range(0, len(stream), steps)] * EPOCHS
+        done = 0
+        for start in told["streams"]:
+            assert 0 < start[rank][0][0] <= done + 1
+            for step, batch in start[rank]:
+                assert batch == baseline[step - 1], (rank, step)
+                done = step
+        assert done == len(baseline) == 14
+
+
+@pytest.mark.slow
 def test_what_makes_no_loader_of_this_rank_is_refused(told: dict[str, Any]) -> None:
     for nothing, other in told["refused"]:
         assert nothing.startswith("make has to return a Loader, but it returned None.")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from dcp_sources import Counted
 from forked import ranks
 from torch import nn
 from torchtitan.components.checkpointer import CheckpointManager
@@ -37,17 +38,33 @@ class Count:
         self.step = state["step"]
 
 
-def make(world: resumable.World, *, local_batch_size: int, **_: Any) -> resumable.Loader[Any]:
-    def collate(rows: list[int]) -> Any:
-        return {"input": torch.tensor(rows)}, torch.tensor(rows)
+def collate(rows: list[int]) -> Any:
+    return {"input": torch.tensor(rows)}, torch.tensor(rows)
 
+
+def make(world: resumable.World, *, local_batch_size: int, **_: Any) -> resumable.Loader[Any]:
     return resumable.wrap(
         list(range(SAMPLES)), batch_size=local_batch_size, shuffle=True, seed=0, world=world, collate=collate
     )
 
 
-def train(rank: int, size: int, folder: Path, mode: str, die_at: int) -> list[Any]:
-    """Do what `Trainer.__init__` and `Trainer.train` do with dataloader and checkpointer."""
+def make_stream(world: resumable.World, *, local_batch_size: int, **_: Any) -> resumable.Loader[Any]:
+    """Each rank has a separate stream, with a state."""
+    source = Counted(100 * world.rank, SAMPLES // world.size)
+    return resumable.wrap(source, batch_size=local_batch_size, seed=0, shard=False, world=world, collate=collate)
+
+
+def train(rank: int, size: int, folder: Path, make: Any, how: tuple[str, int]) -> list[Any]:
+    """Do what `Trainer.__init__` and `Trainer.train` do with dataloader and checkpointer.
+
+    Args:
+        rank: of this process.
+        size: number of processes.
+        folder: of the checkpoints.
+        make: makes the Loader.
+        how: the mode of the saves, and the step at which rank 0 is killed; 0 for a run that ends.
+    """
+    mode, die_at = how
     dataloader = LoaderConfig(make=make, epochs=EPOCHS).build(
         dp_world_size=size, dp_rank=rank, tokenizer=None, local_batch_size=GLOBAL_BATCH // size
     )
@@ -93,15 +110,22 @@ def refused(rank: int, size: int) -> list[str]:
     return found
 
 
+def start(size: int, folder: Path, make: Any, how: tuple[str, int]) -> list[Any]:
+    """Return what each rank trained on, or how it ended."""
+    ended = ranks(size, train, folder, make, how)
+    if how[1]:
+        assert ended[0] == "ended with -9", ended
+        ended[0] = json.loads((folder / f"died{size}.json").read_text(encoding="utf-8"))
+    return [one if isinstance(one, list) else str(one) for one in ended]
+
+
 def main(folder: Path) -> None:
-    starts = []
-    for size, die_at, mode in ((2, 4, "disabled"), (3, 7, "async"), (1, 10, "disabled"), (2, 0, "async")):
-        ended = ranks(size, train, folder, mode, die_at)
-        if die_at:
-            assert ended[0] == "ended with -9", ended
-            ended[0] = json.loads((folder / f"died{size}.json").read_text(encoding="utf-8"))
-        starts.append([one if isinstance(one, list) else str(one) for one in ended])
-    sys.stdout.write(json.dumps({"starts": starts, "refused": ranks(2, refused)}))
+    lists = [(2, ("disabled", 4)), (3, ("async", 7)), (1, ("disabled", 10)), (2, ("async", 0))]
+    starts = [start(size, folder / "list", make, how) for size, how in lists]
+    streams = [
+        start(2, folder / "stream", make_stream, how) for how in (("disabled", 4), ("async", 9), ("disabled", 0))
+    ]
+    sys.stdout.write(json.dumps({"starts": starts, "streams": streams, "refused": ranks(2, refused)}))
 
 
 if __name__ == "__main__":
