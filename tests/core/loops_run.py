@@ -85,7 +85,7 @@ def digest(*tensors: torch.Tensor) -> str:
 
 
 def start(run: Run, rank: int) -> None:
-    os.fsync = lambda number: None  # half of the time; what a process has written survives its SIGKILL
+    os.fsync = lambda fd: None  # half of the time; what a process has written survives its SIGKILL
     events, save = Events(run), resumable.CheckpointStore.save
 
     def saving(store: resumable.CheckpointStore, step: int, content: Any, **options: Any) -> None:
