@@ -1,1 +1,1 @@
-"""Models that the examples train."""
+"""Shared by examples: models that they train, and a run that is killed."""
