@@ -17,20 +17,21 @@ import pickle
 import re
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
 from resumable._distribution import UPGRADE
+from resumable._introspection import shorten
 from resumable._parts import digest_of
 from resumable._ranks.store import is_initialized
-from resumable._state import LEAF, shorten
+from resumable._state import LEAF
 from resumable.errors import ConfigurationError, StateFormatError, StateMismatchError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import NoReturn
 
+    from resumable._options import Options
     from resumable._order.world import World
-    from resumable.loader import Loader
 
 __all__ = ["DCPState", "state_of_rank"]
 
@@ -39,6 +40,16 @@ T = TypeVar("T")
 _FORMAT = 1
 _LONGEST = 2000  # characters of an error that the other ranks receive
 _NAMED = 8  # ranks in a message
+
+
+class _Loader(Protocol):
+    """The Loader's half: this rank's state and its position among the ranks."""
+
+    _options: Options
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def _accepted(self, state_dict: Mapping[str, Any], *, strict: bool) -> Callable[[], None]: ...
 
 
 class DCPState:
@@ -62,7 +73,7 @@ class DCPState:
 
     __slots__ = ("_loader", "_no_dist", "_process_group")
 
-    def __init__(self, loader: Loader[Any], process_group: Any = None, *, no_dist: bool = False) -> None:
+    def __init__(self, loader: _Loader, process_group: Any = None, *, no_dist: bool = False) -> None:
         kind = getattr(sys.modules.get("torch.distributed"), "ProcessGroup", None)
         if process_group is not None and (kind is None or not isinstance(process_group, kind)):
             raise ConfigurationError(

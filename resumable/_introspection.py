@@ -29,6 +29,7 @@ __all__ = [
     "mro_of",
     "package_of",
     "qualname_of",
+    "shorten",
     "signature_of",
     "survive",
     "takes",
@@ -41,6 +42,7 @@ _MODULE, _QUALNAME, _MRO, _MEMBERS = (_OF_TYPES[name] for name in ("__module__",
 _NO_NAME = "resumable_asks_for_a_name_that_nothing_has"
 _OURS = "resumable_"
 _MISSING: Any = object()
+_WIDTH = 200  # of a value in a message
 _MOST = 1000  # places that the log has told
 
 # The function of C that reads `__dict__` of an object whose class may say something else by that name. Its argument is
@@ -219,3 +221,17 @@ def _tell(where: str, error: BaseException) -> None:
         return
     _told.add((where, kind))
     _log.warning("a look at %s raised %s; it counts as not there", where, in_words(error))
+
+
+def shorten(value: Any, show: Any = repr) -> str:
+    """Return a value in the width of a message."""
+    # Integers have a limit of digits, and a user's object raises whatever it likes.
+    text = survive(None, lambda: _shown(value, show), f"a {qualname_of(type(value))} that cannot be printed")
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
+
+
+def _shown(value: Any, show: Any) -> str:
+    try:
+        return str(show(value))
+    except RecursionError:
+        return f"a {qualname_of(type(value))} of too many levels"

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 from resumable._data.columns import SAID
 from resumable._data.leaves import spread
 from resumable._data.sketches import Sketch, is_sketch, sketches_of
-from resumable._introspection import is_exactly, survive
+from resumable._introspection import is_exactly, shorten, survive
 from resumable._randomness.keyed import derive, scale
-from resumable._state import shorten
 from resumable.errors import StateMismatchError, StateMismatchWarning
 
 if TYPE_CHECKING:

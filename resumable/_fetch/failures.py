@@ -12,8 +12,7 @@ from contextlib import suppress
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
-from resumable._introspection import ask, in_words, module_of, mro_of
-from resumable._state import shorten
+from resumable._introspection import ask, in_words, module_of, mro_of, shorten
 from resumable.errors import ResumableError, SampleError
 
 if TYPE_CHECKING:

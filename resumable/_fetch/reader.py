@@ -11,10 +11,9 @@ import numpy as np
 
 from resumable._fetch.ahead import prefetch, upcoming_of
 from resumable._fetch.failures import ended_inside, in_short, note
-from resumable._introspection import ask
+from resumable._introspection import ask, shorten
 from resumable._order.plan import Padding
 from resumable._randomness.idle import Seeding
-from resumable._state import shorten
 from resumable.failpoints import point
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from resumable._state import shorten
+from resumable._introspection import shorten
 from resumable.errors import ResumableError, StateFormatError, StateMismatchError
 
 if TYPE_CHECKING:

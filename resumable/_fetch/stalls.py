@@ -20,7 +20,7 @@ from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakMethod, ref
 
-from resumable._state import shorten
+from resumable._introspection import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable

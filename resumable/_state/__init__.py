@@ -11,7 +11,7 @@ from resumable._state.compare import (
     check_remembered,
     check_same,
 )
-from resumable._state.describe import LEAF, is_leaf, is_state, shorten
+from resumable._state.describe import LEAF, is_leaf, is_state
 from resumable._state.journal import Journal, Resize, without_settings
 from resumable._state.schema import FORMAT, Mark, State, damaged, is_shared, parse
 from resumable._state.source import AtPlace, LeftEarly, SourceState
@@ -38,6 +38,5 @@ __all__ = [
     "is_shared",
     "is_state",
     "parse",
-    "shorten",
     "without_settings",
 ]

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from resumable._introspection import qualname_of, survive
+from resumable._introspection import shorten
 
-__all__ = ["BY_DCP", "LEAF", "advise", "describe", "is_leaf", "is_state", "shorten"]
+__all__ = ["BY_DCP", "LEAF", "advise", "describe", "is_leaf", "is_state"]
 
 LEAF = "states"  # under which a checkpoint of torch.distributed.checkpoint has the states of all ranks, as bytes
 BY_DCP = (
     "If torch.distributed.checkpoint saved it: pass it loader.dcp() instead of the Loader, whose state it splits into "
     "parts of several ranks."
 )
-_WIDTH = 200
 _DEEPEST = 4
 _GIVE = "Give what loader.state_dict() returned; its field 'format' holds an integer."
 _OTHERS = (
@@ -49,20 +48,6 @@ def advise(values: Any) -> str:
         if isinstance(values, Mapping) and names <= set(values):
             return advice + _GIVE
     return _GIVE
-
-
-def shorten(value: Any, show: Any = repr) -> str:
-    """Return a value in the width of a message."""
-    # Integers have a limit of digits, and a user's object raises whatever it likes.
-    text = survive(None, lambda: _shown(value, show), f"a {qualname_of(type(value))} that cannot be printed")
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
-
-
-def _shown(value: Any, show: Any) -> str:
-    try:
-        return str(show(value))
-    except RecursionError:
-        return f"a {qualname_of(type(value))} of too many levels"
 
 
 def _find(values: Any, deep: int = 0) -> str | None:

@@ -33,9 +33,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from resumable._distribution import UPGRADE
+from resumable._introspection import shorten
 from resumable._order.cursor import Cursor
 from resumable._state.canary import Canary
-from resumable._state.describe import BY_DCP, advise, describe, shorten
+from resumable._state.describe import BY_DCP, advise, describe
 from resumable._state.format1 import upgrade
 from resumable._state.journal import Journal
 from resumable._state.source import SourceState, parse_source

@@ -177,7 +177,7 @@ def test_a_look_fixes_the_number_of_ranks() -> None:
     loader = resumable.wrap(range(8), batch_size=2)
     loader.peek()
     assert loader.global_batch_size == 2
-    with pytest.raises(DataError, match="no batch to look at"):
+    with pytest.raises(DataError, match="yields no batch"):
         resumable.wrap(lambda: iter(())).peek()
 
 

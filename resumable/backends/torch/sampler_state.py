@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from resumable._introspection import shorten
 from resumable._order.cursor import Cursor
-from resumable._state import damaged, shorten
+from resumable._state import damaged
 from resumable.errors import StateFormatError
 
 if TYPE_CHECKING:
