@@ -2,7 +2,7 @@
 
 DCP splits a state into leaves. It takes leaves with the same name on several ranks for copies, so one rank writes each,
 and a load reads only the leaves that the object has at that time. A state that differs between the ranks, or changes
-its shape, comes back mixed or in part. One leaf with a constant name survives both.
+its shape, is loaded as a mixture or in part. One leaf with a constant name survives both.
 
     {"states": b'{"format": 1, "states": [...]}'}       one state that all ranks share, or one state per rank
 
@@ -247,7 +247,7 @@ _HINTS = {
 
 
 class _Report(NamedTuple):
-    """What a rank sends first, in about 100 bytes.
+    """The first message of a rank, of about 100 bytes.
 
     Args:
         rank: of the data.
@@ -270,7 +270,7 @@ def _settings(state: Mapping[str, Any]) -> dict[str, Any]:
     If each rank has a separate stream, only the options must be: such streams may have different data and positions.
     """
     own = state.get("rank") is not None
-    values = {**state, "rank": "each rank has a stream or state of its own" if own else None}
+    values = {**state, "rank": "each rank has a separate stream or state" if own else None}
     found = dict(_flat({name: part for name, part in values.items() if name not in (*_OF_A_RANK, *_SEEN)}))
     if own:
         found = {
@@ -318,7 +318,7 @@ def _one_per_rank(reports: Sequence[_Report]) -> list[int]:
             )
     if missing := [rank for rank in range(reports[0].size) if rank not in found]:
         raise StateMismatchError(
-            f"each of {reports[0].size} ranks has a stream or state of its own, and {_told(missing)} took no part in "
+            f"each of {reports[0].size} ranks has a separate stream or state, and {_told(missing)} took no part in "
             "the save.\nTheir positions would be lost. Nothing was written. Call dcp.save on all ranks, with a process "
             "group of all of them."
         )
@@ -340,7 +340,7 @@ def _differing(ranks: Sequence[Mapping[str, Any]], outcome: str) -> StateMismatc
     lines = "".join(f"  {_told(which)}: {value}\n" for value, which in values.items())
     hint = _HINTS.get(name.partition(".")[0], "Use the same options and the same seed on all ranks.")
     return StateMismatchError(
-        f"{name} differs between the ranks, so there is no common position to continue from.\n{lines}{outcome} {hint}"
+        f"{name} differs between the ranks, so they have no common position to continue from.\n{lines}{outcome} {hint}"
     )
 
 
@@ -369,7 +369,7 @@ def state_of_rank(leaf: Any, world: World) -> Mapping[str, Any]:
         world: the rank, and the number of ranks.
 
     Raises:
-        StateFormatError: it is not a leaf, truncated, damaged, or written by a newer version.
+        StateFormatError: it is not a leaf, truncated, damaged, or of a newer version.
         StateMismatchError: it has the streams of a different number of ranks.
     """
     states = _unpack(leaf)
@@ -377,7 +377,7 @@ def state_of_rank(leaf: Any, world: World) -> Mapping[str, Any]:
         return states[0]
     if len(states) != world.size:
         raise StateMismatchError(
-            "the number of ranks differs from the checkpoint's: each has a stream or state of its own, which cannot be "
+            "the number of ranks differs from the checkpoint's: each has a separate stream or state, which cannot be "
             f"divided again.\n  in the checkpoint: {len(states)}\n  in this run:       {world.size}\n"
             f"Restart with {len(states)} ranks. Sources that are read by index, and streams that all ranks share, can "
             "continue with any number."
@@ -432,14 +432,14 @@ def _unpack(leaf: Any) -> list[Mapping[str, Any]]:
     """Return the states of all ranks, or the one that all of them have.
 
     Raises:
-        StateFormatError: it is not a leaf, truncated, damaged, or written by a newer version.
+        StateFormatError: it is not a leaf, truncated, damaged, or of a newer version.
     """
     content = _read(leaf)
     version = content.get("format") if isinstance(content, Mapping) else None
     if type(version) is int and version > _FORMAT:
         raise StateFormatError(
-            f"the states of the ranks were written by a newer version of resumable: format {version}, this version "
-            f"reads up to {_FORMAT}.\nNothing was loaded. Use the version that wrote it, or a newer one: {UPGRADE}"
+            f"a newer version of resumable wrote the states of the ranks: format {version}, this version reads up to "
+            f"{_FORMAT}.\nNothing was loaded. Use the version that wrote it, or a newer one: {UPGRADE}"
         )
     states = content.get(LEAF) if version == _FORMAT else None
     if not isinstance(states, list) or not states or not all(isinstance(one, Mapping) for one in states):

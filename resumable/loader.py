@@ -459,7 +459,7 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
                 and the loader continues at the saved position.
 
         Raises:
-            StateFormatError: it is not a state, truncated, or written by a newer version.
+            StateFormatError: it is not a state, truncated, or of a newer version.
             StateMismatchError: it does not belong to this loader; the message says which field differs, both values,
                 and the fix.
 

@@ -54,8 +54,8 @@ _MOST_RANKS = 1 << 20  # likewise
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 _PLAIN = frozenset({type(None), bool, int, float, str})
 _BASES: dict[type, Callable[[Any], Any]] = {str: str.__str__, int: int.__index__, float: float.__float__}
-_LARGEST_INT = 1 << 256  # of those that are written as they are; Python writes no more than 4300 digits
-_DEEPEST = 100  # levels of a snapshot that are looked at one by one
+_LARGEST_INT = 1 << 256  # larger ones are digested otherwise, as Python writes at most 4300 digits of an integer
+_DEEPEST = 100  # levels of a snapshot; deeper ones are digested otherwise
 _LATER = ("name", "unit", "journal", "fingerprint", "canary")  # some are not read yet; there, so that the keys stay
 _DIGESTED = ("format", "cursor", *_COUNTS, "rank", *_LATER)  # besides the fingerprint
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import enum
+import io
 import json
+import pickle
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,6 +167,78 @@ def test_a_state_that_was_changed_on_purpose_says_so_by_its_digest() -> None:
         loader.load_state_dict(state)
     loader.load_state_dict({**state, "digest": None})
     assert (loader.cursor.epoch, loader.cursor.step) == (1, 1)
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Word(str):
+    """A text of another type."""
+
+    __slots__ = ()
+
+
+CYCLE: list[Any] = [1]
+CYCLE.append(CYCLE)
+DEEP: Any = 1
+for _ in range(60):
+    DEEP = {"": [DEEP]}
+
+# What a source may have in its state; all of it can be pickled, and the first half is changed by JSON.
+IN_SNAPSHOTS: dict[str, Any] = {
+    "numbers as keys": {10: "a", 9: "b", 1.5: "c", None: "d"},
+    "a tuple": (1, (2, "x")),
+    "an enum": {"level": Level.LOW},
+    "a text of another type": Word("x"),
+    "fractions": [0.1, -0.0, float("inf"), float("nan")],
+    "NumPy's fractions": np.float64(0.1),
+    "dicts in no order": {"b": 1, "a": 2},
+    "surrogates": "\udc80",
+    "NumPy's numbers": [np.int64(3), np.float32(0.1), np.bool_(True)],
+    "bytes": b"\x00\xff",
+    "a large number": 10**5000,
+    "a set": {3, 1, 2},
+    "a tensor": torch.arange(4),
+    "an array": np.arange(4),
+    "a generator": np.random.default_rng(0),
+    "an object": Reader(3),
+    "a cycle": CYCLE,
+    "many levels": DEEP,
+}
+BY_JSON = list(IN_SNAPSHOTS)[:8]
+
+
+class Holds:
+    """A source whose state is anything."""
+
+    def __init__(self, own: Any = None) -> None:
+        self.own = own
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(8))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"own": self.own}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.own = state["own"]
+
+
+@pytest.mark.parametrize("name", IN_SNAPSHOTS)
+def test_a_snapshot_is_the_same_after_json_and_pickle(name: str) -> None:
+    state = resumable.wrap(Holds(IN_SNAPSHOTS[name]), seed=0).state_dict()
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    by_torch = torch.load(io.BytesIO(buffer.getvalue()), weights_only=False)
+    by_pickle = pickle.loads(pickle.dumps(state))  # noqa: S301  # of this test
+    for loaded in (state, by_pickle, by_torch, copy.deepcopy(state)):
+        resumable.wrap(Holds(), seed=0).load_state_dict(loaded)
+    if name in BY_JSON:
+        resumable.wrap(Holds(), seed=0).load_state_dict(json.loads(json.dumps(state)))
+    state["source_state"]["snapshot"]["own"] = "another"
+    with pytest.raises(StateFormatError, match="digest is not that of its fields"):
+        resumable.wrap(Holds(), seed=0).load_state_dict(state)
 
 
 def test_states_inside_of_one_another_end_somewhere() -> None:

@@ -255,7 +255,7 @@ class Remembers(torch.utils.data.Dataset[int]):
 
 
 def go_where_one_cannot(rank: int, size: int, folder: Path) -> list[str]:
-    """All ranks accept their states, and one fails on the way; another Loader comes after it."""
+    """All ranks accept their states, and one fails on the way; a second Loader follows."""
     found = []
     for breaks in (False, True):
         source = torch.utils.data.DataLoader(Remembers(breaks=breaks and rank == 1), batch_size=4)
@@ -263,7 +263,7 @@ def go_where_one_cannot(rank: int, size: int, folder: Path) -> list[str]:
         content = {str(number): loader.dcp() for number, loader in enumerate(loaders)}
         try:
             (dcp.load if breaks else dcp.save)(content, checkpoint_id=folder)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is looked at
+        except Exception as error:  # noqa: BLE001  # the test compares it
             found.append(f"{type(error).__name__}: {error}")
     return found
 
@@ -375,7 +375,7 @@ def test_a_leaf_is_loaded_by_hand_on_one_rank(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_earlier_versions_load(tmp_path: Path) -> None:
-    """The leaves were saved by `dcp.save({"loader": loader})`, when a Loader was told from others by DCP's frames."""
+    """The leaves were saved by `dcp.save({"loader": loader})`, when a Loader recognised DCP by its frames."""
     saved = json.loads(Path(__file__).with_name("earlier_leaves.json").read_text(encoding="utf-8"))
     assert {case["name"] for case in saved} == set(LOADERS)
     for case in saved:

@@ -22,7 +22,7 @@ SIZE = 2
 
 
 def kills(epoch: int) -> list[tuple[tuple[int, int, str], str | None]]:
-    """Return rank, step and moment of each kill, and the checkpoint from which the next start continues.
+    """Return rank, step and failpoint of each kill, and the checkpoint from which the next start continues.
 
     Args:
         epoch: the number of steps in one.

@@ -1,4 +1,4 @@
-"""A Loader given to `torch.distributed.checkpoint` as it is, without `dcp()`: exact, or rejected when it is loaded.
+"""A Loader passed to `torch.distributed.checkpoint` without `dcp()`: exact, or rejected when it is loaded.
 
 DCP splits its state into leaves, writes each from some rank, and reads only those that the Loader has at that time.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # torch's, of groups that are not there
 
 Loader = resumable.Loader[Any]
-SAVED, ELSEWHERE = (1, 3, 5, 7), (0, 2, 6)  # steps; an epoch has 5, and those of separate streams have more
+SAVED, ELSEWHERE = (1, 3, 5, 7), (0, 2, 6)  # steps; an epoch has 5, or more if ranks have separate streams
 EXACT, REJECTED = "exact", "rejected"
 
 
@@ -93,7 +93,7 @@ def test_no_loader_is_loaded_as_a_mixture(tmp_path: Path, old: int, new: int) ->
 
 
 def together(per_rank: list[Any]) -> list[Any]:
-    """Return the global batches, or what is no batch."""
+    """Return the global batches, or the ranks' outcomes together."""
     return [[sample for part in parts for sample in part] for parts in zip(*per_rank, strict=True)]
 
 
@@ -194,7 +194,6 @@ def same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
-        # Of the numbers that are keys, one is the other's text in a JSON file, which a source has to expect.
         return [*one] == [*other] and all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
@@ -216,7 +215,7 @@ def unordered(state: Any) -> Any:
 
 @pytest.mark.parametrize("partial", [False, True])
 def test_a_snapshot_whose_shape_changed_is_exact_or_rejected(tmp_path: Path, partial: bool) -> None:
-    """Each shape is saved, and loaded by a loader that has any shape at that time; also where DCP leaves leaves out."""
+    """Each shape is saved, and loaded into a Loader that has any shape then; DCP may also skip missing leaves."""
     exact = set()
     for name, make in SHAPES.items():
         saved = go_to(shaped(make(3)), 2)
