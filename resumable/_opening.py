@@ -10,7 +10,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from resumable._order.world import Found
+from resumable._order.world import Found, several_ranks
 from resumable._peers import compares, fingerprint_of_rank
 from resumable._ranks import Watch
 from resumable._seeds import refuse_unagreed
@@ -165,7 +165,16 @@ def warn_of_environment(found: Found, what: str, way_out: str) -> None:
 
 
 def _warn_of_job() -> None:
-    """Say, once per process, that a job of SLURM has more tasks than run this script."""
+    """Say, once per process, that the environment knows of more ranks than this one, and not which one this is."""
+    if (size := several_ranks()) is not None and "job" not in _said:
+        _said.add("job")
+        _log.warning(
+            "the environment says that there are several ranks (%s), and no variable says which one this is: it reads "
+            "all the data.\nIf others run the same script, each of them trains on every sample. Start it by the "
+            "launcher that sets both, read the first batch after init_process_group(), or give "
+            "wrap(..., world=World(rank, size)). If it runs alone, unset the variable.",
+            size,
+        )
     tasks = os.environ.get("SLURM_NTASKS", "1")
     if tasks == "1" or "SLURM_STEP_NUM_TASKS" in os.environ or "job" in _said:
         return

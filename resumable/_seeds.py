@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from resumable._introspection import ask, attributes_of, is_a, module_of
 from resumable._order.world import World, find
 from resumable._randomness.keyed import derive
-from resumable._ranks.store import find_store
+from resumable._ranks.store import find_store, is_initialized
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ def _agree(seed: int, by: str, name: str, world: World | None) -> tuple[int, str
 
     Each rank counts the loaders of a name, as all of them make the same ones in the same order.
     """
-    found = find()
-    if found.variables is not None or found.size == 1 or (world is not None and world.size == 1):
+    found = find() if is_initialized() and (world is None or world.size > 1) else None
+    if found is None or found.size == 1:
         return seed, by
     number = _agreements[name]
     _agreements[name] += 1

@@ -10,18 +10,35 @@ from typing import Any, NamedTuple
 
 from resumable.errors import ConfigurationError
 
-__all__ = ["Found", "World", "find"]
+__all__ = ["Found", "World", "find", "several_ranks"]
 
-# (name of the rank's variable, name of the world size's variable), the first pair that is there counts. SLURM's last:
-# mpirun starts one helper per node by `srun`, and the ranks that this starts inherit the variables of the helper.
+
+class _Pair(NamedTuple):
+    """Variables of the environment that a launcher sets on each rank."""
+
+    rank: str
+    size: str
+    launcher: str
+
+    def text(self) -> str:
+        """Return both with their values, for messages."""
+        return f"{self.rank}={os.environ[self.rank]!r}, {self.size}={os.environ[self.size]!r}"
+
+
+# The first pair that is there counts. SLURM's last: mpirun starts one helper per node by `srun`, and the ranks that the
+# helper starts inherit its variables.
 _VARIABLES = (
-    ("RANK", "WORLD_SIZE"),  # torchrun
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # OpenMPI
-    ("PMI_RANK", "PMI_SIZE"),  # MPICH, Intel MPI, `srun --mpi=pmi2`
-    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),  # MVAPICH2
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # the step's size: only inside `srun` do tasks run this script
+    _Pair("RANK", "WORLD_SIZE", "torchrun"),
+    _Pair("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "mpirun"),  # OpenMPI
+    _Pair("PMI_RANK", "PMI_SIZE", "mpiexec"),  # MPICH, Intel MPI, `srun --mpi=pmi2`
+    _Pair("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "mpirun_rsh"),  # MVAPICH2
+    _Pair("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "srun"),  # the step's size: only inside it do tasks run this script
 )
 _PMIX = "PMIX_RANK"
+_SAY_IT = (
+    "say it in the script: wrap(..., world=World(rank, size)), with the number of this process, from 0 on, and the "
+    "number of all processes."
+)
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # SLURM's numbers of the batch script, of an interactive shell and the like
 
 
@@ -50,7 +67,8 @@ class World:
         if not 0 <= rank < size or isinstance(self.rank, bool) or isinstance(self.size, bool):
             raise ConfigurationError(
                 f"a rank must be an integer in 0..size-1, but rank={self.rank!r} and size={self.size!r}.\n"
-                "No share of the data belongs to it. Use for instance World(rank=0, size=1)."
+                "No share of the data belongs to it. Give World(rank, size) the number of this process, from 0 on, and "
+                "the number of all processes that train together. Each of them needs another rank."
             )
         object.__setattr__(self, "rank", rank)
         object.__setattr__(self, "size", size)
@@ -63,7 +81,7 @@ class World:
         launchers (OpenMPI, and those that speak PMI) and of SLURM's `srun`, else a single process. Imports nothing.
 
         Raises:
-            ConfigurationError: a launcher says which rank this is, and not how many there are.
+            ConfigurationError: variables say a rank that there is not, or which rank this is and not of how many.
         """
         found = find()
         return _ALONE if found is _NOTHING else cls(found.rank, found.size)
@@ -90,30 +108,35 @@ _NOTHING, _ALONE = Found(), World()
 
 
 def find() -> Found:
-    """Find the rank of this process and the number of ranks, as `World.detect` says."""
+    """Find the rank of this process and the number of ranks, as `World.detect` says.
+
+    Raises:
+        ConfigurationError: as `World.detect` says, too.
+    """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Found(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
     if not _names_ranks():
         return _NOTHING
-    for rank, size in (*_VARIABLES, *_of_step()):
-        if rank in os.environ and size in os.environ:
-            variables = f"{rank}, {size}"
-            return Found(_integer(rank), _integer(size), f"the environment: {variables}", variables)
-    if _PMIX in os.environ:
-        raise ConfigurationError(
-            f"{_PMIX} says that this is rank {os.environ[_PMIX]}, and no variable says of how many.\n"
-            "Each rank would read all the data. Call torch.distributed.init_process_group() before the first batch, or "
-            "give wrap(..., world=World(rank, size))."
-        )
-    return _NOTHING
+    pairs = [pair for pair in (*_VARIABLES, *_of_step()) if pair.rank in os.environ and pair.size in os.environ]
+    if not pairs:
+        _refuse_lone_rank()
+        return _NOTHING
+    variables = f"{pairs[0].rank}, {pairs[0].size}"
+    return Found(*_read(*pairs), f"the environment: {variables}", variables)
+
+
+def several_ranks() -> str | None:
+    """Return the variable of the environment that says that there are several ranks; None if none does."""
+    sizes = (pair.size for pair in (*_VARIABLES, *_of_step()))
+    return next((f"{name}={os.environ[name]}" for name in sizes if os.environ.get(name, "1") != "1"), None)
 
 
 # Asking `os.environ` for a variable that is not there raises an error inside, so that all of them take 10 microseconds.
 # The dict in which CPython keeps them tells in half of one that there are none. A rank is looked for at every step.
 _ENVIRON = os.environ
 _KEPT: Any = getattr(_ENVIRON, "_data", None)
-_KEYS = frozenset(map(getattr(_ENVIRON, "encodekey", str), (*(rank for rank, _ in _VARIABLES), _PMIX)))
+_KEYS = frozenset(map(getattr(_ENVIRON, "encodekey", str), (*(rank for rank, *_ in _VARIABLES), _PMIX)))
 
 
 def _names_ranks() -> bool:
@@ -122,20 +145,65 @@ def _names_ranks() -> bool:
     return not (known and _KEPT.keys().isdisjoint(_KEYS))
 
 
-def _of_step() -> list[tuple[str, str]]:
+def _of_step() -> list[_Pair]:
     """Return SLURM's variables of a job, where `srun` has set them to those of a step: some containers keep no others.
 
     In a batch script without `srun` they are there, too, and one process runs it.
     """
     step = os.environ.get("SLURM_STEP_ID", "")
-    return [("SLURM_PROCID", "SLURM_NTASKS")] if step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP else []
+    return (
+        [_Pair("SLURM_PROCID", "SLURM_NTASKS", "srun")] if step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP else []
+    )
 
 
-def _integer(name: str) -> int:
+def _read(pair: _Pair, *others: _Pair) -> tuple[int, int]:
+    """Return the rank and the number of ranks that two variables say.
+
+    Args:
+        pair: their names.
+        others: those that are there, too, and do not count.
+
+    Raises:
+        ConfigurationError: they are no integers, or there is no such rank.
+    """
+    rank, size = _integer(pair.rank), _integer(pair.size)
+    if rank is not None and size is not None and 0 <= rank < size:
+        return rank, size
+    also = "".join(
+        f"\nThe environment has {other.text()}, too: they count once the others are unset." for other in others
+    )
+    raise ConfigurationError(
+        f"the environment says that this process is rank {os.environ[pair.rank]} of {os.environ[pair.size]}: "
+        f"{pair.text()}.\n"
+        "Both must be integers, the first from 0 to the second less 1. This process would read another rank's share of "
+        f"the data, or none. {pair.launcher} sets both on each rank: start the script by it, or correct the variable "
+        f"that is wrong. If the script runs in one process alone, unset both. Or {_SAY_IT}{also}"
+    )
+
+
+def _refuse_lone_rank() -> None:
+    """Refuse a rank of which no variable says how many there are; number 0 may be the only one.
+
+    Raises:
+        ConfigurationError: there is one.
+    """
+    pair = next((pair for pair in _VARIABLES if pair.rank in os.environ and _integer(pair.rank) != 0), None)
+    if pair is not None:
+        name = pair.rank
+        says = f"{pair.size}, which would say of how many, is not set"
+        way = f"Start the script by {pair.launcher}, which sets both. If it runs in one process alone, unset {name}."
+    elif _PMIX in os.environ:
+        name, says, way = _PMIX, "no variable says of how many", "Start the script by torchrun or srun."
+    else:
+        return
+    raise ConfigurationError(
+        f"the environment says that this process is rank {os.environ[name]}: {name}={os.environ[name]!r}, and {says}.\n"
+        f"Each rank would read all the data. {way} Or read the first batch after init_process_group(), or {_SAY_IT}"
+    )
+
+
+def _integer(name: str) -> int | None:
     try:
         return int(os.environ[name])
     except ValueError:
-        raise ConfigurationError(
-            f"the environment variable {name} must be an integer, but it is {os.environ[name]!r}.\n"
-            f"Unset it, or give the world yourself: wrap(..., world=World(rank, size))."
-        ) from None
+        return None

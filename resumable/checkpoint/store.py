@@ -288,7 +288,7 @@ class CheckpointStore:
 
     def _team(self, part: Any) -> Team:
         if self.shared:
-            return Team.of(self.root, os.environ.get("WORLD_SIZE"))
+            return Team.of(self.root)
         if part is not None:
             raise ConfigurationError(
                 "a part of a rank belongs to a store that all ranks share, and this one is not shared.\n"

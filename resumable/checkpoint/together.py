@@ -15,6 +15,7 @@ import os
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
+from resumable._order.world import several_ranks
 from resumable._ranks import rendezvous
 from resumable.checkpoint.limits import waiting_for
 from resumable.checkpoint.marker import Part
@@ -49,16 +50,17 @@ class Team:
         self.rank, self.size = (0, 1) if found is None else (found.rank, found.size)
 
     @classmethod
-    def of(cls, root: str, world_size: str | None) -> Team:
+    def of(cls, root: str) -> Team:
         """Find the ranks of the default process group.
 
         Raises:
             ConfigurationError: there is none, though the environment says that there are several ranks.
         """
         found = rendezvous.find()
-        if found is None and (world_size or "1") != "1":
+        if found is None and (several := several_ranks()) is not None:
             raise ConfigurationError(
-                f"shared=True, but there is no process group of torch.distributed, and WORLD_SIZE={world_size}.\n"
+                "shared=True, but there is no process group of torch.distributed, and the environment says that there "
+                f"are several ranks: {several}.\n"
                 "Each rank would take itself for the only one. Call torch.distributed.init_process_group first, or "
                 "leave out `shared`, and use the store on one rank."
             )

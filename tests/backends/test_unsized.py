@@ -53,15 +53,17 @@ def test_it_is_read_as_pytorch_reads_it(case: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("case", CASES)
-def test_another_process_goes_on_at_every_step(case: str, workers: int) -> None:
-    batches, states = run(case, workers)
-    assert batches == run(case, 0)[0] or case.startswith("an IterableDataset")
-    words = [sys.executable, str(SCRIPT), case, str(workers)]
-    given = json.dumps([state for _, state in states])
+def test_another_process_goes_on_at_every_step(workers: int) -> None:
+    """All cases in one process, as most of the time is its imports."""
+    runs = {case: run(case, workers) for case in CASES}
+    given = json.dumps({case: [state for _, state in states] for case, (_, states) in runs.items()})
+    words = [sys.executable, str(SCRIPT), str(workers)]
     done = subprocess.run(words, input=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [batches[taken:] for taken, _ in states]
+    resumed = json.loads(done.stdout)
+    for case, (batches, states) in runs.items():
+        assert resumed[case] == [batches[taken:] for taken, _ in states], case
+        assert batches == run(case, 0)[0] or case.startswith("an IterableDataset"), case
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,7 +1,7 @@
 """Datasets and samplers that do not say how many there are, or ask for something else than numbers.
 
-Run as a script, it goes on from states that another process has saved: `python unsized_data.py CASE WORKERS` reads them
-as JSON, and writes the batches that are left after each.
+Run as a script, it goes on from states that another process has saved: `python unsized_data.py WORKERS` reads them as
+JSON, a list for each case, and writes the batches that are left after each.
 """
 
 from __future__ import annotations
@@ -258,4 +258,6 @@ def left_after(state: dict[str, Any], case: str, workers: int) -> list[Any]:
 
 
 if __name__ == "__main__":
-    json.dump([left_after(state, sys.argv[1], int(sys.argv[2])) for state in json.load(sys.stdin)], sys.stdout)
+    saved = json.load(sys.stdin)
+    left = {case: [left_after(one, case, int(sys.argv[1])) for one in states] for case, states in saved.items()}
+    json.dump(left, sys.stdout)

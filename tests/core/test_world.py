@@ -13,10 +13,17 @@ import pytest
 import torch
 
 import resumable
-from resumable import World
+from resumable import World, _opening
 from resumable.errors import ConfigurationError
 
-VARIABLES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+PAIRS = {
+    "torchrun": ("RANK", "WORLD_SIZE"),
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "mpiexec": ("PMI_RANK", "PMI_SIZE"),
+    "mpirun_rsh": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+}
+VARIABLES = (*(name for pair in PAIRS.values() for name in pair), "SLURM_NTASKS", "SLURM_STEP_ID", "PMIX_RANK")
 
 
 @pytest.fixture(autouse=True)
@@ -72,19 +79,98 @@ def test_a_batch_job_without_srun_is_one_process(monkeypatch: pytest.MonkeyPatch
     assert World.detect() == World(0, 1)
 
 
-def test_a_variable_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "zero")
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(ConfigurationError, match=r"RANK must be an integer, but it is 'zero'.\n.*world=World"):
+IMPOSSIBLE = [
+    ("3", "2"),
+    ("2", "2"),
+    ("-1", "2"),
+    ("0", "0"),
+    ("0", "-4"),
+    ("zero", "4"),
+    ("0", "four"),
+    ("", ""),
+    ("1.0", "2"),
+]
+
+
+@pytest.mark.parametrize("launcher", PAIRS)
+@pytest.mark.parametrize(("rank", "size"), IMPOSSIBLE)
+def test_a_rank_that_cannot_be_says_which_variables_say_so(
+    monkeypatch: pytest.MonkeyPatch, launcher: str, rank: str, size: str
+) -> None:
+    for name, value in zip(PAIRS[launcher], (rank, size), strict=True):
+        monkeypatch.setenv(name, value)
+    loader = resumable.wrap(range(8), batch_size=2)
+    for look in (World.detect, lambda: next(iter(loader)), lambda: resumable.ResumableSampler(8)):
+        with pytest.raises(ConfigurationError) as caught:
+            look()
+        text = str(caught.value)
+        names = PAIRS[launcher]
+        assert f"the environment says that this process is rank {rank} of {size}: {names[0]}={rank!r}, " in text
+        assert f"{names[1]}={size!r}." in text
+        assert f"{launcher} sets both on each rank" in text
+        assert "unset both" in text
+        assert "wrap(..., world=World(rank, size))" in text
+        assert "World(rank=0, size=1)" not in text
+    assert next(iter(resumable.wrap(range(8), batch_size=2, world=World(1, 2)))) == [2, 3]
+
+
+def test_variables_of_another_launcher_are_named_where_the_first_ones_are_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in zip((*PAIRS["torchrun"], *PAIRS["srun"]), "3234", strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match=r"RANK='3', WORLD_SIZE='2'\.\n") as caught:
         World.detect()
+    assert "SLURM_PROCID='3', SLURM_STEP_NUM_TASKS='4', too: they count once the others are unset" in str(caught.value)
+    monkeypatch.delenv("WORLD_SIZE")
+    assert World.detect() == World(3, 4)
+
+
+@pytest.mark.parametrize("launcher", PAIRS)
+@pytest.mark.parametrize("rank", ["1", "-1", "x"])
+def test_a_rank_without_its_size_is_refused(monkeypatch: pytest.MonkeyPatch, launcher: str, rank: str) -> None:
+    name, missing = PAIRS[launcher]
+    monkeypatch.setenv(name, rank)
+    with pytest.raises(
+        ConfigurationError, match=f"rank {rank}: {name}='{rank}', and {missing}, which would say"
+    ) as caught:
+        World.detect()
+    for word in ("Each rank would read all the data", launcher, f"unset {name}", "world=World(rank, size)"):
+        assert word in str(caught.value)
+    monkeypatch.setenv(name, "0")
+    assert World.detect() == World()
+
+
+@pytest.mark.parametrize("launcher", PAIRS)
+def test_a_size_without_its_rank_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, launcher: str
+) -> None:
+    """It is no error: Lightning sets WORLD_SIZE and no RANK in the processes that it starts, and makes a group later."""
+    monkeypatch.setattr(_opening, "_said", set())
+    monkeypatch.setenv(PAIRS[launcher][1], "4")
+    for _ in range(2):
+        assert next(iter(resumable.wrap(range(8), batch_size=2))) == [0, 1]
+    (told,) = [record.getMessage() for record in caplog.records if "several ranks" in record.getMessage()]
+    assert f"({PAIRS[launcher][1]}=4), and no variable says which one this is: it reads all the data" in told
+
+
+def test_a_world_that_is_given_counts_before_wrong_variables_also_for_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    torch.manual_seed(5)  # on which ranks would have to agree
+    loader = resumable.wrap(range(8), batch_size=2, shuffle=True, world=World(1, 2))
+    assert loader.seed == 5
+    assert len(next(iter(resumable.wrap(range(8), batch_size=2, shuffle=True, seed=5, world=World(1, 2))))) == 2
 
 
 @pytest.mark.parametrize(
     ("rank", "size"), [(-1, 2), (2, 2), (0, 0), (0.5, 2), ("0", 1), (True, 2), (0, True), (False, 1)]
 )
 def test_a_rank_outside_of_the_world_is_refused(rank: int, size: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"rank={rank!r} and size={size!r}"):
+    with pytest.raises(ConfigurationError, match=f"rank={rank!r} and size={size!r}") as caught:
         World(rank, size)
+    assert "Each of them needs another rank" in str(caught.value)
+    assert "World(rank=0, size=1)" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, torch.tensor])

@@ -239,6 +239,10 @@ def test_a_part_needs_a_shared_store_and_that_a_process_group(tmp_path: Path, mo
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(ConfigurationError, match="(?s)WORLD_SIZE=4.*init_process_group"):
         CheckpointStore(tmp_path, shared=True).latest()
+    monkeypatch.delenv("WORLD_SIZE")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    with pytest.raises(ConfigurationError, match="(?s)several ranks: SLURM_STEP_NUM_TASKS=2.*init_process_group"):
+        CheckpointStore(tmp_path, shared=True).latest()
 
 
 @pytest.mark.parametrize("background", [False, True])

@@ -45,8 +45,9 @@ def test_no_framework_is_imported() -> None:
 @pytest.mark.parametrize(
     ("variables", "text", "breaks"),
     [
-        ({"RANK": "3"}, "RANK is set and WORLD_SIZE is not", True),
-        ({"RANK": "x", "WORLD_SIZE": "2"}, "must be an integer", True),
+        ({"RANK": "0"}, "RANK is set and WORLD_SIZE is not", True),
+        ({"RANK": "3"}, "RANK='3', and WORLD_SIZE, which would say of how many, is not set", True),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "Both must be integers", True),
         ({"RANK": "1", "WORLD_SIZE": "2"}, "divided among 2 ranks", False),
         ({"OMPI_COMM_WORLD_SIZE": "4"}, "mpirun has started 4 processes", True),
         ({"SLURM_NTASKS": "4"}, "not started by srun", False),

@@ -311,13 +311,14 @@ class _Pass:
 def _find_world(size: int | None, rank: int | None) -> World:
     if size is not None and rank is not None:
         return World(rank, size)
-    found = World.detect()
+    found = find()
     if size not in {None, found.size} or rank not in {None, found.rank}:
         raise ConfigurationError(
-            f"num_replicas={size} and rank={rank} were given, but this process is rank {found.rank} of {found.size}.\n"
+            f"num_replicas={size} and rank={rank} were given, but this process is rank {found.rank} of "
+            f"{found.size} ({found.by}).\n"
             "Ranks would read the same samples, or some would be left out. Give both, or neither."
         )
-    return found
+    return found.world
 
 
 def _refuse_carried_order(dataset: Any) -> None:
