@@ -145,7 +145,7 @@ def test_a_rank_without_its_size_is_refused(monkeypatch: pytest.MonkeyPatch, lau
 def test_a_size_without_its_rank_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, launcher: str
 ) -> None:
-    """It is no error: Lightning sets WORLD_SIZE and no RANK in the processes that it starts, and makes a group later."""
+    """It is not an error: Lightning sets WORLD_SIZE and no RANK in its processes, and makes a group later."""
     monkeypatch.setattr(_opening, "_said", set())
     monkeypatch.setenv(PAIRS[launcher][1], "4")
     for _ in range(2):
