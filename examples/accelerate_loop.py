@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import tempfile
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import resumable
 from resumable.integrations.accelerate import last_whole_checkpoint, prepare
+
+logging.getLogger("resumable").setLevel("ERROR")  # the same stream is read twice on purpose, to compare
 
 
 def train(folder: Path, crash_at: int | None = None) -> torch.Tensor:

@@ -1,10 +1,8 @@
-"""DALI on two ranks, then on one, in the middle of an epoch: python examples/dali_elastic.py.
-
-The ranks run one after the other in this process; `torchrun` would start each in its own.
-"""
+"""DALI on two ranks, then on one, in the middle of an epoch: python examples/dali_elastic.py."""
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -41,6 +39,7 @@ def step(loaders: list[resumable.Loader]) -> torch.Tensor:
     return torch.cat([part["data"] for part in parts])
 
 
+logging.getLogger("resumable").setLevel("ERROR")  # the same stream is read twice on purpose, to compare
 with tempfile.TemporaryDirectory() as folder:
     for number, (digit, label) in enumerate(zip(*load_digits(return_X_y=True), strict=True)):
         Path(folder, str(label)).mkdir(exist_ok=True)

@@ -5,6 +5,7 @@ python examples/dataloader.py
 
 from __future__ import annotations
 
+import logging
 import random
 
 import torch
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import resumable
 
+logging.getLogger("resumable").setLevel("ERROR")  # the same stream is read twice on purpose, to compare
 Batches = list[tuple[list[int], list[float]]]
 
 

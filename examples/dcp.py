@@ -5,6 +5,7 @@ The ranks are forked here; torchrun would start each on its own.
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from pathlib import Path
 
@@ -42,6 +43,7 @@ def global_batch(root: str, step: int) -> list[int]:
 
 
 if __name__ == "__main__":
+    logging.getLogger("resumable").setLevel("ERROR")  # the same stream is read twice on purpose, to compare
     alone = list(resumable.wrap(list(range(48)), batch_size=GLOBAL_BATCH, shuffle=True, seed=0).steps(8))
     with tempfile.TemporaryDirectory() as folder:
         for ranks, last in ((2, 3), (3, 5), (1, 8)):

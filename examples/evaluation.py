@@ -28,10 +28,10 @@ print("A look moved nothing:", loader.cursor)
 
 
 @torch.no_grad()
-def accuracy(batches: int | None = None) -> tuple[float, list[int]]:
+def accuracy(data: resumable.Loader, batches: int | None = None) -> tuple[float, list[int]]:
     """Return the share of right answers over some batches, and which labels the first batch had."""
     right, total, labels = 0, 0, list[int]()
-    for samples, wanted in islice(evaluation, batches):
+    for samples, wanted in islice(data, batches):
         labels = labels or wanted.tolist()
         right += int((model(samples).argmax(dim=1) == wanted).sum())
         total += len(wanted)
@@ -43,6 +43,10 @@ for epoch in loader.epochs(3):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(samples), wanted).backward()  # type: ignore[no-untyped-call]  # torch's
         optimizer.step()
-    quick, labels = accuracy(batches=2)
-    whole, again = accuracy()
-    print(f"Epoch {epoch.number}: {quick:.0%} of two batches, {whole:.0%} of all; the same batches: {labels == again}")
+    quick, labels = accuracy(evaluation, batches=2)
+    whole, again = accuracy(evaluation)
+    trained, _ = accuracy(loader.for_evaluation())  # a loop over `loader` would take the next epoch, and raises
+    print(
+        f"Epoch {epoch}: {quick:.0%} of two batches, {whole:.0%} of all, {trained:.0%} of the training data; ", end=""
+    )
+    print("the same batches:", labels == again)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from lightning_fabric import Fabric
 from torch.utils.data import DataLoader, TensorDataset
 
 import resumable
+
+logging.getLogger("resumable").setLevel("ERROR")  # the same stream is read twice on purpose, to compare
 
 
 def train(file: Path, crash_at: int | None = None) -> torch.Tensor:

@@ -6,6 +6,7 @@ python examples/hand_written_loop.py [DIRECTORY for checkpoints that stay]
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import tempfile
 
@@ -46,6 +47,7 @@ def train(directory: str, crash_at: int = -1) -> torch.Tensor:
     return torch.nn.utils.parameters_to_vector(model.parameters())
 
 
+logging.getLogger("resumable").setLevel("ERROR")  # the same stream is read twice on purpose, to compare
 with tempfile.TemporaryDirectory() as temporary:
     kept = sys.argv[1] if len(sys.argv) > 1 else f"{temporary}/crashed"
     print("Run 1, which crashes at step 15:")

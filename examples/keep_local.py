@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 import resumable
 
+logging.getLogger("resumable").setLevel("ERROR")  # the same stream is read twice on purpose, to compare
 SAMPLES = torch.linspace(-1, 1, 48)
 
 

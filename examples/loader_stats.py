@@ -30,7 +30,7 @@ class Images(Dataset[torch.Tensor]):
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
 for name, seconds in {"slow": 0.004, "fast": 0.0}.items():
-    loader = resumable.wrap(DataLoader(Images(seconds), batch_size=8, shuffle=True), seed=0)
+    loader = resumable.wrap(DataLoader(Images(seconds), batch_size=8, shuffle=True), seed=0, name=name)
     for batch in loader:
         optimizer.zero_grad()
         model(batch).square().mean().backward()

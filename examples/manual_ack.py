@@ -5,6 +5,7 @@ python examples/manual_ack.py
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import resumable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+logging.getLogger("resumable").setLevel("ERROR")  # the same stream is read twice on purpose, to compare
 SAMPLES = list(range(16))
 
 

@@ -6,9 +6,11 @@ Run it with `python examples/mixture.py`; it needs nothing but this package.
 from __future__ import annotations
 
 import json
+import logging
 
 import resumable
 
+logging.getLogger("resumable").setLevel("ERROR")  # the same stream is read twice on purpose, to compare
 SOURCES = {"web": range(1000), "code": range(300), "math": range(50)}
 PHASES = [(0, {"web": 0.75, "code": 0.25}), (400, {"web": 0.5, "code": 0.25, "math": 0.25})]
 

@@ -6,6 +6,7 @@ Run it with `python examples/parquet_blocks.py`; it needs pyarrow and torch.
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pyarrow.parquet as pq
 from torch.utils.data import DataLoader
 
 import resumable
+
+logging.getLogger("resumable").setLevel("ERROR")  # the same stream is read twice on purpose, to compare
 
 
 def write(folder: Path) -> None:

@@ -6,9 +6,12 @@ Run it with `python examples/shuffle_in_blocks.py`; it needs nothing but this pa
 from __future__ import annotations
 
 import json
+import logging
 
 import resumable
 from resumable.samplers import Blocks
+
+logging.getLogger("resumable").setLevel("ERROR")  # the same stream is read twice on purpose, to compare
 
 
 class Shards:

@@ -6,6 +6,7 @@ python examples/steps.py
 from __future__ import annotations
 
 import contextlib
+import logging
 import tempfile
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import resumable
 
+logging.getLogger("resumable").setLevel("ERROR")  # the same stream is read twice on purpose, to compare
 TOTAL, WARMUP = 100, 10
 
 

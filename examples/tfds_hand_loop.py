@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import tempfile
 from pathlib import Path
@@ -38,6 +39,7 @@ def train(folder: str, data: Path, crash_at: int = -1) -> tuple[float, list[str]
     return weight, samples
 
 
+logging.getLogger("resumable").setLevel("ERROR")  # the same stream is read twice on purpose, to compare
 with tempfile.TemporaryDirectory() as temporary:
     where = write_tfds(load_digits(), Path(temporary, "data"))
     print("Run 1, which crashes at step 8:")

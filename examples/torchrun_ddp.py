@@ -33,13 +33,14 @@ def train() -> None:
         model.load_state_dict(saved["model"])
         loader.load_state_dict(saved["loader"])
     ddp = DistributedDataParallel(model)
-    for step, (batch,) in enumerate(loader, start=loader.global_step):
+    for (batch,) in loader.steps(6):
+        step = loader.global_step
         ddp(batch / 48).sum().backward()
         with Path(f"rank{dist.get_rank()}.txt").open("a", encoding="utf-8") as lines:
             print(step, *map(int, batch), file=lines)
         if dist.get_rank() == 0:
-            store.save(step + 1, {"model": model.state_dict(), "loader": loader.state_dict()})
-        if found[0] is None and step == 2 and dist.get_rank() == 1:
+            store.save(step, {"model": model.state_dict(), "loader": loader.state_dict()})
+        if found[0] is None and step == 3 and dist.get_rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -51,8 +52,7 @@ if len(sys.argv) > 1:
 else:
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        words = [*TORCHRUN, __file__, "train"]
-        subprocess.run(words, cwd=folder, env=environment, check=True, capture_output=True)  # noqa: S603  # this script
+        subprocess.run([*TORCHRUN, __file__, "train"], cwd=folder, env=environment, check=True, capture_output=True)  # noqa: S603  # this script
         lines = [line.split() for rank in "01" for line in Path(folder, f"rank{rank}.txt").read_text().splitlines()]
     print("The samples of each step:", *sorted({int(step) for step, *_ in lines}))
     assert len({tuple(line) for line in lines}) == 12  # a step that was done again is the same

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 import resumable
+
+logging.getLogger("resumable").setLevel("ERROR")  # the same stream is read twice on purpose, to compare
 
 
 class Noisy(Dataset[torch.Tensor]):

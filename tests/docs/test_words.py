@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the reader of pages stands beside this file
 
-from test_docs import ROOT, TEXTS, relative
+from test_docs import ROOT, TEXTS, blocks, relative
 
 CODE = sorted(path for folder in ("resumable", "examples") for path in (ROOT / folder).rglob("*.py"))
 
@@ -122,6 +122,36 @@ def test_a_docstring_begins_with_what_is_returned_or_done(beginning: str) -> Non
 def test_a_wrong_word_would_be_found(word: str, right: str, wrong: str) -> None:
     assert not found(REFUSED[word], " ".join(right.split()))
     assert found(REFUSED[word], " ".join(wrong.split()))
+
+
+LOADERS_OF_TORCH = {"docs/how-to/samplers.md", "examples/sampler_alone.py", "examples/adopt_job.py"}
+INDEX = re.compile(r"^[^-\n]*\bin enumerate\((epoch|loader)\b(?!, start=loader\.)", re.MULTILINE)
+
+
+def test_an_index_of_a_loop_continues_after_a_resume() -> None:
+    pages = {relative(page): "\n".join(block.code for block in blocks(page)) for page in TEXTS}
+    scripts = {
+        relative(path): path.read_text(encoding="utf-8")
+        for folder in ("examples", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    found = {name for name, code in {**pages, **scripts}.items() if INDEX.search(code)}
+    assert found == LOADERS_OF_TORCH, "say instead: epoch.enumerate(), or loader.global_step"
+
+
+@pytest.mark.parametrize(
+    ("code", "restarts"),
+    [
+        ("for i, batch in enumerate(epoch):", True),
+        ("    for i, (x, y) in enumerate(loader, start=1):", True),
+        ("-    for i, batch in enumerate(loader):", False),
+        ("for i, batch in epoch.enumerate():", False),
+        ("for i, batch in enumerate(loader, start=loader.cursor.step):", False),
+        ("for rank, loader in enumerate(loaders):", False),
+    ],
+)
+def test_an_index_that_restarts_would_be_found(code: str, restarts: bool) -> None:
+    assert bool(INDEX.search(code)) == restarts
 
 
 def test_every_decision_has_its_day_in_order() -> None:
