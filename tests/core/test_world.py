@@ -121,7 +121,9 @@ def test_variables_of_another_launcher_are_named_where_the_first_ones_are_wrong(
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigurationError, match=r"RANK='3', WORLD_SIZE='2'\.\n") as caught:
         World.detect()
-    assert "SLURM_PROCID='3', SLURM_STEP_NUM_TASKS='4', too: they count once the others are unset" in str(caught.value)
+    assert "also has SLURM_PROCID='3', SLURM_STEP_NUM_TASKS='4': they count once the others are unset" in str(
+        caught.value
+    )
     monkeypatch.delenv("WORLD_SIZE")
     assert World.detect() == World(3, 4)
 
@@ -145,7 +147,7 @@ def test_a_rank_without_its_size_is_refused(monkeypatch: pytest.MonkeyPatch, lau
 def test_a_size_without_its_rank_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, launcher: str
 ) -> None:
-    """It is no error: Lightning sets WORLD_SIZE and no RANK in the processes that it starts, and makes a group later."""
+    """It is no error: Lightning sets WORLD_SIZE without RANK in processes that it starts, and makes a group later."""
     monkeypatch.setattr(_opening, "_said", set())
     monkeypatch.setenv(PAIRS[launcher][1], "4")
     for _ in range(2):
