@@ -83,7 +83,7 @@ def length_of(source: Any, name: str, instead: str = "Give something with at lea
 
     Raises:
         UnsupportedError: it has none.
-        ConfigurationError: it is no length that Python can count to. What else the source raises comes as it is.
+        ConfigurationError: it is not a length that Python can count to. Its other errors are raised unchanged.
     """
     try:
         return len(source)
@@ -93,7 +93,7 @@ def length_of(source: Any, name: str, instead: str = "Give something with at lea
         ) from error
     except (OverflowError, ValueError) as error:
         if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-            raise  # by the code of the source, not by what Python makes of its answer
+            raise  # the code of the source did, and not Python because of its answer
         raise ConfigurationError(
             f"the length of {name} is out of range: {error}.\n"
             "Positions are 64-bit integers and would overflow. Use a length from 0 to 2**62."

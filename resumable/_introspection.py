@@ -1,9 +1,10 @@
-"""Looks at users' objects, which may do anything when they are looked at.
+"""Inspects users' objects, which may do anything in the meantime.
 
-What a class is and what an object holds is read past all code of the user's: no property, no `__getattribute__` and no
-metaclass is asked (`module_of`, `mro_of`, `members_of`, `attributes_of`). If a user's code is meant to answer, as a
-`__getattr__` that delegates, `ask` asks it; `survive` calls whatever else may run such code. What it raises counts as
-no answer, and the log says so. Only `KeyboardInterrupt` and `SystemExit` pass: signals raise them.
+`module_of`, `mro_of`, `members_of` and `attributes_of` read a class and the attributes that an object stores past all
+code of the user: no property, no `__getattribute__` and no metaclass runs. `ask` asks for an attribute if a user's code
+is meant to answer, such as a `__getattr__` that delegates; `survive` calls anything else that may run such code. If
+that raises, it counts as missing, and the log says so. Only `KeyboardInterrupt` and `SystemExit` pass, because signals
+raise them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-_OF_TYPES = type.__dict__  # its descriptors read what a class is; by the class itself, a metaclass could answer
+_OF_TYPES = type.__dict__  # its descriptors read a class; if the class itself is asked, a metaclass can answer
 _MODULE, _QUALNAME, _MRO, _MEMBERS = (_OF_TYPES[name] for name in ("__module__", "__qualname__", "__mro__", "__dict__"))
 _NO_NAME = "resumable_asks_for_a_name_that_nothing_has"
 _OURS = "resumable_"
@@ -45,8 +46,8 @@ _MISSING: Any = object()
 _WIDTH = 200  # of a value in a message
 _MOST = 1000  # places that the log has told
 
-# The function of C that reads `__dict__` of an object whose class may say something else by that name. Its argument is
-# no declared type, as ctypes would ask the object whether it is of that.
+# The C function that reads the attributes of an object whose class may define `__dict__` differently. Its argument
+# types are not declared, because ctypes would ask the object whether it has them.
 _attributes = ctypes.pythonapi.PyObject_GenericGetDict
 _attributes.restype = ctypes.py_object
 
@@ -55,7 +56,7 @@ _told: set[tuple[str, str]] = set()
 
 
 def module_of(kind: type) -> str:
-    """Return the name of the module of a class; an empty one if the class says something that is no name."""
+    """Return the name of the module of a class; an empty one if the class has something else there."""
     try:
         found = _MODULE.__get__(kind)
     except AttributeError:
@@ -98,12 +99,12 @@ def attributes_of(thing: Any) -> dict[Any, Any]:
 
 
 def survive(where: str | None, look: Callable[[], T], otherwise: T) -> T:
-    """Return what a look at a user's object finds, or something else if that raises.
+    """Return the result of inspecting a user's object, or a default if that raises.
 
     Args:
-        where: what is looked at, for the log; None if the caller tells it.
-        look: looks.
-        otherwise: returned if it raises.
+        where: the object, for the log; None if the caller reports it.
+        look: inspects it.
+        otherwise: the default.
     """
     try:
         return look()
@@ -118,8 +119,9 @@ def survive(where: str | None, look: Callable[[], T], otherwise: T) -> T:
 def ask(thing: Any, name: str, default: Any = None) -> Any:
     """Return an attribute of a user's object or class, or a default if it has none.
 
-    What raises has none. One whose `__getattr__` answers to any name has those that it stores, or that its class has.
-    An attribute that is named after this package is meant for it: what that raises comes as it is.
+    An attribute that raises counts as missing. If `__getattr__` answers to any name, only attributes count that the
+    object or its class stores. A name such as `resumable_identity` is meant for this package: anything that it raises
+    is raised unchanged.
     """
     try:
         found = getattr(thing, name, default)
@@ -141,7 +143,7 @@ def has(thing: Any, name: str) -> bool:
 
 
 def is_a(thing: Any, kinds: Any) -> bool:
-    """Return whether a user's object is of a class, or says so; by its real class if it raises when it is asked."""
+    """Return whether a user's object is of a class, or says so; if asking raises, its real class counts."""
     found = survive(f"the class of a {qualname_of(type(thing))}", lambda: isinstance(thing, kinds), None)
     if found is None:
         known = kinds if type(kinds) is tuple else (kinds,)
@@ -210,17 +212,17 @@ def _answers_to_any_name(thing: Any) -> bool:
         return getattr(thing, _NO_NAME, _MISSING) is not _MISSING
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # noqa: BLE001  # likewise; it tells names apart
+    except BaseException:  # noqa: BLE001  # a user's object raises whatever it likes; this one tells names apart
         return False
 
 
 def _tell(where: str, error: BaseException) -> None:
-    """Log once what a look at a place raised."""
+    """Log once that inspecting an object raised an error."""
     kind = qualname_of(type(error))
     if (where, kind) in _told or len(_told) >= _MOST:
         return
     _told.add((where, kind))
-    _log.warning("a look at %s raised %s; it counts as not there", where, in_words(error))
+    _log.warning("inspecting %s raised %s; it counts as missing", where, in_words(error))
 
 
 def shorten(value: Any, show: Any = repr) -> str:

@@ -170,8 +170,8 @@ def _warn_of_job() -> None:
         _said.add("job")
         _log.warning(
             "the environment says that there are several ranks (%s), and no variable says which one this is: it reads "
-            "all the data.\nIf others run the same script, each of them trains on every sample. Start it by the "
-            "launcher that sets both, read the first batch after init_process_group(), or give "
+            "all the data.\nIf others run the same script, each of them trains on every sample. Start it with "
+            "the launcher, which sets both, read the first batch after init_process_group(), or pass "
             "wrap(..., world=World(rank, size)). If it runs alone, unset the variable.",
             size,
         )

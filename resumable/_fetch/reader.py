@@ -146,7 +146,7 @@ class Reader:
 
 
 def _name_of(index: Any) -> str:
-    """Name a sample by what its sampler gave, which may be an object of any kind and length."""
+    """Name a sample: its index may be an object of any kind and length."""
     return f"sample {shorten(index, show=str)}"
 
 

@@ -111,7 +111,7 @@ def find() -> Found:
     """Find the rank of this process and the number of ranks, as `World.detect` says.
 
     Raises:
-        ConfigurationError: as `World.detect` says, too.
+        ConfigurationError: as for `World.detect`.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -127,7 +127,7 @@ def find() -> Found:
 
 
 def several_ranks() -> str | None:
-    """Return the variable of the environment that says that there are several ranks; None if none does."""
+    """Return the variable, with its value, that says that there are several ranks; None if none does."""
     sizes = (pair.size for pair in (*_VARIABLES, *_of_step()))
     return next((f"{name}={os.environ[name]}" for name in sizes if os.environ.get(name, "1") != "1"), None)
 
@@ -161,16 +161,16 @@ def _read(pair: _Pair, *others: _Pair) -> tuple[int, int]:
 
     Args:
         pair: their names.
-        others: those that are there, too, and do not count.
+        others: further pairs that are set and do not count.
 
     Raises:
-        ConfigurationError: they are no integers, or there is no such rank.
+        ConfigurationError: they are not integers, or there is no such rank.
     """
     rank, size = _integer(pair.rank), _integer(pair.size)
     if rank is not None and size is not None and 0 <= rank < size:
         return rank, size
     also = "".join(
-        f"\nThe environment has {other.text()}, too: they count once the others are unset." for other in others
+        f"\nThe environment also has {other.text()}: they count once the others are unset." for other in others
     )
     raise ConfigurationError(
         f"the environment says that this process is rank {os.environ[pair.rank]} of {os.environ[pair.size]}: "

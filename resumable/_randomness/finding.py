@@ -2,7 +2,7 @@
 
 What is looked at is what the source is made of: attributes, elements of containers, what functions are bound to, close
 over or have as defaults, and what functions and methods take by name from the module that they are in. No code of the
-source is called: not even a property, a metaclass or `__hash__` of a key, so that no object hides what is next to it. A
+source is called, not even a property, a metaclass or `__hash__` of a key: no object hides generators next to it. A
 generator has a path, as `dataset.transform.steps[1].rng`, which is the same in every process.
 """
 
@@ -125,7 +125,7 @@ class _Search:
 
 
 def _known_of(base: type) -> list[Place]:
-    """Return what a class itself has; looked for once."""
+    """Return what a class itself has; searched once."""
     reference, known = _known.get(id(base), (None, []))
     if reference is not None and reference() is base:
         return known
@@ -177,7 +177,7 @@ def _is_container(kind: type) -> bool:
 
 
 def _elements(thing: Any, path: str) -> Iterator[Place]:
-    """Yield the elements of a container, by the methods of Python's own class: a user's may do something else."""
+    """Yield the elements of a container, with the methods of Python's own class: a subclass may redefine them."""
     kind = type(thing)
     if issubclass(kind, dict):
         for number, key in enumerate(list(dict.keys(thing))[:_EACH]):
@@ -201,9 +201,9 @@ def _attributes(thing: Any, path: str) -> Iterator[Place]:
 
 
 def _wrapped(thing: Any, path: str) -> Iterator[Place]:
-    """Yield what a proxy written in C hides, as those of wrapt.
+    """Yield the object inside of a proxy that is written in C, such as wrapt's.
 
-    Its own way to what is inside makes that first if it is lazy, so the garbage collector is asked what it holds now.
+    A lazy one makes that object if it is asked, so the garbage collector is asked what the proxy holds now.
     """
     if any(type(members_of(base).get("__wrapped__")) is types.GetSetDescriptorType for base in mro_of(type(thing))):
         for one in gc.get_referents(thing):
@@ -251,7 +251,7 @@ def _text(key: Any, number: int, show: Callable[[Any], str] = str) -> str:
 
 
 def _value(things: dict[Any, Any], key: Any) -> Any:
-    """Return a value of a dict; by a key of a user's class without its `__hash__` and `__eq__`."""
+    """Return a value of a dict, without calling `__hash__` and `__eq__` of a user's class."""
     if is_exactly(key, _PLAIN_KEYS):
         return dict.get(things, key)
     return next((value for one, value in list(dict.items(things)) if one is key), None)

@@ -1,4 +1,4 @@
-"""Datasets and samplers without a length, or with one that raises, and samplers that give no numbers."""
+"""Datasets and samplers without a length, or with one that raises, and samplers that yield no numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from resumable import World
 from resumable.errors import UnsupportedError
 
 SCRIPT = Path(__file__).with_name("unsized_data.py")
-# Whose samples PyTorch's workers divide, or are divided by their indices; and one with other cuts in each epoch.
+# Workers divide the streams, indices divide SequentialSampler; the one with a state differs per epoch.
 APART = {
     "a sampler with a state",
     "SequentialSampler",

@@ -1,6 +1,6 @@
 """Datasets and samplers that do not say how many there are, or ask for something else than numbers.
 
-Run as a script, it goes on from states that another process has saved: `python unsized_data.py WORKERS` reads them as
+Run as a script, it continues from states that another process has saved: `python unsized_data.py WORKERS` reads them as
 JSON, a list for each case, and writes the batches that are left after each.
 """
 
@@ -105,7 +105,7 @@ class Tuples(Sampler[Any]):
 
 
 class Shuffled(Sampler[Any]):
-    """Another order in each epoch, of which it is told; or of its own generator."""
+    """A different order in each epoch, which `set_epoch` selects."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -123,7 +123,7 @@ class Drawn(Sampler[Any]):
         yield from torch.randperm(7).tolist()
 
     def __len__(self) -> int:
-        raise NotImplementedError("drawn as it goes")
+        raise NotImplementedError("unknown")
 
 
 class Stateful(Sampler[Any]):
@@ -191,7 +191,7 @@ def load(dataset: Any, batch_size: int | None = 2, **options: Any) -> Callable[[
 
 class Case(NamedTuple):
     make: Callable[[int], DataLoader[Any]]
-    samples: int | None  # that PyTorch reads in an epoch, in an order of its own; None for that of PyTorch
+    samples: int | None  # in an epoch, in our order; None if the order is PyTorch's
     sized: bool = False
 
 
@@ -242,7 +242,7 @@ def plain(batch: Any) -> Any:
 
 
 def asked_for(batch: Any) -> Any:
-    """Return what a batch was asked for, without what was drawn."""
+    """Return the indices of a batch, without its random numbers."""
     if isinstance(batch, str):
         return batch.rpartition(" ")[0]
     if isinstance(batch, list) and len(batch) == 2 and isinstance(batch[1], list) and batch[1] and batch[0] != batch[1]:

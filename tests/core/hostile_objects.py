@@ -1,4 +1,4 @@
-"""Objects that raise, lie or never end when they are looked at, as real datasets hold them."""
+"""Objects that raise, lie or never end when they are inspected, as real datasets hold them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Odd(BaseException):
 
 
 def fail(*_: object, **__: object) -> Any:
-    raise ValueError("looked at")
+    raise ValueError("inspected")
 
 
 def fail_oddly(*_: object, **__: object) -> Any:
-    raise Odd("looked at")
+    raise Odd("inspected")
 
 
 NAMES = (
@@ -146,7 +146,7 @@ class ModuleIsAProperty:
 
 
 class ModuleIsASlot:
-    """What the class of Cython's functions is like."""
+    """Like the class of Cython's functions."""
 
     __slots__ = ("never_set",)
 
@@ -175,12 +175,12 @@ class MetaLies(type):
     def __mro__(cls) -> Any:
         return 5
 
-    @property  # type: ignore[misc]  # likewise
-    def __dict__(cls) -> Any:  # type: ignore[override]  # likewise
+    @property  # type: ignore[misc]  # that is the oddity
+    def __dict__(cls) -> Any:  # type: ignore[override]  # that is the oddity
         raise ValueError("no dict")
 
     @property
-    def __module__(cls) -> Any:  # type: ignore[override]  # likewise
+    def __module__(cls) -> Any:  # type: ignore[override]  # that is the oddity
         raise ValueError("no module")
 
 
@@ -274,7 +274,7 @@ class Color(enum.Enum):
 
 
 class LazyObject:
-    """What Django's `SimpleLazyObject` is like: it is made when it is first looked at."""
+    """What Django's `SimpleLazyObject` is like: it is made when it is first inspected."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.__dict__["_make"], self.__dict__["_wrapped"] = make, None
@@ -502,7 +502,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "dict in itself": cyclic_dict,
     "deep list": deep,
     "hostile keys": hostile_keys,
-    "attributes that are no names": not_a_name,
+    "attributes that are not names": not_a_name,
     "MagicMock": MagicMock,
     "Mock": Mock,
     "NonCallableMagicMock": NonCallableMagicMock,

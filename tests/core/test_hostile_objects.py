@@ -1,4 +1,4 @@
-"""Users' objects may do anything when they are looked at: a Loader reads what PyTorch reads, and finds what is left."""
+"""Users' objects may do anything when they are inspected: a Loader reads what PyTorch reads, and searches the rest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LENGTH, BATCH = 9, 2
 
 
 class Numbers:
-    """Gives indices with numbers of a generator that comes after whatever it holds."""
+    """Indices, with numbers of a generator that is stored after whatever it holds."""
 
     def __init__(self, held: Any = None, generator: random.Random | None = None) -> None:
         self.held = held
@@ -214,7 +214,7 @@ def test_an_h5py_file_resumes_at_every_cut(tmp_path: Path, workers: int, randomn
 
 
 class AnswersByError(Numbers):
-    """What a wrapper is like that looks a name up in a dict."""
+    """Like a wrapper that searches a dict for a name."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -346,7 +346,7 @@ ODD: dict[str, dict[str, Any]] = {
 
 
 class Walks:
-    """What an iterable gives that makes no generator."""
+    """The iterator of an iterable that makes no generator."""
 
     def __init__(self, _: Any) -> None:
         self.here = 0
@@ -453,12 +453,12 @@ def test_an_error_of_this_kind_comes_as_it_is(kind: str) -> None:
         told = ""
         try:
             next(iter(resumable.wrap(load(Broken(), num_workers=workers), seed=0)))
-        except LookupError as error:  # not by pytest, which looks at it in its own way
+        except LookupError as error:  # not pytest.raises, which inspects it in other ways
             told = str(error)
         assert told.endswith("a real error")  # from a worker, with the name of a class that cannot be sent
 
 
-# ---------------------------------------------------------------------- what passes, and what is told
+# ---------------------------------------------------------------------- what passes, and what the log says
 
 
 @pytest.mark.parametrize("raises", [KeyboardInterrupt, SystemExit])
@@ -472,17 +472,17 @@ def test_what_signals_raise_passes(raises: type[BaseException]) -> None:
         resumable.wrap(load(Interrupted(), BATCH), seed=0)
 
 
-def test_the_log_says_once_where_a_look_ended(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_once_where_inspecting_ended(caplog: pytest.LogCaptureFixture) -> None:
     kind = type("Told", (AnswersByError,), {})
     with caplog.at_level(logging.WARNING, "resumable"):
         for _ in range(2):
             resumable.wrap(load(kind(), BATCH), seed=0)
     told = [record.getMessage() for record in caplog.records if "state_dict" in record.getMessage()]
-    assert "a look at the attribute state_dict of a Told raised KeyError: 'state_dict'; it counts as not there" in told
+    assert "inspecting the attribute state_dict of a Told raised KeyError: 'state_dict'; it counts as missing" in told
     assert len(told) == len(set(told))
 
 
-def test_a_proxy_that_is_made_when_it_is_looked_at_is_not_made_by_a_search() -> None:
+def test_a_search_makes_no_lazy_proxy() -> None:
     made: list[str] = []
 
     def make(name: str) -> Any:
@@ -509,7 +509,7 @@ def test_a_proxy_does_not_hide_a_generator() -> None:
 
 
 class Enum:
-    """A key whose text is another one in each process."""
+    """A key whose text differs in each process."""
 
 
 def test_the_path_by_a_key_is_the_same_in_each_process() -> None:

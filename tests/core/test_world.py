@@ -121,7 +121,9 @@ def test_variables_of_another_launcher_are_named_where_the_first_ones_are_wrong(
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigurationError, match=r"RANK='3', WORLD_SIZE='2'\.\n") as caught:
         World.detect()
-    assert "SLURM_PROCID='3', SLURM_STEP_NUM_TASKS='4', too: they count once the others are unset" in str(caught.value)
+    assert "also has SLURM_PROCID='3', SLURM_STEP_NUM_TASKS='4': they count once the others are unset" in str(
+        caught.value
+    )
     monkeypatch.delenv("WORLD_SIZE")
     assert World.detect() == World(3, 4)
 

@@ -67,8 +67,8 @@ def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] 
 
 
 _GIVE_SAMPLER = (
-    "Give it __len__, or give the DataLoader a sampler or batch_sampler of your own, which says what there is: then no "
-    "length is needed."
+    "Define __len__; or pass the DataLoader a custom sampler or batch_sampler, which says what there is: then it needs "
+    "no length."
 )
 _OWN_ORDER = "The dataset gives its samples in an order of its own."
 _DIVIDED = (

@@ -40,7 +40,7 @@ class CustomOrderBackend:
         loader: the user's.
         reader: reads a request where the samples are read.
         options: seed, world, randomness and identity.
-        length: number of samples of the dataset; None if it does not say: only the sampler has to know them.
+        length: number of samples of the dataset; None if it does not say: only the sampler must know them.
     """
 
     kind = "torch-map-own-order"

@@ -70,7 +70,7 @@ def find_order(sampler: Any, length: int, seed: int) -> Order | None:
 def kind_of(sampler: Any) -> type | None:
     """Return which of torch's samplers, or ours, says the order; None for others, and subclasses with their own.
 
-    None for a SubsetRandomSampler of names, too: what is no integer has no place by number.
+    Also None for a SubsetRandomSampler of names, which have no position by number.
     """
     for known in _TRANSLATIONS:
         twin = is_torchs_own(sampler) and qualname_of(type(sampler)).endswith(known.__name__)
@@ -85,7 +85,7 @@ def _counts(indices: Any) -> bool:
 
 
 def length_by(sampler: Any) -> int | None:
-    """Return how many samples one of PyTorch's samplers, or ours, was made for; None for any other one."""
+    """Return how many samples one of PyTorch's samplers, or ours, was made for; None for any other sampler."""
     kind = kind_of(sampler)
     if kind is ResumableSampler:
         return int(sampler.given.length)

@@ -212,7 +212,7 @@ def _parameters(sampler: Any) -> dict[str, Any]:
 
 
 def _kept(index: Any) -> Any:
-    """Return an index as it is now: a sampler may fill the same list again, and one more is drawn before it is read."""
+    """Copy an index that the sampler may fill again: the next one is asked for before this one is read."""
     if is_exactly(index, _REFILLED):
         return index.copy()
     return index.clone() if type(index) is torch.Tensor else index
