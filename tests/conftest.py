@@ -125,7 +125,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Tests of the conformance suite that start processes are slow; and no promise is tested by long tests alone."""
     _sample_processes(item for item in items if item.name.startswith("test_a_fresh_process"))
     if not any("::" in argument for argument in config.args):  # one cell of a grid may be run alone
-        _check_long(items)
+        _check_long(config, items)
     yield  # here tests are deselected
     if hasattr(config, "workerinput"):
         _longest_first(items)
@@ -160,7 +160,7 @@ def _test(item: pytest.Item) -> str:
     return f"{file}::{rest.rpartition('::')[2]}"
 
 
-def _check_long(items: list[pytest.Item]) -> None:
+def _check_long(config: pytest.Config, items: list[pytest.Item]) -> None:
     """See that every test with cells for `make test-long` has others, which `make test` runs.
 
     The classes of a file that run a conformance suite are cells, too.
@@ -170,4 +170,8 @@ def _check_long(items: list[pytest.Item]) -> None:
         for wanted in (True, False)
     )
     if alone := sorted(long - others):
-        raise pytest.UsageError(f"`make test` runs nothing of {', '.join(alone)}: leave a sample of it without `long`")
+        text = f"`make test` runs nothing of {', '.join(alone)}: leave a sample of it without `long`"
+        if hasattr(config, "workerinput"):  # the process that started this one does not show the error
+            with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+                sys.stderr.write(f"{text}\n")
+        raise pytest.UsageError(text)

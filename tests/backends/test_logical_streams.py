@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -264,7 +265,7 @@ def test_an_epoch_that_is_left_leaves_nothing_behind() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_hugging_face_streams(workers: int) -> None:
-    datasets = pytest.importorskip("datasets")
+    datasets = import_module("datasets")
     stream = datasets.Dataset.from_dict({"sample": list(range(20))}).to_iterable_dataset(num_shards=5)
     run, states = run_and_states(make(stream, 0))
     each = len(run) // 2

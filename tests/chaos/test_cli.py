@@ -28,7 +28,9 @@ from resumable.failpoints import VARIABLE
 SCRIPTS = Path(__file__).parent / "scripts"
 SMALL = [sys.executable, str(SCRIPTS / "small_loop.py")]
 SLEEP = shutil.which("sleep") or "sleep"
-linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found by their environment")
+linux = pytest.mark.skipif(  # noqa: TID251  # only elsewhere than on Linux
+    not Path("/proc/self/environ").exists(), reason="processes are found by their environment"
+)
 
 
 @pytest.fixture(autouse=True)

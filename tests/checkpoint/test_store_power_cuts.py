@@ -19,7 +19,7 @@ from resumable.checkpoint import CheckpointStore
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.skipif(
+pytestmark = pytest.mark.skipif(  # noqa: TID251  # only elsewhere than on Linux
     not Path("/proc/self/fd").exists(), reason="the files' bytes are read through Linux's /proc"
 )
 STEPS = (1, 2, 3, 3, 4)

@@ -13,6 +13,7 @@ import sys
 import time
 import weakref
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,7 @@ def together(dataset: Any) -> Loader:
 
 
 def pandas() -> Any:
-    return pytest.importorskip("pandas")
+    return import_module("pandas")
 
 
 def numbers(files: Sequence[str]) -> list[int]:
@@ -213,7 +214,7 @@ def test_the_same_data_go_on_at_every_step_by_json_and_by_torch(name: str) -> No
 
 
 def test_rows_of_hugging_face_are_read_without_their_transform() -> None:
-    datasets = pytest.importorskip("datasets")
+    datasets = import_module("datasets")
 
     def broken(_: Any) -> Any:
         raise AssertionError("the transform was called")

@@ -155,7 +155,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes on Linux only")
+@pytest.mark.skipif(  # noqa: TID251  # only elsewhere than on Linux
+    sys.platform != "linux", reason="ru_maxrss is in kilobytes on Linux only"
+)
 def test_an_order_of_a_billion_samples_takes_less_than_20_megabytes() -> None:
     grown = subprocess.run([sys.executable, "-c", MEASURE], check=True, capture_output=True, text=True).stdout
     assert int(grown) < 20_000
