@@ -4,6 +4,7 @@ ResumableError
 ├── ConfigurationError (ValueError)      options that cannot work, found when wrapping or when the ranks are known
 │   ├── UnevenBatchError                 the global batch cannot be shared evenly by this number of ranks
 │   └── UnsupportedError (TypeError)     the thing cannot be wrapped, or a promise cannot be kept for it
+│       └── LoopError                    a loop over a Loader that would take batches away from another one
 ├── MissingDependencyError (ImportError) a framework that is needed is not installed
 ├── StateError
 │   ├── StateFormatError (ValueError)    not a state, truncated, or written by a newer version
@@ -45,6 +46,7 @@ __all__ = [
     "CorruptCheckpointError",
     "CorruptCheckpointWarning",
     "DataError",
+    "LoopError",
     "LoopWarning",
     "MissingDependencyError",
     "OnePassError",
@@ -82,6 +84,10 @@ class UnevenBatchError(ConfigurationError):
 
 class UnsupportedError(ConfigurationError, TypeError):
     """The thing cannot be wrapped, or a promise cannot be kept for it."""
+
+
+class LoopError(UnsupportedError):
+    """A loop over a Loader would take batches away from another loop, or get none because its epoch is over."""
 
 
 class MissingDependencyError(ResumableError, ImportError):

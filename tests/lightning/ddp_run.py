@@ -213,6 +213,12 @@ class Model(pl.LightningModule):
         self.net = nn.Sequential(nn.Linear(2, 8), norm, nn.Dropout(0.5 * run.dropout), nn.Tanh(), nn.Linear(8, 1))
         self.log_file, self.trained, self.die_at = log, 0, run.die_at
         self.die_of = run.die_of
+        self.is_map_style = run.loader in {"indexed", "plain"}
+
+    def on_train_epoch_start(self) -> None:
+        held = self.trainer.train_dataloader
+        assert isinstance(getattr(held, "dataset", None), Samples) == self.is_map_style
+        assert not hasattr(held, "sampler")  # Lightning would put a DistributedSampler in its place
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
         if self.trained == self.die_at:

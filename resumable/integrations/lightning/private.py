@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from resumable._distribution import UPGRADE
 from resumable.errors import UnsupportedError
 from resumable.integrations._names import missing_names
+from resumable.integrations.lightning.shown import given_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,7 +138,7 @@ def give_sources_back(trainer: Any) -> None:
             owner._data_source = owner._data_source._original
             given = owner._data_source.instance
             if hasattr(given, "flattened"):
-                given.flattened = [getattr(stream, "stands_in_for", stream) for stream in given.flattened]
+                given.flattened = [given_for(held) for held in given.flattened]
 
 
 class _Source:

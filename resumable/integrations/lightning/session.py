@@ -63,7 +63,11 @@ class Session:
     def __init__(self, trainer: Any, wrap: bool | Mapping[str, Any], *, strict: bool) -> None:
         private.check_names(trainer)
         self._trainer, self._strict = trainer, strict
-        self._evaluated = EvaluationStreams(self._is_trained_on, lambda loader: divide_as_strategy(loader, trainer))
+        self._evaluated = EvaluationStreams(
+            self._is_trained_on,
+            lambda loader: divide_as_strategy(loader, trainer),
+            overfit=trainer.overfit_batches > 0,
+        )
         self._loaders = TrainLoaders(trainer, wrap, self._note_fetch, self._go_to_checkpoint, self._evaluated.has)
         self._held: list[Iterable[int]] = []  # trained on, and not in the weights yet
         self._seen = 0  # batches that were trained on
