@@ -61,6 +61,7 @@ class Run:
         die_of: that signal.
         die_rank: the only rank that does so.
         preemption: the callback's option.
+        reload: the loader comes from the model, which makes it again every so many epochs.
         fail: rank that raises an error, at which point, and after how many batches.
         options: of the Trainer.
         port: for the ranks to find each other.
@@ -81,6 +82,7 @@ class Run:
     die_of: int = signal.SIGKILL
     die_rank: int | None = None
     preemption: bool = False
+    reload: int = 0
     fail: tuple[int, str, int] | None = None
     options: dict[str, Any] = field(default_factory=dict)
     port: int = 0
@@ -95,14 +97,14 @@ def sample(number: int) -> torch.Tensor:
 
 
 class Samples(Dataset[torch.Tensor]):
-    def __init__(self, length: int) -> None:
-        self.length = length
+    def __init__(self, length: int, first: int = 0) -> None:
+        self.length, self.first = length, first
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        return sample(index)
+        return sample(self.first + index)
 
 
 class Chain(IterableDataset[torch.Tensor]):
@@ -213,6 +215,16 @@ class Model(pl.LightningModule):
         self.net = nn.Sequential(nn.Linear(2, 8), norm, nn.Dropout(0.5 * run.dropout), nn.Tanh(), nn.Linear(8, 1))
         self.log_file, self.trained, self.die_at = log, 0, run.die_at
         self.die_of = run.die_of
+        self.is_map_style = run.loader in {"indexed", "plain"}
+
+    def train_dataloader(self) -> Any:
+        data = Samples(SAMPLES, 100 * self.current_epoch + self.trainer.global_step)
+        return resumable.wrap(DataLoader(data, batch_size=2, shuffle=True), seed=0)
+
+    def on_train_epoch_start(self) -> None:
+        held = self.trainer.train_dataloader
+        assert isinstance(getattr(held, "dataset", None), Samples) == self.is_map_style
+        assert not hasattr(held, "sampler")  # Lightning would put a DistributedSampler in its place
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
         if self.trained == self.die_at:
@@ -279,6 +291,7 @@ def make_trainer(run: Run, rank: int, log: Log) -> Any:
             "enable_progress_bar": False,
             "enable_model_summary": False,
             "num_sanity_val_steps": 0,
+            "reload_dataloaders_every_n_epochs": run.reload,
             **run.options,
         }
     )
@@ -301,7 +314,8 @@ def train(run: Run, rank: int) -> None:
         torch.manual_seed(100 + rank)
         random.seed(200 + rank)
         validation = DataLoader(Samples(6), batch_size=1) if run.validate else None
-        trainer.fit(model, LOADERS[run.loader](), validation, ckpt_path=run.resume)
+        loader = None if run.reload else LOADERS[run.loader]()
+        trainer.fit(model, loader, validation, ckpt_path=run.resume)
     except BaseException as error:
         log.write("error", type(error).__name__, str(error))
         raise

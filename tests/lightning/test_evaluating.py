@@ -109,6 +109,13 @@ def test_a_train_loader_is_evaluated_from_its_beginning_and_goes_on_where_it_was
     assert [ids(batch) for batch in loader] == first[2:]
 
 
+def test_a_loader_for_evaluation_that_was_left_in_the_middle_starts_over() -> None:
+    loader, first = evaluation(), [ids(batch) for batch in evaluation()]
+    assert [ids(batch) for batch in islice(loader, 2)] == first[:2]
+    assert evaluate("validate", loader, times=2) == [first] * 2
+    assert [ids(batch) for batch in loader] == first
+
+
 def test_a_pass_that_fails_gives_the_loader_back() -> None:
     class Fails(Reads):
         def test_step(self, *_: Any) -> None:

@@ -188,6 +188,17 @@ def test_a_killed_run_goes_on_exactly_on_every_rank(loader: str, bench: Bench, t
     check_rest(whole, bench.run(**options, resume=str(tmp_path / "step=6.ckpt")), trained=6)  # the end of an epoch
 
 
+@pytest.mark.parametrize("reload", [pytest.param(1, marks=pytest.mark.long), 2])
+def test_loaders_that_depend_on_the_epoch_are_the_same_on_every_rank(reload: int, bench: Bench, tmp_path: Path) -> None:
+    whole = bench.whole(reload=reload)
+    for rank in whole:  # the number of the first sample: 100 by epoch, and one by step
+        made = [(min(ids) + 50) // 100 for _, _, _, _, ids, _ in rank.trained]
+        assert made == [epoch // reload * reload for epoch in range(3) for _ in range(6)]
+    bench.run(reload=reload, checkpoints=str(tmp_path), every=1, die_at=9)
+    for step in (6, 8):
+        check_rest(whole, bench.run(reload=reload, resume=str(tmp_path / f"step={step}.ckpt")), trained=step)
+
+
 @pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.long), 4, 6])  # the first epoch has 4
 def test_streams_of_their_own_end_with_the_shortest(step: int, bench: Bench, tmp_path: Path) -> None:
     """Rank 0 has two batches more: it would wait for rank 1 in its next step, for as long as the process group does."""

@@ -192,7 +192,8 @@ class ResumableCallback(LightningCallback):
         from resumable.integrations.lightning.shares import divide_as_strategy  # noqa: PLC0415  # likewise
 
         self._evaluated = EvaluationStreams(lambda _: False, lambda loader: divide_as_strategy(loader, trainer))
-        private.swap_source_of(trainer, getattr(stage, "value", stage), self._evaluated)
+        evaluated = self._evaluated
+        private.swap_source_of(trainer, getattr(stage, "value", stage), lambda make: evaluated(make()))
 
     def _end_evaluation(self, trainer: Any) -> None:
         if self._evaluated is not None:

@@ -8,6 +8,7 @@ from weakref import WeakSet
 
 from resumable._order.cursor import Cursor
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
+from resumable.integrations.lightning.shown import ShownLoader, loader_of
 from resumable.integrations.lightning.sources import replace_loaders
 from resumable.iteration import EvaluationPass
 from resumable.loader import Loader
@@ -26,10 +27,13 @@ class EvaluationStreams:
     Args:
         is_trained_on: tells whether a Loader is a train loader of this run, too.
         divide: lets a Loader divide its data as the strategy does.
+        overfit: the run has `overfit_batches`.
     """
 
-    def __init__(self, is_trained_on: Callable[[Loader], bool], divide: Callable[[Loader], None]) -> None:
-        self._is_trained_on, self._divide = is_trained_on, divide
+    def __init__(
+        self, is_trained_on: Callable[[Loader], bool], divide: Callable[[Loader], None], *, overfit: bool = False
+    ) -> None:
+        self._is_trained_on, self._divide, self._overfit = is_trained_on, divide, overfit
         self._streams: dict[int, _EvaluationStream] = {}  # by the identity of their Loaders, which they keep alive
 
     def __call__(self, tree: Any) -> Any:
@@ -47,14 +51,12 @@ class EvaluationStreams:
         self._streams.clear()
 
     def _replace(self, loader: Any, name: str) -> Any:
-        if isinstance(loader, _EvaluationStream):
-            loader = loader.loader
+        loader = loader_of(loader)
         if not isinstance(loader, Loader):
             return loader
         self._divide(loader)
-        if loader.evaluation:  # it begins again by itself
+        if loader.evaluation:
             loader.progress.share_evaluation()
-            return loader
         if self._is_trained_on(loader):
             raise ConfigurationError(
                 f"the Loader {loader!r} is given for training and for validation.\nEach validation would move the "
@@ -62,11 +64,11 @@ class EvaluationStreams:
             )
         if not self.has(loader):
             self._streams[id(loader)] = _EvaluationStream(loader, name)
-        return self._streams[id(loader)]
+        return ShownLoader(self._streams[id(loader)], hides_dataset=self._overfit)
 
 
 class _EvaluationStream:
-    """A Loader that was wrapped without `evaluation=True`, as a loader for evaluation.
+    """A Loader as a loader for evaluation.
 
     Args:
         loader: moved by each pass; `give_back` brings it to where it is now.
@@ -76,7 +78,8 @@ class _EvaluationStream:
     def __init__(self, loader: Loader, name: str) -> None:
         self.loader = self.stands_in_for = loader
         moved = loader.cursor != Cursor() or loader.acknowledged != Cursor()
-        self._place = loader.state_dict() if moved else None
+        keeps_place = not loader.evaluation  # one with evaluation=True starts over, wherever it was left
+        self._place = loader.state_dict() if moved and keeps_place else None
         if self._place is not None and loader not in _begun:
             _go_to_beginning(loader, name, self._place)
         _begun.add(loader)

@@ -11,6 +11,7 @@ from resumable.integrations.lightning.place import Place
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from resumable.integrations.lightning.asked import Asked
     from resumable.integrations.lightning.streams import TrainStream
 
 __all__ = ["Foreign"]
@@ -30,7 +31,6 @@ class Foreign:
     """
 
     metrics: Mapping[str, Any] = {}  # it is never changed
-    reloaded_at = None
     accumulates = 1
 
     def __init__(self, loop: Mapping[str, Any], *, strict: bool) -> None:
@@ -63,6 +63,10 @@ class Foreign:
                     PromiseWarning,
                     stacklevel=2,
                 )
+
+    def asked(self, rank: int) -> Mapping[str, Asked]:  # noqa: ARG002  # as `Saved` has it
+        """Lightning saves nothing of it."""
+        return {}
 
     def restore_generators(self, rank: int) -> None:
         """There are none."""

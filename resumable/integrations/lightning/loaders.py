@@ -11,6 +11,7 @@ from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.integrations.lightning import private
 from resumable.integrations.lightning.handed import Handed
 from resumable.integrations.lightning.shares import divide_as_strategy
+from resumable.integrations.lightning.shown import ShownTrainLoader, given_for
 from resumable.integrations.lightning.sources import make_loader, replace_loaders
 from resumable.integrations.lightning.streams import TrainStream
 from resumable.loader import Loader
@@ -57,7 +58,7 @@ class TrainLoaders:
         self._lengths = self._count()
         return tree
 
-    def _stream(self, source: Any, name: str) -> TrainStream:
+    def _stream(self, source: Any, name: str) -> ShownTrainLoader:
         trainer, number = self._trainer, len(self.streams)
         overfit = trainer.overfit_batches > 0
         loader = make_loader(source, name, self._wrap, world_size=trainer.world_size, overfit=overfit)
@@ -73,9 +74,9 @@ class TrainLoaders:
                 "a Loader for each place."
             )
         stream = TrainStream(loader, name, number, self.handed, self._on_fetch, same_epoch=overfit)
-        stream.stands_in_for = getattr(source, "stands_in_for", source)
+        stream.stands_in_for = given_for(source)
         self.streams.append(stream)
-        return stream
+        return ShownTrainLoader(stream)
 
     def has(self, loader: Loader) -> bool:
         """Return whether a Loader is one of the train loaders."""

@@ -6,27 +6,34 @@ Read in Lightning 2.6.6. `check_names` says what a newer one has changed, before
 from __future__ import annotations
 
 import signal
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from resumable._distribution import UPGRADE
 from resumable.errors import UnsupportedError
 from resumable.integrations._names import missing_names
+from resumable.integrations.lightning.shown import given_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
+
+    Change: TypeAlias = Callable[[Callable[[], Any]], Any]  # calls the Trainer's source of loaders
 
 __all__ = [
     "FIT_LOOP",
+    "Loop",
     "at_epoch_end",
     "begin_epoch_again",
     "call_at_entry",
     "callback_states",
     "check_names",
     "counters",
+    "counters_at",
     "finish_batch",
     "finish_epoch",
+    "forget_loaders",
     "give_sources_back",
     "gives_iterator",
     "has_callback",
@@ -35,6 +42,7 @@ __all__ = [
     "is_ending",
     "is_interrupted",
     "is_over",
+    "is_reload_due",
     "is_restoring",
     "is_sigterm",
     "logs_now",
@@ -53,6 +61,7 @@ __all__ = [
 ]
 
 FIT_LOOP = "fit_loop"  # of the checkpoint's "loops"
+Loop = Literal["train", "validation"]
 
 _NAMES = """
     _logger_connector._callback_metrics
@@ -67,6 +76,7 @@ _NAMES = """
     fit_loop._data_source.dataloader
     fit_loop._last_train_dl_reload_epoch
     fit_loop._restarting
+    fit_loop.epoch_progress.current.completed
     fit_loop.epoch_progress.current.processed
     fit_loop.epoch_progress.total.completed
     fit_loop.max_batches
@@ -78,10 +88,14 @@ _NAMES = """
     fit_loop.epoch_loop.batch_progress.current.ready
     fit_loop.epoch_loop.batch_progress.is_last_batch
     fit_loop.epoch_loop.batch_progress.total.processed
+    fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed
+    fit_loop.epoch_loop.manual_optimization.optim_step_progress.total.completed
     fit_loop.epoch_loop.on_advance_end
     fit_loop.epoch_loop.reset
     fit_loop.epoch_loop.update_lr_schedulers
+    fit_loop.epoch_loop.val_loop._combined_loader
     fit_loop.epoch_loop.val_loop._data_source.dataloader
+    fit_loop.epoch_loop.val_loop._last_val_dl_reload_epoch
     fit_loop.epoch_loop.val_loop._restarting
 """
 
@@ -104,14 +118,14 @@ def check_names(trainer: Any) -> None:
 # ---------------------------------------------------------------------- where the loaders come from
 
 
-def swap_sources(trainer: Any, train: Callable[[Any], Any], validation: Callable[[Any], Any]) -> None:
-    """Let the loaders that the Trainer asks its source for go through a function first."""
+def swap_sources(trainer: Any, train: Change, validation: Change) -> None:
+    """Let a function ask the Trainer's source for its loaders, and return what the Trainer holds."""
     loop = trainer.fit_loop
     loop._data_source = _Source(loop._data_source, train)
     loop.epoch_loop.val_loop._data_source = _Source(loop.epoch_loop.val_loop._data_source, validation)
 
 
-def swap_source_of(trainer: Any, stage: str, change: Callable[[Any], Any]) -> None:
+def swap_source_of(trainer: Any, stage: str, change: Change) -> None:
     """Do the same for the loaders of `trainer.validate`, `test` or `predict`.
 
     Raises:
@@ -137,19 +151,19 @@ def give_sources_back(trainer: Any) -> None:
             owner._data_source = owner._data_source._original
             given = owner._data_source.instance
             if hasattr(given, "flattened"):
-                given.flattened = [getattr(stream, "stands_in_for", stream) for stream in given.flattened]
+                given.flattened = [given_for(held) for held in given.flattened]
 
 
 class _Source:
     """Stands before the Trainer's own source of loaders, be that `fit`, a module or a datamodule."""
 
-    def __init__(self, source: Any, change: Callable[[Any], Any]) -> None:
+    def __init__(self, source: Any, change: Change) -> None:
         original = source._original if isinstance(source, _Source) else source
         object.__setattr__(self, "_original", original)
         object.__setattr__(self, "_change", change)
 
     def dataloader(self) -> Any:
-        return self._change(self._original.dataloader())
+        return self._change(self._original.dataloader)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_original":  # a copy that is being made has none yet
@@ -193,16 +207,33 @@ def set_lengths(trainer: Any, lengths: Sequence[float]) -> None:
         trainer.val_check_batch = max(1, int(loop.max_batches * interval))
 
 
-def reloaded_at(trainer: Any) -> int | None:
-    """Return the epoch in which the loaders were last made, or None before."""
-    epoch = trainer.fit_loop._last_train_dl_reload_epoch
+_RELOADED = {"train": "_last_train_dl_reload_epoch", "validation": "_last_val_dl_reload_epoch"}
+
+
+def reloaded_at(trainer: Any, loop: Loop) -> int | None:
+    """Return the epoch from which `reload_dataloaders_every_n_epochs` counts, or None before it does."""
+    epoch = getattr(_loop_of(trainer, loop), _RELOADED[loop])
     return None if epoch == float("-inf") else int(epoch)
 
 
-def note_reload(trainer: Any, epoch: int | None) -> None:
-    """Set the epoch from which `reload_dataloaders_every_n_epochs` counts."""
-    if epoch is not None:
-        trainer.fit_loop._last_train_dl_reload_epoch = epoch
+def note_reload(trainer: Any, loop: Loop, epoch: int | None) -> None:
+    """Set that epoch."""
+    setattr(_loop_of(trainer, loop), _RELOADED[loop], float("-inf") if epoch is None else epoch)
+
+
+def is_reload_due(trainer: Any, epoch: int | None) -> bool:
+    """Return whether loaders are made again now, if Lightning counts from an epoch."""
+    every = trainer.reload_dataloaders_every_n_epochs
+    return bool(every) and (epoch is None or trainer.current_epoch - epoch >= every)
+
+
+def forget_loaders(trainer: Any, loop: Loop) -> None:
+    """Let the Trainer ask for the loaders of a loop when it needs them next."""
+    _loop_of(trainer, loop)._combined_loader = None
+
+
+def _loop_of(trainer: Any, loop: Loop) -> Any:
+    return trainer.fit_loop if loop == "train" else trainer.fit_loop.epoch_loop.val_loop
 
 
 # ---------------------------------------------------------------------- where the Trainer stands
@@ -211,6 +242,26 @@ def note_reload(trainer: Any, epoch: int | None) -> None:
 def counters(trainer: Any) -> tuple[Any, Any]:
     """Return the Trainer's counts of epochs and of batches."""
     return trainer.fit_loop.epoch_progress, trainer.fit_loop.epoch_loop.batch_progress
+
+
+@contextmanager
+def counters_at(trainer: Any, epoch: int, step: int) -> Iterator[None]:
+    """Let `current_epoch` and `global_step` be those of another place, as code that makes loaders may read them."""
+    epochs, loop = trainer.fit_loop.epoch_progress.current, trainer.fit_loop.epoch_loop
+    steps = [
+        loop.automatic_optimization.optim_progress.optimizer.step.total,
+        loop.manual_optimization.optim_step_progress.total,
+    ]
+    now = epochs.processed, epochs.completed, [one.completed for one in steps]
+    epochs.processed = epochs.completed = epoch
+    for one in steps:
+        one.completed = step
+    try:
+        yield
+    finally:
+        epochs.processed, epochs.completed = now[:2]
+        for one, completed in zip(steps, now[2], strict=True):
+            one.completed = completed
 
 
 def steps_logged(trainer: Any) -> int:

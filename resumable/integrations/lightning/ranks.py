@@ -12,7 +12,7 @@ from __future__ import annotations
 import pickle
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from torch import distributed
 from resumable._ranks.store import find_store, is_initialized
 from resumable._state import is_shared
 from resumable.errors import UnsupportedError
+from resumable.integrations.lightning.asked import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,15 +39,30 @@ class RankState:
         loaders: states of its train loaders.
         generators: of its global generators.
         exact: of the place of the checkpoint, and not of an earlier one.
+        asked: when the Trainer asked for the loaders of each of its loops.
     """
 
     loaders: Sequence[Mapping[str, Any]]
     generators: Mapping[str, Any]
     exact: bool = True
+    asked: Mapping[str, Asked] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"loaders": list(self.loaders), "generators": dict(self.generators), "exact": self.exact}
+        asked = {loop: asked.as_dict() for loop, asked in self.asked.items()}
+        loaders, generators = list(self.loaders), dict(self.generators)
+        return {"loaders": loaders, "generators": generators, "exact": self.exact, "asked": asked}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RankState:
+        """Make the state of `as_dict`'s values.
+
+        Raises:
+            KeyError: something is missing.
+            TypeError: they are none.
+        """
+        asked = {loop: Asked(**asked) for loop, asked in values["asked"].items()}
+        return cls(values["loaders"], values["generators"], exact=values["exact"], asked=asked)
 
 
 def check_ranks(world_size: int) -> None:
@@ -99,7 +115,7 @@ class Notes:
         found: list[RankState] = []
         for number, last in enumerate(known):
             note = None if rank or not number else self._find(store, place, number, end)
-            found.append(own if number == rank else note or RankState(last.loaders, last.generators, exact=False))
+            found.append(own if number == rank else note or replace(last, exact=False))
         return found
 
     def _key(self, place: str, rank: int) -> str:

@@ -3,9 +3,9 @@
 format       version of this schema
 place        where training stood (`place.py`)
 torn         an optimizer step was being taken, so that weights and data do not belong together
-ranks        per rank: states of the train loaders, generators, and whether they are of that place
+ranks        per rank: states of the train loaders, generators, whether they are of that place, and when the Trainer
+             asked for the loaders: epoch, step, epoch from which reloads count, generators if any was drawn from
 metrics      logged metrics that schedulers and other callbacks look at
-reloaded_at  epoch in which the loaders were made
 partial      names of training metrics that are averaged over the epoch, of which no part is saved
 accumulates  batches per optimizer step
 unstarted    in place of all of these but the format: training had not begun
@@ -14,7 +14,7 @@ unstarted    in place of all of these but the format: training had not begun
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from resumable import rng
@@ -26,6 +26,7 @@ from resumable.integrations.lightning.ranks import RankState, is_shared
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from resumable.integrations.lightning.asked import Asked
     from resumable.integrations.lightning.streams import TrainStream
 
 __all__ = ["FORMAT", "Saved"]
@@ -41,7 +42,6 @@ class Saved:
     torn: bool
     ranks: Sequence[RankState]
     metrics: Mapping[str, Any]
-    reloaded_at: int | None
     partial: Sequence[str] = ()
     accumulates: int = 1
 
@@ -53,7 +53,6 @@ class Saved:
             "torn": self.torn,
             "ranks": [rank.as_dict() for rank in self.ranks],
             "metrics": dict(self.metrics),
-            "reloaded_at": self.reloaded_at,
             "partial": list(self.partial),
             "accumulates": self.accumulates,
         }
@@ -73,14 +72,13 @@ class Saved:
                 f"reads up to {FORMAT}.\nNothing was loaded. Use the version that wrote it, or a newer one: {UPGRADE}"
             )
         try:
-            ranks = [RankState(one["loaders"], one["generators"], exact=one["exact"]) for one in values["ranks"]]
             saved = cls(
                 Place.from_dict(values["place"]),
                 values["torn"],
-                ranks,
-                *(values[name] for name in ("metrics", "reloaded_at", "partial", "accumulates")),
+                [RankState.from_dict(one) for one in values["ranks"]],
+                *(values[name] for name in ("metrics", "partial", "accumulates")),
             )
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise StateFormatError(
                 f"the checkpoint's part of ResumableCallback is damaged: {error!r}.\n"
                 "Nothing was loaded. Resume from another checkpoint."
@@ -125,6 +123,11 @@ class Saved:
                     "Restart with as many ranks."
                 )
 
+    def asked(self, rank: int) -> Mapping[str, Asked]:
+        """Return when the Trainer asked for the loaders of each of its loops, which was at one step on all ranks."""
+        own, leader = self.ranks[rank % len(self.ranks)].asked, self.ranks[0].asked
+        return {loop: _at(asked, own.get(loop)) for loop, asked in leader.items()}
+
     def restore_generators(self, rank: int) -> None:
         """Put back the global generators of a rank; one that is new begins as one of the old ones."""
         own = self.ranks[rank % len(self.ranks)]
@@ -149,3 +152,10 @@ class Saved:
                 PromiseWarning,
                 stacklevel=1,
             )
+
+
+def _at(asked: Asked, own: Asked | None) -> Asked:
+    """Return a rank's own note of a moment, or that of rank 0 without its generators if the rank has noted none."""
+    if own is not None and (own.epoch, own.step) == (asked.epoch, asked.step):
+        return own
+    return replace(asked, generators=None)

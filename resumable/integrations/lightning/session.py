@@ -9,6 +9,7 @@ from resumable import rng
 from resumable.errors import UnsupportedError
 from resumable.integrations._buffers import Buffers
 from resumable.integrations.lightning import private
+from resumable.integrations.lightning.asked import Asked, Asking
 from resumable.integrations.lightning.evaluating import EvaluationStreams
 from resumable.integrations.lightning.foreign import Foreign
 from resumable.integrations.lightning.loaders import TrainLoaders
@@ -38,6 +39,7 @@ class Boundary(NamedTuple):
         buffers: of the module.
         callbacks: states of the other callbacks, where gradients are accumulated: batches are trained on again then.
         generators: makes the state of this rank's global generators.
+        asked: when the loaders in use were made.
     """
 
     place: Place
@@ -47,6 +49,7 @@ class Boundary(NamedTuple):
     buffers: KeptBuffers
     callbacks: Mapping[str, Any]
     generators: Callable[[], dict[str, Any]]
+    asked: Mapping[str, Asked]
 
 
 class Session:
@@ -63,7 +66,11 @@ class Session:
     def __init__(self, trainer: Any, wrap: bool | Mapping[str, Any], *, strict: bool) -> None:
         private.check_names(trainer)
         self._trainer, self._strict = trainer, strict
-        self._evaluated = EvaluationStreams(self._is_trained_on, lambda loader: divide_as_strategy(loader, trainer))
+        self._evaluated = EvaluationStreams(
+            self._is_trained_on,
+            lambda loader: divide_as_strategy(loader, trainer),
+            overfit=trainer.overfit_batches > 0,
+        )
         self._loaders = TrainLoaders(trainer, wrap, self._note_fetch, self._go_to_checkpoint, self._evaluated.has)
         self._held: list[Iterable[int]] = []  # trained on, and not in the weights yet
         self._seen = 0  # batches that were trained on
@@ -76,7 +83,23 @@ class Session:
         self._placed = False
         self._known: list[RankState] = []  # what the ranks said last
         self._buffers: Buffers | None = None
-        private.swap_sources(trainer, self._loaders.make, self._evaluated)
+        self._train, self._validation = Asking(trainer, "train"), Asking(trainer, "validation")
+        private.swap_sources(trainer, self._make_train_loaders, self._make_validation_loaders)
+
+    def _make_train_loaders(self, make: Callable[[], Any]) -> Any:
+        self._busy = True  # the user's code may draw
+        if self._placed and self._origin is not None:  # a reload was due at the checkpoint's place
+            self._origin.restore_generators(self._trainer.global_rank)
+            self._origin = None
+        return self._loaders.make(self._train(make))
+
+    def _make_validation_loaders(self, make: Callable[[], Any]) -> Any:
+        self._busy = True
+        return self._evaluated(self._validation(make))
+
+    def _asked(self) -> dict[str, Asked]:
+        both = {"train": self._train.asked, "validation": self._validation.asked}
+        return {loop: asked for loop, asked in both.items() if asked is not None}
 
     def _is_trained_on(self, loader: Loader) -> bool:
         return self._loaders.has(loader)
@@ -95,6 +118,12 @@ class Session:
             return
         self._origin = Foreign(loop, strict=self._strict) if values is None else Saved.from_dict(values)
         rewind(checkpoint, self._origin.place)
+        asked = self._origin.asked(self._trainer.global_rank)
+        if asked:
+            self._validation.resume(asked.get("validation"))
+            if self._train.resume(asked.get("train")):
+                private.forget_loaders(self._trainer, "train")
+                return
         if self._loaders.streams:  # they were asked for before the checkpoint was read
             self._loaded_late = self._go_to_checkpoint(self._loaders.streams)
 
@@ -120,6 +149,8 @@ class Session:
         trainer, saved = self._trainer, self._origin
         check_ranks(trainer.world_size)
         self._seen = private.counters(trainer)[1].total.processed
+        self._train.start()
+        self._validation.start()
         if self._loaded_late:
             private.restart_fetching(trainer)
         if saved is None:
@@ -128,7 +159,6 @@ class Session:
             return
         saved.restore_generators(trainer.global_rank)
         saved.warn(trainer.global_rank)
-        private.note_reload(trainer, saved.reloaded_at)
         private.restore_metrics(trainer, saved.metrics)
         self._set_boundary(saved.place)
         self._tell_ranks()
@@ -217,7 +247,7 @@ class Session:
         boundary = self._boundary
         if boundary is not None and boundary.place.stage == "batch" and not self._held:
             place = replace(boundary.place, stage="validated")
-            self._boundary = boundary._replace(place=place, generators=rng.capture())
+            self._boundary = boundary._replace(place=place, generators=rng.capture(), asked=self._asked())
             self._busy = False
 
     def end_epoch(self) -> None:
@@ -245,6 +275,7 @@ class Session:
             self._find_buffers(again=place.stage == "epoch").keep(),
             private.callback_states(trainer) if self._may_hold() else {},
             rng.capture(),
+            self._asked(),
         )
         self._busy = False
 
@@ -303,10 +334,10 @@ class Session:
             checkpoint["callbacks"].update(boundary.callbacks)
         torn = trainer.global_step != boundary.steps
         rewind(checkpoint, place, as_saved=True)
-        metrics, reloaded_at = private.metrics(trainer), private.reloaded_at(trainer)
+        metrics = private.metrics(trainer)
         partial = private.partial_metrics(trainer) if place.batch else []
         accumulates = trainer.accumulate_grad_batches
-        return Saved(place, torn, self._known, metrics, reloaded_at, partial, accumulates).as_dict()
+        return Saved(place, torn, self._known, metrics, partial, accumulates).as_dict()
 
     def _save_unchanged(self, checkpoint: dict[str, Any]) -> dict[str, Any] | None:
         """Save again what is resumed from, where the run fails before it trains; or that nothing was begun."""
@@ -320,7 +351,7 @@ class Session:
     def _tell_ranks(self) -> None:
         """Exchange where the loaders stand; all ranks have to call it."""
         states = [make() for make in self._loaders.bookmarks()]
-        self._exchange(RankState(states, rng.state_dict()))
+        self._exchange(RankState(states, rng.state_dict(), asked=self._asked()))
 
     def _exchange(self, own: RankState) -> None:
         self._known = exchange(own, self._trainer.world_size)
@@ -338,4 +369,4 @@ class Session:
         boundary = self._boundary
         assert boundary is not None
         generators = boundary.generators() if in_flight else rng.state_dict()
-        return RankState([make() for make in boundary.loaders], generators)
+        return RankState([make() for make in boundary.loaders], generators, asked=boundary.asked)

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 from resumable._options import Options
 from resumable._wrap import make_loader as make_named
 from resumable.errors import UnsupportedError
-from resumable.integrations.lightning.streams import TrainStream
+from resumable.integrations.lightning.shown import loader_of
 from resumable.loader import Loader
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ def make_loader(source: Any, name: str, wrap: bool | Mapping[str, Any], *, world
     Raises:
         UnsupportedError: it is no Loader, and is not to be wrapped or cannot be.
     """
-    if isinstance(source, TrainStream):
-        return source.loader
+    source = loader_of(source)
     if isinstance(source, Loader):
         if source.evaluation:
             raise UnsupportedError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._order.cursor import Cursor
 from resumable._state import without_settings
-from resumable.errors import StateMismatchError
+from resumable.errors import LoopError, StateMismatchError
 from resumable.iteration import deliver
 
 if TYPE_CHECKING:
@@ -94,10 +94,18 @@ class TrainStream:
         """Deliver a batch.
 
         Raises:
-            StopIteration: the epoch is over, or another iterator has begun.
+            StopIteration: the epoch is over.
+            LoopError: a newer iterator has taken batches of this epoch.
         """
         self._on_fetch()
-        if reading is not self._reading or self.exhausted:
+        if self._reading is not None and reading is not self._reading:
+            raise LoopError(
+                f"the train loader {self.name} of the Trainer was iterated over while the Trainer reads it.\n"
+                "Those batches would be missing in the training. To look at a batch, call "
+                "trainer.train_dataloader.peek(). To read all samples, make a DataLoader over "
+                "trainer.train_dataloader.dataset."
+            )
+        if self._reading is None or self.exhausted:
             raise StopIteration
         if self.loader.cursor.epoch != epoch:
             self.exhausted = True
