@@ -74,7 +74,7 @@ class _EvaluationStream:
     """
 
     def __init__(self, loader: Loader, name: str) -> None:
-        self.loader = self.stands_in_for = loader
+        self.loader = loader
         moved = loader.cursor != Cursor() or loader.acknowledged != Cursor()
         self._place = loader.state_dict() if moved else None
         if self._place is not None and loader not in _begun:
@@ -97,7 +97,9 @@ class _EvaluationStream:
         if self._place is None:
             self.loader.progress.begin_again()
         else:
+            resumed = self.loader.resumed
             self.loader.load_state_dict(self._place)
+            self.loader.resumed = resumed  # as the script has loaded nothing
 
 
 def _go_to_beginning(loader: Loader, name: str, place: Mapping[str, Any]) -> None:

@@ -77,6 +77,7 @@ class Session:
         self._known: list[RankState] = []  # what the ranks said last
         self._buffers: Buffers | None = None
         private.swap_sources(trainer, self._loaders.make, self._evaluated)
+        private.call_after_interruption(trainer, self.finish)
 
     def _is_trained_on(self, loader: Loader) -> bool:
         return self._loaders.has(loader)
