@@ -118,7 +118,8 @@ class ShowsSource:
             Raises:
                 AttributeError: it is fixed, or an attribute of the wrapped thing.
             """
-            if name in _FIXED or (name not in vars(type(self)) and not name.startswith("_") and self._has(name)):
+            own = name in vars(type(self)) or name in vars(self) or name.startswith("_")
+            if name in _FIXED or (not own and self._has(name)):
                 raise AttributeError(
                     f"{name} of a Loader cannot be set; it was set to {value!r}.\n"
                     f"The batches would stay what they are. {_NOT_SET.get(name, _MAKE_ANOTHER)}",

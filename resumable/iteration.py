@@ -47,6 +47,7 @@ __all__ = [
     "T_co",
     "check_total",
     "deliver",
+    "taken_away",
 ]
 
 _EMPTY = 2  # epochs without a batch, one after the other, that no source may have
@@ -74,6 +75,19 @@ def deliver(loader: Loader[T_co], epoch: int) -> T_co:
     return batch
 
 
+def taken_away(by: str) -> LoopError:
+    """Return the error of a loop over a Loader whose batches an integration delivers.
+
+    Args:
+        by: the name of the integration.
+    """
+    return LoopError(
+        f"a loop over a Loader was started, but {by} delivers its batches.\n"
+        "The loop would take batches away from the training, and they would not count as trained on. Train with what "
+        f"{by} gave you. {_EVALUATE}"
+    )
+
+
 class Delivery(Generic[T_co]):
     """How the iterators of a Loader get its batches. An integration that drives a Loader passes a custom one.
 
@@ -84,18 +98,17 @@ class Delivery(Generic[T_co]):
     def __init__(self, loader: Loader[T_co]) -> None:
         self.loader = loader
 
-    def start(self) -> None:
-        """Prepare for a new loop.
+    def check(self) -> None:
+        """Check that a new loop may start.
 
         Raises:
-            UnsupportedError: an integration delivers the batches of this Loader.
+            LoopError: an integration delivers the batches of this Loader.
         """
         if self.loader.driver:
-            raise UnsupportedError(
-                f"a loop over a Loader was started, but {self.loader.driver} delivers its batches.\n"
-                "The loop would take batches away from the training, and they would not count as trained on. Train "
-                f"with what {self.loader.driver} returned. {_EVALUATE}"
-            )
+            raise taken_away(self.loader.driver)
+
+    def start(self) -> None:
+        """Prepare for a new loop, which has replaced the one before."""
 
     def read(self, epoch: int | None = None) -> Iterator[T_co]:
         """Return what a loop reads: the batches of an epoch, or of the current one."""
@@ -233,9 +246,10 @@ class BatchIterator(Generic[T_co]):
 
     def _claim(self) -> None:
         loader = self._loader
-        self._delivery.start()
+        self._delivery.check()
         plain = self.only is None
         self.only = loader.loops.start(self, loader.progress.delivered.epoch)
+        self._delivery.start()
         self._started = True
         if plain and self.only is None:
             loader.warn_of_counting()  # a loop within epochs() needs no warning
@@ -285,8 +299,9 @@ class StepIterator(Generic[T_co]):
             loader.loops.check(self)
             self._delivery.settle()
         else:
-            self._delivery.start()
+            self._delivery.check()
             loader.loops.open(self)
+            self._delivery.start()
             self._started = True
             progress.begin()
             tell_twins(self, loader)
@@ -342,6 +357,7 @@ class EpochIterator(Generic[T_co]):
                 self._delivery.leave(self.number)
             loader.gone_through = max(loader.gone_through, self.number + 1)
         else:
+            self._delivery.check()
             self._delivery.settle()
             loader.loops.open(self)
             self._started = True

@@ -70,17 +70,19 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
         driver: the name of what loops over it instead of its own iterators, such as `prepare` for Accelerate; or none.
         loops: which loops over it are open.
         gone_through: how many epochs of the run a loop over `epochs()` went through in this process.
+        resumed: into epoch 1 or later, and the script has not asked since in which epoch.
     """
 
     def __init__(self, fetcher: Fetcher, options: Options, wrapped: Any, again: Again) -> None:
-        self._wrapped, self._again = wrapped, again
+        self._again = again
         self._read_from(fetcher, options)
         self.driver = ""
         self.loops = Loops()
         self.gone_through = 0  # epochs of the run, by a loop over epochs() in this process
-        self._resumed = False  # into epoch 1 or later, and the script has not asked since in which epoch
+        self.resumed = False
         self._loaded_step = 0  # the global step of the state that was loaded last
         self.progress = Progress(fetcher, options)
+        self._wrapped = wrapped  # after all else, as what it has cannot be set from now on
         if not self.evaluation:
             notice("loader.wrapped")
 
@@ -235,12 +237,12 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
 
     def epochs_of(self, delivery: Delivery[T_co], total: float) -> EpochIterator[T_co]:
         """Return what `epochs` does, with the batches of a delivery; for integrations."""
-        last, self._resumed = check_total("epochs", total), False
+        last, self.resumed = check_total("epochs", total), False
         return EpochIterator(delivery, last)
 
     def steps_of(self, delivery: Delivery[T_co], total: float) -> StepIterator[T_co]:
         """Return what `steps` does, with the batches of a delivery; for integrations."""
-        last, self._resumed = check_total("steps", total), False
+        last, self.resumed = check_total("steps", total), False
         if (done := self.progress.steps_delivered) >= last > self._loaded_step:
             warn(
                 f"steps({last}) has no batch left, because {done} were delivered in this process.\n"
@@ -256,8 +258,8 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
         Warns:
             LoopWarning: it did not, so a loop over `range(epochs)` would train epochs again.
         """
-        if self._resumed:
-            self._resumed = False
+        if self.resumed:
+            self.resumed = False
             warn(
                 f"a loop over a resumed Loader starts, which is in epoch {self._next_epoch}, and nothing "
                 "has asked in which epoch.\nIf a loop over range(epochs) is around it, that starts at 0 and trains the "
@@ -290,12 +292,39 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
             )
         self.progress.rewind()
 
+    def drive(self, by: str) -> None:
+        """Let an integration deliver the batches, and count them by `ack()`: loops over the Loader raise `LoopError`.
+
+        Args:
+            by: the name of the integration, for messages.
+
+        Raises:
+            ConfigurationError: another one does already.
+            UnsupportedError: batches are in flight, and the source cannot go back to before them.
+        """
+        if self.driver:
+            raise ConfigurationError(
+                "a Loader was given to two trainings at the same time.\n"
+                f"  first:  {self.driver}\n  second: {by}\n"
+                "Each batch would reach one of them, and count for both. Wrap the source again for the second one."
+            )
+        if self.ack_mode == "manual":
+            self.progress.rewind()
+        self.progress.set_ack("manual")
+        self.driver, self.loops = by, Loops()  # a loop that is open raises at its next batch
+
+    def give_back(self) -> None:
+        """End `drive`: loops over the Loader continue after the last acknowledged batch."""
+        self.progress.rewind(leaves=True)
+        self.progress.set_ack(self._options.ack)
+        self.driver, self.resumed = "", False
+
     # ------------------------------------------------------------------ the place
 
     @property
     def epoch(self) -> int:
         """Number of the epoch that a new `for batch in loader` reads: the next one if this one has no batch left."""
-        self._resumed = False
+        self.resumed = False
         return self._next_epoch
 
     @property
@@ -357,7 +386,7 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
             )
         plan = self._fetcher.plan(self.global_batch_size)
         at = plan.at(epoch, step) if plan is not None else Cursor(epoch, step * self.global_batch_size, step)
-        self._resumed, self.gone_through = False, 0
+        self.resumed, self.gone_through = False, 0
         self.progress.go_to(at)
 
     def end_epoch(self) -> None:
@@ -520,7 +549,7 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
                 self._read_from(fetcher, options)
             mark = fetcher.adopt(state, global_batch)
             self.progress.load(state, mark._replace(strict=strict), global_batch)
-            self._resumed, self.gone_through = self._next_epoch > 0, 0
+            self.resumed, self.gone_through = self._next_epoch > 0, 0
             self._loaded_step = self.progress.steps_delivered
             point("loader.loaded", self)
 

@@ -64,6 +64,26 @@ class _Last:
     is_settled: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """Batches that were delivered by a source that cannot go back, and that count for nothing.
+
+    Args:
+        source: where the source is.
+        position: where the loader is.
+    """
+
+    source: Cursor
+    position: Cursor
+
+    def error(self) -> UnsupportedError:
+        return UnsupportedError(
+            f"the loader has to go back from {self.source} to {self.position}, and this source cannot: it has no "
+            "state, and continues where it is.\nThe batches in between would be lost without a word. Pass the function "
+            "that makes the source, wrap(make) instead of wrap(make()), or keep the batches yourself."
+        )
+
+
 class Progress:
     """The position of a loader, which all of its iterators share, and the stream that is open there.
 
@@ -94,6 +114,7 @@ class Progress:
         self._stream: Stream | None = None
         self._opened_at: Mark | None = None
         self._turned: Mark | None = None  # the start of the next epoch, if peek() has opened that already
+        self._lost: _Lost | None = None  # batches between the source's position and the loader's
         self._home: Mark | None = None  # where each pass of an evaluation starts
         self._in_force: Mapping[str, Any] | None = None  # settings with which the open stream was opened
         self._untouched = True  # nothing was opened or loaded yet
@@ -282,8 +303,12 @@ class Progress:
         if self._stream is not None:
             self._stream.put_back(batch, cursor)
 
-    def rewind(self) -> None:
+    def rewind(self, *, leaves: bool = False) -> None:
         """Go back to after the last acknowledged batch; with `ack="auto"`, to before the last delivered one.
+
+        Args:
+            leaves: the epoch or the training ends here. A source that cannot go back raises only if a batch of this
+                epoch is requested again.
 
         Raises:
             UnsupportedError: the source cannot go back. Nothing was changed.
@@ -294,13 +319,11 @@ class Progress:
             mark = self._acknowledged if self._in_flight else None
         if mark is None:
             return
-        if mark.source is None and self._fetcher.can.goes_on:
-            raise UnsupportedError(
-                f"rewind() was called at {self._delivered.cursor}, and this source cannot go back to {mark.cursor}: it "
-                "has no state, and continues where it is.\nThe batches in between would be lost without a word. Pass "
-                "the function that makes the source, wrap(make) instead of wrap(make()), or keep the batches yourself."
-            )
+        lost = _Lost(self._delivered.cursor, mark.cursor) if mark.source is None and self._fetcher.can.goes_on else None
+        if lost is not None and not leaves:
+            raise lost.error()
         self._move(mark)
+        self._lost = lost
 
     def begin_again(self) -> None:
         """Go to where the loader was at the first call: each pass of an evaluation starts there."""
@@ -361,9 +384,10 @@ class Progress:
     def set_ack(self, ack: Literal["auto", "manual"]) -> None:
         """Change who acknowledges, from the last acknowledged batch on."""
         if self._auto != (ack == "auto"):
-            self._in_flight.clear()
             mark = self._mark_now()
-            self._close()
+            if self._in_flight:
+                self._in_flight.clear()
+                self._close()
             self._stand_at(mark)
             self._auto, self._last = ack == "auto", None
 
@@ -635,6 +659,8 @@ class Progress:
         return state.as_dict(self._options.find_world().size)
 
     def _open(self) -> None:
+        if self._lost is not None:
+            raise self._lost.error()
         if self._global_batch is None:
             self._global_batch = self.global_batch
         self._touch()
@@ -674,6 +700,7 @@ class Progress:
         self._untouched, self._last = False, None
         self._close()
         self._in_flight.clear()
+        self._lost = None
         self._stand_at(mark)
 
     def _finish(self, epoch: int) -> None:

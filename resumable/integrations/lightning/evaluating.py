@@ -100,7 +100,9 @@ class _EvaluationStream:
         if self._place is None:
             self.loader.progress.begin_again()
         else:
+            resumed = self.loader.resumed
             self.loader.load_state_dict(self._place)
+            self.loader.resumed = resumed  # as the script has loaded nothing
 
 
 def _go_to_beginning(loader: Loader, name: str, place: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from resumable._order.cursor import Cursor
@@ -50,6 +51,8 @@ class TrainLoaders:
     def make(self, tree: Any) -> Any:
         """Put streams in the place of what the Trainer was given; called whenever it asks for its loaders."""
         before, self.streams = self.streams, []
+        for stream in before:
+            stream.give_back()
         self.handed.clear()
         tree = replace_loaders(tree, self._stream)
         tell_twins_of([stream.loader for stream in self.streams])
@@ -73,9 +76,11 @@ class TrainLoaders:
                 f"the train loader {name} is given to the Trainer twice.\nBoth would take batches of one stream. Make "
                 "a Loader for each place."
             )
-        stream = TrainStream(loader, name, number, self.handed, self._on_fetch, same_epoch=overfit)
+        is_the_trainers = partial(private.holds, trainer)
+        stream = TrainStream(loader, name, number, self.handed, self._on_fetch, is_the_trainers)
         stream.stands_in_for = given_for(source)
         self.streams.append(stream)
+        stream.begin_run(same_epoch=overfit)
         return ShownTrainLoader(stream)
 
     def has(self, loader: Loader) -> bool:
@@ -83,11 +88,19 @@ class TrainLoaders:
         return any(stream.loader is loader for stream in self.streams)
 
     def _keep_counting(self, before: list[TrainStream]) -> None:
-        """Let loaders that were made again (`reload_dataloaders_every_n_epochs`) go on with the epoch's number."""
-        for old, new in zip(before, self.streams, strict=False):
-            if new.loader is not old.loader and new.loader.acknowledged == Cursor() and old.base:
-                with suppress(UnsupportedError):  # a source with a state of its own begins where it was made to
-                    new.go_to(old.base, 0)
+        """Let loaders that were made again continue with the epoch's number.
+
+        That is done by `reload_dataloaders_every_n_epochs`, and by another `fit` for what the callback wraps.
+        """
+        for number, new in enumerate(self.streams):
+            old = before[number] if number < len(before) else None
+            if old is not None:
+                epoch = 0 if new.loader is old.loader else old.base
+            else:
+                epoch = 0 if isinstance(new.stands_in_for, Loader) else self._trainer.current_epoch
+            if epoch and new.loader.acknowledged == Cursor():
+                with suppress(UnsupportedError):  # a source with a state of its own starts where it was made to
+                    new.go_to(epoch, 0)
 
     def _count(self) -> list[float]:
         return [len(stream) if stream.loader.is_sized else float("inf") for stream in self.streams]
@@ -133,6 +146,6 @@ class TrainLoaders:
             loop["combined_loader"] = kept
 
     def give_back(self) -> None:
-        """Let the Loaders acknowledge by themselves again."""
+        """Let loops over the Loaders continue where training ended."""
         for stream in self.streams:
             stream.give_back()

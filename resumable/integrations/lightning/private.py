@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from resumable._distribution import UPGRADE
 from resumable.errors import UnsupportedError
 from resumable.integrations._names import missing_names
-from resumable.integrations.lightning.shown import given_for
+from resumable.integrations.lightning.shown import stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +26,7 @@ __all__ = [
     "Loop",
     "at_epoch_end",
     "begin_epoch_again",
+    "call_after_interruption",
     "call_at_entry",
     "callback_states",
     "check_names",
@@ -37,6 +38,7 @@ __all__ = [
     "give_sources_back",
     "gives_iterator",
     "has_callback",
+    "holds",
     "is_accumulating",
     "is_beginning",
     "is_ending",
@@ -68,11 +70,11 @@ _NAMES = """
     _logger_connector.should_update_logs
     _checkpoint_connector._loaded_checkpoint
     _signal_connector._slurm_sigusr_handler_fn
+    _teardown
     interrupted
     fit_loop._can_stop_early
     fit_loop._combined_loader
     fit_loop._data_fetcher
-    fit_loop._data_source.instance
     fit_loop._data_source.dataloader
     fit_loop._last_train_dl_reload_epoch
     fit_loop._restarting
@@ -143,15 +145,12 @@ def swap_source_of(trainer: Any, stage: str, change: Change) -> None:
 
 
 def give_sources_back(trainer: Any) -> None:
-    """Let the Trainer ask its own sources again, and give a CombinedLoader of the user's its own loaders back."""
+    """Let the Trainer ask its own sources again."""
     loop = trainer.fit_loop
     loops = (loop, loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop, trainer.predict_loop)
     for owner in loops:
         if isinstance(getattr(owner, "_data_source", None), _Source):
             owner._data_source = owner._data_source._original
-            given = owner._data_source.instance
-            if hasattr(given, "flattened"):
-                given.flattened = [given_for(held) for held in given.flattened]
 
 
 class _Source:
@@ -172,6 +171,17 @@ class _Source:
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._original, name, value)
+
+
+def holds(trainer: Any, stream: Any, iterator: Iterator[Any]) -> bool:
+    """Return whether the Trainer itself reads an iterator of one of its train loaders."""
+    combined = trainer.fit_loop._combined_loader
+    reader = None if combined is None else combined._iterator
+    if reader is None:
+        return False
+    if all(stream_of(one) is not stream for one in reader.iterables):
+        return True  # a strategy has put a loader of its own around it, of which this is the iterator
+    return any(one is iterator for one in reader.iterators)
 
 
 def restore_consumed(trainer: Any, consumed: Sequence[bool]) -> None:
@@ -321,6 +331,20 @@ def has_callback(trainer: Any, name: str) -> bool:
 def is_interrupted(trainer: Any) -> bool:
     """Return whether an exception is ending the run, so that other ranks may never answer."""
     return bool(trainer.interrupted)
+
+
+def call_after_interruption(trainer: Any, function: Callable[[], None]) -> None:
+    """Call a function once an exception has ended the run, after all callbacks were told: none is torn down then."""
+
+    def torn_down() -> None:
+        del trainer._teardown
+        try:
+            trainer._teardown()
+        finally:
+            if is_interrupted(trainer):
+                function()
+
+    trainer._teardown = torn_down
 
 
 def at_epoch_end(trainer: Any) -> bool:

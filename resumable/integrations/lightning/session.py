@@ -85,6 +85,7 @@ class Session:
         self._buffers: Buffers | None = None
         self._train, self._validation = Asking(trainer, "train"), Asking(trainer, "validation")
         private.swap_sources(trainer, self._make_train_loaders, self._make_validation_loaders)
+        private.call_after_interruption(trainer, self.finish)
 
     def _make_train_loaders(self, make: Callable[[], Any]) -> Any:
         self._busy = True  # the user's code may draw

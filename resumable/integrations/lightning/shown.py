@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         def __len__(self) -> int: ...
 
 
-__all__ = ["ShownLoader", "ShownTrainLoader", "given_for", "loader_of"]
+__all__ = ["ShownLoader", "ShownTrainLoader", "given_for", "loader_of", "stream_of"]
 
 
 class ShownLoader:
@@ -96,6 +96,11 @@ class ShownTrainLoader(ShownLoader):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load the Loader's state."""
         self._stream.load_state_dict(state_dict)
+
+
+def stream_of(held: Any) -> Any:
+    """Return the stream of a Loader that the Trainer holds; None if it is held as it was given."""
+    return vars(held)["_stream"] if isinstance(held, ShownLoader) else None
 
 
 def loader_of(held: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from torch.utils import _pytree as pytree
@@ -25,8 +26,8 @@ def replace_loaders(tree: Any, replace: Callable[[Any, str], Any]) -> Any:
     """Replace each loader in the Trainer's collection of them.
 
     Args:
-        tree: a loader; dictionaries, lists and tuples of loaders, nested as they like; or a CombinedLoader, which is
-            changed in place, as the Trainer itself does.
+        tree: a loader; dictionaries, lists and tuples of loaders, nested as they like; or a CombinedLoader. It is left
+            as it is, so a loop over the user's CombinedLoader does not read what the Trainer reads.
         replace: is given a loader and the name of its place.
 
     Returns:
@@ -35,8 +36,9 @@ def replace_loaders(tree: Any, replace: Callable[[Any, str], Any]) -> Any:
     if _is_combined(tree):
         _, names = _flatten(tree.iterables)
         pairs = zip(tree.flattened, names, strict=True)
-        tree.flattened = [replace(loader, name) for loader, name in pairs]
-        return tree
+        combined = copy(tree)
+        combined.flattened = [replace(loader, name) for loader, name in pairs]
+        return combined
     leaves, names = _flatten(tree)
     replaced = [replace(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
     _, spec = pytree.tree_flatten(tree, is_leaf=_is_data)

@@ -1,8 +1,9 @@
 """What the Trainer iterates over in place of a Loader.
 
 The Trainer asks for an iterator more often than it reads one (to check the type, before it knows of a checkpoint, in
-every epoch), reads ahead where there is no length, and begins short loaders again (`max_size_cycle`). A stream
-delivers the batches of the Loader's epochs such that none of this matters: an iterator begins where training stands.
+every epoch), reads ahead if there is no length, and starts short loaders again (`max_size_cycle`). A stream delivers
+the batches of the Loader's epochs such that none of this matters: an iterator starts where training is. Only the
+iterators that the Trainer holds get batches. A loop of the user's over `trainer.train_dataloader` raises `LoopError`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._order.cursor import Cursor
 from resumable._state import without_settings
-from resumable.errors import LoopError, StateMismatchError
-from resumable.iteration import deliver
+from resumable.errors import StateMismatchError
+from resumable.iteration import deliver, taken_away
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -23,48 +24,63 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainStream"]
 
+_NAME = "Lightning's Trainer"
+
 
 class TrainStream:
     """A Loader as the Trainer's train loader: an epoch of the Trainer is one of the Loader, or several if it is cycled.
 
     Args:
-        loader: acknowledges by itself no more from now on.
+        loader: delivers nothing to loops of the user's from now on, until `give_back`.
         name: its place in the Trainer's collection of loaders, for messages.
         number: the same as a number.
         handed: is told of each batch that is delivered.
         on_fetch: called before each batch is fetched.
-        same_epoch: read the same epoch again and again (`overfit_batches`).
+        is_the_trainers: tells whether the Trainer holds an iterator.
+
+    Raises:
+        ConfigurationError: another training has the Loader.
+        UnsupportedError: batches of it are in flight, and its source cannot go back.
     """
 
-    def __init__(  # noqa: PLR0913  # made in one place
+    def __init__(  # noqa: PLR0913, PLR0917  # made in one place
         self,
         loader: Loader,
         name: str,
         number: int,
         handed: Handed,
         on_fetch: Callable[[], None],
-        *,
-        same_epoch: bool = False,
+        is_the_trainers: Callable[[TrainStream, Iterator[Any]], bool],
     ) -> None:
+        loader.drive(_NAME)
         self.loader, self.name = loader, name
         self._number, self._handed, self._on_fetch = number, handed, on_fetch
+        self._is_the_trainers = is_the_trainers
         self.stands_in_for: Any = loader
-        self._acks = loader.ack_mode
-        loader.progress.set_ack("manual")
+        self._home: dict[str, Any] | None = None
+        self._reading: _Pass | None = None  # the iterator that started last
+        self.exhausted = False  # it came to the end of its epoch
+        self._is_given_back = False
+        self._set_base()
+
+    def begin_run(self, *, same_epoch: bool) -> None:
+        """Get ready to train.
+
+        Args:
+            same_epoch: read the same epoch again and again (`overfit_batches`).
+        """
+        loader = self.loader
         loader.progress.stand_together(False)  # ranks that were saved after an error on one of them catch up
-        loader.progress.rewind()  # an interrupted run may have left batches without an answer
-        if loader.epoch > loader.acknowledged.epoch:
+        if loader.progress.following.epoch > loader.acknowledged.epoch:
             loader.end_epoch()  # nothing is left of it
         self._home = without_settings(loader.state_dict()) if same_epoch else None
         self._set_base()
-        self._reading: _Pass | None = None  # the iterator that began last
-        self.exhausted = False  # it came to the end of its epoch
 
     def _set_base(self) -> None:
         self.base = self.epoch = self.loader.acknowledged.epoch
 
     def __iter__(self) -> Iterator[Any]:
-        return _Pass(self)
+        return iter(self.loader) if self._is_given_back else _Pass(self)
 
     def __len__(self) -> int:
         """Count the batches of the whole epoch.
@@ -80,32 +96,32 @@ class TrainStream:
     # ------------------------------------------------------------------ for the iterators
 
     def begin(self, reading: _Pass) -> int:
-        """Get ready to deliver batches to a new iterator, and return the number of the Loader's epoch."""
-        self._reading = reading
+        """Get ready to deliver batches to a new iterator, and return the number of the Loader's epoch.
+
+        Raises:
+            LoopError: it is the user's.
+            UnsupportedError: the Trainer dropped batches that it had fetched, and the source cannot go back.
+        """
+        progress = self.loader.progress
+        if self._is_given_back or not self._is_the_trainers(self, reading):
+            raise taken_away(_NAME)
         if self.exhausted:  # the Trainer cycles
-            self.exhausted = False
-            return self.loader.cursor.epoch
+            self._reading, self.exhausted = reading, False
+            return progress.delivered.epoch
+        progress.rewind()
+        progress.begin()
         self._handed.forget(self._number)
-        self.loader.progress.rewind()
-        self.loader.progress.begin()
+        self._reading = reading
         return self.epoch
 
     def next_batch(self, reading: _Pass, epoch: int) -> Any:
         """Deliver a batch.
 
         Raises:
-            StopIteration: the epoch is over.
-            LoopError: a newer iterator has taken batches of this epoch.
+            StopIteration: the epoch is over, or the Trainer has started a newer iterator.
         """
         self._on_fetch()
-        if self._reading is not None and reading is not self._reading:
-            raise LoopError(
-                f"the train loader {self.name} of the Trainer was iterated over while the Trainer reads it.\n"
-                "Those batches would be missing in the training. To look at a batch, call "
-                "trainer.train_dataloader.peek(). To read all samples, make a DataLoader over "
-                "trainer.train_dataloader.dataset."
-            )
-        if self._reading is None or self.exhausted:
+        if reading is not self._reading or self.exhausted:
             raise StopIteration
         if self.loader.cursor.epoch != epoch:
             self.exhausted = True
@@ -118,11 +134,6 @@ class TrainStream:
         self._handed.add(self._number)
         return batch
 
-    @property
-    def live_epoch(self) -> int:
-        """The epoch of the Loader that is read now."""
-        return self._reading.epoch if self._reading else self.epoch
-
     # ------------------------------------------------------------------ for the callback
 
     def ack(self) -> None:
@@ -131,8 +142,8 @@ class TrainStream:
         self.epoch = self.loader.acknowledged.epoch
 
     def end_epoch(self) -> None:
-        """Go to where the Trainer's next epoch begins: the next epoch of the Loader."""
-        self.loader.progress.rewind()
+        """Go to where the Trainer's next epoch starts: the Loader's next epoch. What was fetched ahead is skipped."""
+        self.loader.progress.rewind(leaves=True)
         if self._home is not None:
             self.loader.load_state_dict(self._home)
         elif self.loader.acknowledged.epoch == self.epoch:
@@ -141,9 +152,11 @@ class TrainStream:
         self._set_base()
 
     def give_back(self) -> None:
-        """Let the Loader acknowledge as it did before."""
-        self.loader.progress.set_ack(self._acks)
-        self.loader.progress.stand_together(True)
+        """Let loops over the Loader continue after the last batch that is in the weights."""
+        if not self._is_given_back:
+            self._is_given_back = True
+            self.loader.give_back()
+            self.loader.progress.stand_together(True)
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
         """Return a function that makes what `restore` takes, of where training stands now."""
@@ -211,14 +224,12 @@ class _Pass:
 
     def __init__(self, stream: TrainStream) -> None:
         self._stream = stream
-        self.follows = -1
-        self.epoch = -1
+        self._epoch = -1
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        if self.epoch < 0:
-            self.follows = self._stream.live_epoch
-            self.epoch = self._stream.begin(self)
-        return self._stream.next_batch(self, self.epoch)
+        if self._epoch < 0:
+            self._epoch = self._stream.begin(self)
+        return self._stream.next_batch(self, self._epoch)
