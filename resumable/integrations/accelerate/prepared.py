@@ -235,6 +235,9 @@ class _Delivery(Delivery[Any]):
     def read(self, epoch: int | None = None) -> Iterator[Any]:
         return self._prepared.handing_out(BatchIterator(self, epoch))
 
+    def check(self) -> None:
+        """Let a new loop start: the Loader is driven by this."""
+
     def start(self) -> None:
         """Go back to the last optimizer step, unless the last loop came to its end: then an accumulation goes on."""
         self._session.settle()
