@@ -83,8 +83,8 @@ def taken_away(by: str) -> LoopError:
     """
     return LoopError(
         f"a loop over a Loader was started, but {by} delivers its batches.\n"
-        "The loop would take batches away from the training, and they would not count as trained on. Train with what "
-        f"{by} gave you. {_EVALUATE}"
+        "The loop would take batches away from the training, and they would not count as trained on. For training, loop "
+        f"over the object that {by} returned, if any. {_EVALUATE}"
     )
 
 

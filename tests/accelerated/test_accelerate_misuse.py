@@ -14,7 +14,7 @@ from accelerate_state import alone  # noqa: F401  # a fixture of all tests here
 from torch import nn
 
 import resumable
-from resumable.errors import ConfigurationError, LoopWarning, UnsupportedError
+from resumable.errors import ConfigurationError, LoopError, LoopWarning
 from resumable.integrations.accelerate import PreparedLoader, last_whole_checkpoint, prepare
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def test_a_batch_with_more_passes_than_one_and_several_at_once_are_not() -> None
 def test_a_loop_over_the_loader_and_not_over_what_prepare_returned_is_refused() -> None:
     loader = numbers()
     prepared = Training(loader=loader).loader
-    for loop in (loader, loader.steps(3), next(iter(loader.epochs(1)))):
-        with pytest.raises(UnsupportedError, match="not over what that returned"):
+    for loop in (loader, loader.steps(3), loader.epochs(1)):
+        with pytest.raises(LoopError, match=r"accelerate\.prepare\(\) delivers its batches.*\n.*for_evaluation\(\)"):
             next(iter(loop))
     assert [batch.item() for batch in prepared] == list(range(8))
     test = numbers(evaluation=True)
