@@ -83,7 +83,7 @@ def taken_away(by: str) -> LoopError:
     """
     return LoopError(
         f"a loop over a Loader was started, but {by} delivers its batches.\n"
-        "The loop would take batches away from the training, and they would not count as trained on. For training, loop "
+        "The loop would take batches away from the training, and they would not count as trained on. To train, loop "
         f"over the object that {by} returned, if any. {_EVALUATE}"
     )
 
@@ -300,10 +300,10 @@ class StepIterator(Generic[T_co]):
             self._delivery.settle()
         else:
             self._delivery.check()
+            progress.begin()  # first, because a loop that cannot start is not open
             loader.loops.open(self)
             self._delivery.start()
             self._started = True
-            progress.begin()
             tell_twins(self, loader)
         while progress.steps_delivered < self._total:
             at = progress.delivered
