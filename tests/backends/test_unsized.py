@@ -113,6 +113,18 @@ def test_what_nobody_knows_is_rejected_as_pytorch_rejects_it() -> None:
         resumable.wrap(DataLoader(LengthRaises(), 2, sampler=SequentialSampler(LengthRaises())))
 
 
+@pytest.mark.parametrize("error", [ValueError, OverflowError, LookupError])
+def test_what_a_length_raises_is_raised_unchanged_if_it_is_needed(error: type[Exception]) -> None:
+    class Broken(Rows):
+        def __len__(self) -> int:
+            raise error("a real error")
+
+    for source in (DataLoader(Broken(), 2), Broken()):
+        with pytest.raises(error, match="^a real error$") as caught:
+            resumable.wrap(source)
+        assert type(caught.value) is error
+
+
 def test_a_sampler_of_ours_says_how_many_there_are() -> None:
     order = resumable.samplers.Shuffle(9, seed=3)
     loader = resumable.wrap(DataLoader(Rows(), 3), seed=3, sampler=order)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
 import h5py
+import hostile_objects as hostile
 import lazy_object_proxy
 import numpy as np
 import pytest
@@ -375,8 +376,35 @@ def test_an_iterable_of_this_kind_is_read(base: Any, iterates: str, kind: str) -
         return resumable.wrap(DataLoader(source, batch_size=None) if base is IterableDataset else source, seed=0)
 
     loader = make()
-    assert next(iter(loader)) == 0
+    iterator = iter(loader)
+    assert [next(iterator) for _ in range(3)] == [0, 1, 2]
     resumed = make()
+    resumed.load_state_dict(loader.state_dict())
+    assert list(resumed) == list(range(3, LENGTH))
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_a_stream_with_a_state_may_hold_it(kind: str) -> None:
+    class Stateful:
+        def __init__(self) -> None:
+            self.here, self.held = 0, [OBJECTS[kind]()]
+            self.again = self.held[0]
+
+        def __iter__(self) -> Iterator[int]:
+            while self.here < LENGTH:
+                self.here += 1
+                yield self.here - 1
+            self.here = 0
+
+        def state_dict(self) -> int:
+            return self.here
+
+        def load_state_dict(self, state: int) -> None:
+            self.here = state
+
+    loader = resumable.wrap(Stateful(), seed=0)
+    assert next(iter(loader)) == 0
+    resumed = resumable.wrap(Stateful(), seed=0)
     resumed.load_state_dict(loader.state_dict())
     assert list(resumed) == list(range(1, LENGTH))
 
@@ -458,18 +486,37 @@ def test_an_error_of_this_kind_comes_as_it_is(kind: str) -> None:
         assert told.endswith("a real error")  # from a worker, with the name of a class that cannot be sent
 
 
+@pytest.mark.slow
+def test_the_search_for_dali_iterators_survives_it() -> None:
+    from resumable.backends.dali.native.hidden import refuse_hidden  # noqa: PLC0415  # imports DALI
+
+    for make in OBJECTS.values():
+        for place in PLACES.values():
+            held = Numbers(place(make()))
+            refuse_hidden(held)
+            refuse_hidden(load(held))
+        refuse_hidden([make()])
+        refuse_hidden(functools.partial(print, make(), make=make()))
+    for make in DATASETS.values():
+        refuse_hidden(make())
+        refuse_hidden(load(make()))
+
+
 # ---------------------------------------------------------------------- what passes, and what the log says
 
 
 @pytest.mark.parametrize("raises", [KeyboardInterrupt, SystemExit])
-def test_what_signals_raise_passes(raises: type[BaseException]) -> None:
-    class Interrupted(Numbers):
-        @property
-        def state_dict(self) -> Any:
-            raise raises
+@pytest.mark.parametrize("name", ["state_dict", "__len__", "__class__"])
+def test_what_signals_raise_passes(raises: type[BaseException], name: str) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise raises
 
+    looks = interrupted if name == "__len__" else property(interrupted)
+    source = type("Interrupted", (Numbers,), {name: looks})()
     with pytest.raises(raises):
-        resumable.wrap(load(Interrupted(), BATCH), seed=0)
+        resumable.wrap(source, batch_size=BATCH, seed=0)
+    with pytest.raises(raises):
+        resumable.wrap(load(source, sampler=Order()), seed=0)
 
 
 def test_the_log_says_once_where_inspecting_ended(caplog: pytest.LogCaptureFixture) -> None:
@@ -498,6 +545,41 @@ def test_a_search_makes_no_lazy_proxy() -> None:
     loader = resumable.wrap(load(Numbers([*held, *held, held[0]]), BATCH), seed=0)
     assert len(list(loader)) == 5
     assert made == []
+
+
+def stored(made: Any, generator: random.Random) -> Any:
+    """Store a generator in an object, past its class."""
+    object.__setattr__(made, "inside", generator)
+    return made
+
+
+HOLDERS: dict[str, Callable[[random.Random], Any]] = {
+    "list": lambda one: hostile.HostileList([one]),
+    "dict": lambda one: hostile.HostileDict(a=one),
+    "tuple": lambda one: hostile.HostileTuple((one,)),
+    "named tuple": lambda one: hostile.HostilePair(1, one),
+    "deque": lambda one: hostile.HostileDeque([one]),
+    "partial": lambda one: hostile.HostilePartial(abs, one),
+    **{
+        kind.__name__: functools.partial(lambda kind, one: stored(kind(), one), kind)
+        for kind in (hostile.Untouchable, hostile.UntouchableOddly, hostile.Exits, hostile.AnswersNumbers)
+    },
+    **{
+        kind.__name__: functools.partial(lambda kind, one: stored(kind(), one), kind)
+        for kind in (hostile.NoModule, hostile.ModuleIsAProperty, hostile.DictRaises, hostile.ClassRaises)
+    },
+    "Meta": lambda one: stored(hostile.OfMeta(), one),
+    "MetaLies": lambda one: stored(hostile.OfMetaLies(), one),
+    "MetaUnhashable": lambda one: stored(hostile.OfMetaUnhashable(), one),
+    "MetaAnswers": lambda one: stored(hostile.OfMetaAnswers(), one),
+}
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_a_generator_inside_of_it_is_found(kind: str) -> None:
+    generator = random.Random(1)
+    (found,) = find_generators({"dataset": [HOLDERS[kind](generator)]})
+    assert found.get() is generator
 
 
 def test_a_proxy_does_not_hide_a_generator() -> None:
