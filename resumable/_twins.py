@@ -51,7 +51,7 @@ def _look_back(loader: Loader) -> None:
     _looked.add(progress)
     if progress.moves or progress.steps_delivered:
         return
-    stream = json.dumps([loader.seed, loader.name, progress.fingerprint()], sort_keys=True, default=repr)
+    stream = json.dumps([str(progress.world), loader.seed, loader.name, progress.fingerprint()], default=repr)
     if stream in _first and "again" not in _said:
         _said.add("again")
         _log.warning(

@@ -4,7 +4,7 @@ ResumableError
 ├── ConfigurationError (ValueError)      options that cannot work, found when wrapping or when the ranks are known
 │   ├── UnevenBatchError                 the global batch cannot be shared evenly by this number of ranks
 │   └── UnsupportedError (TypeError)     the thing cannot be wrapped, or a promise cannot be kept for it
-│       └── LoopError                    a loop over a Loader that would take batches away from another one
+│       └── LoopError                    a loop over a Loader that would take batches away from an open loop
 ├── MissingDependencyError (ImportError) a framework that is needed is not installed
 ├── StateError
 │   ├── StateFormatError (ValueError)    not a state, truncated, or written by a newer version
@@ -87,7 +87,7 @@ class UnsupportedError(ConfigurationError, TypeError):
 
 
 class LoopError(UnsupportedError):
-    """A loop over a Loader would take batches away from another loop, or get none because its epoch is over."""
+    """A loop over a Loader would take batches away from an open loop, or get none because its epoch is over."""
 
 
 class MissingDependencyError(ResumableError, ImportError):

@@ -392,6 +392,8 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
     def end_epoch(self) -> None:
         """Count the epoch as done, whatever is left of it: the next batch is the first one of the next epoch.
 
+        It changes nothing if the epoch has just ended by itself.
+
         Raises:
             ConfigurationError: batches that were delivered are waiting to be acknowledged.
         """

@@ -154,7 +154,7 @@ class Model:
             raise ConfigurationError
         if self.delivered.epoch > self.acknowledged.epoch:
             self.acknowledged = self.delivered
-        else:
+        elif self.before is None or self.delivered.step:  # else it has just ended by itself
             self.go_to(self.golden.following(self.acknowledged))
 
     def peek(self) -> Any:

@@ -283,6 +283,21 @@ def test_a_loop_that_an_exception_left_open_is_replaced() -> None:
     assert list(loader) == [2, 3]
 
 
+@pytest.mark.parametrize("ack", ["auto", "manual"])
+def test_end_epoch_after_an_epoch_that_ended_by_itself_skips_nothing(ack: Any) -> None:
+    loader, got = resumable.wrap(list(range(3)), ack=ack), list[tuple[int, int]]()
+    for epoch in loader.epochs(3):
+        for batch in epoch:
+            got.append((int(epoch), batch))
+            if ack == "manual":
+                loader.ack()
+        loader.end_epoch()
+    assert got == [(epoch, batch) for epoch in range(3) for batch in range(3)]
+    loader.seek(epoch=5)
+    loader.end_epoch()
+    assert loader.epoch == 6, "the position was set: the epoch is skipped as asked"
+
+
 def test_a_newer_epochs_replaces_an_older_one() -> None:
     loader = resumable.wrap(list(range(4)))
     older = loader.epochs(3)
@@ -507,6 +522,7 @@ def after(*loaders):
     return sum("order and augmentation as the Loader before" in one for one in told)
 
 right = [make(size=9), make(name="a"), make(seed=2), make(shuffle=False), make(evaluation=True), make()]
+right += [make(batch_size=4, world=resumable.World(rank, 2)) for rank in range(2)]
 assert after(*right) == 0, told
 one = make(seed=7); assert after(one, one, one) == 0, told
 sought = make(); sought.seek(epoch=1); assert after(sought) == 0, told
