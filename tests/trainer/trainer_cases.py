@@ -20,6 +20,7 @@ from resumable.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     ConfigurationError,
+    LoopError,
     PromiseWarning,
     StateFormatError,
     StateMismatchError,
@@ -250,6 +251,54 @@ def test_accumulation_that_changes_within_an_epoch_is_refused(tmp_path: Path) ->
     shutil.rmtree(tmp_path / "checkpoint-3")
     with pytest.raises(StateMismatchError, match="after 4 micro-batches of epoch 0"):
         prepare(trainer_in(tmp_path, gradient_accumulation_steps=3)).train(resume_from_checkpoint=True)
+
+
+# ---------------------------------------------------------------------- second loops
+
+
+class Loops(transformers.TrainerCallback):  # type: ignore[misc]
+    """Tries to loop over the training data in each hook, and evaluates on it."""
+
+    own: Any = None
+    trainer: Any = None
+
+    def __init__(self) -> None:
+        self.tried = 0
+        self.passes: list[Any] = []
+
+    def attempt(self, *_: Any, train_dataloader: Any = None, **__: Any) -> None:
+        asked = self.trainer.get_train_dataloader()
+        loops = [train_dataloader, asked, *([self.own, self.own.steps(99)] if self.own is not None else [])]
+        for loop in loops:
+            with pytest.raises(LoopError, match=r"loader\.for_evaluation\(\)"):
+                next(iter(loop))
+            self.tried += 1
+        source = train_dataloader.loader.for_evaluation()
+        self.passes.append([batch["x"][:, 0].tolist() for batch in source])
+
+    on_train_begin = on_epoch_begin = on_step_begin = on_step_end = on_epoch_end = on_train_end = attempt
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_second_loops_in_callbacks_raise_and_take_no_batch(tmp_path: Path, given: bool) -> None:
+    options: dict[str, Any] = {"max_steps": 11, "gradient_accumulation_steps": 2}
+    torch.manual_seed(5)
+    whole = prepare(trainer_in(tmp_path / "a", **options), loader() if given else None)
+    whole.train()
+    loops = Loops()
+    torch.manual_seed(5)
+    loops.trainer = trainer_in(tmp_path / "b", callbacks=[loops], **options)
+    loops.own = loader() if given else None
+    run = prepare(loops.trainer, loops.own)
+    for checkpoint, done in ((None, 0), ("checkpoint-4", 4)):
+        loops.tried, loops.passes, run.seen = 0, [], []
+        run.train(resume_from_checkpoint=checkpoint and str(tmp_path / "b" / checkpoint))
+        assert run.seen == whole.seen[len(whole.seen) - len(run.seen) :]
+        assert done or run.seen == whole.seen
+        assert loops.tried >= 2 * (11 - done)
+        assert loops.passes == [loops.passes[0]] * len(loops.passes)
+        for name, tensor in whole.model.state_dict().items():
+            assert torch.equal(tensor, run.model.state_dict()[name])
 
 
 # ---------------------------------------------------------------------- runs in one process

@@ -50,6 +50,7 @@ class Session:
         self._loader: TrainLoader | None = None  # of the run
         self._first: dict[str, Any] | None = None  # where the Loader that was given stood before the first run
         self._inside = False
+        self._has_begun = False  # the Trainer has asked for the loader of its run
         self._checkpoint: str | None = None
         self._saved: Saved | None = None
         self._ended = False
@@ -106,7 +107,7 @@ class Session:
         def run_exactly(
             batch_size: int | None = None, *rest: Any, resume_from_checkpoint: str | None = None, **options: Any
         ) -> Any:
-            self._checkpoint, self._inside = resume_from_checkpoint, True
+            self._checkpoint, self._inside, self._has_begun = resume_from_checkpoint, True, False
             try:
                 with private.skipping_by(self._skip):
                     return run(batch_size, *rest, resume_from_checkpoint=resume_from_checkpoint, **options)
@@ -117,10 +118,13 @@ class Session:
 
     def _get_train_dataloader(self, get: Callable[[], Any]) -> Callable[[], Any]:
         def get_train_loader() -> TrainLoader:
+            if self._inside and self._has_begun and self._loader is not None:
+                return self._loader  # a callback asks, and a second one would start the run's Loader over
             loader = self._given or self._wrapped(get)
-            prepared = TrainLoader(loader, self._trainer.accelerator, self._gives_nothing)
+            prepared = TrainLoader(loader, self._trainer.accelerator, self._gives_nothing, lambda: self._inside)
             if self._inside:
                 self._begin(prepared)
+                self._has_begun = True
             return prepared
 
         return get_train_loader
@@ -310,6 +314,7 @@ def _at_its_beginning(loader: Loader[Any]) -> dict[str, Any]:
     Raises:
         ConfigurationError: it stands somewhere else.
     """
+    loader.progress.rewind()  # without what was only looked at
     at = loader.progress.delivered
     if at.position or at.epoch:
         raise ConfigurationError(

@@ -1,10 +1,13 @@
-"""A Loader as the Trainer sees a DataLoader: batches on the device, epochs by their numbers."""
+"""A Loader as the Trainer sees a DataLoader: batches on the device, epochs by their numbers.
+
+During a run, the Trainer alone gets batches: a loop of a callback's raises `LoopError`.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resumable.iteration import deliver
+from resumable.iteration import deliver, taken_away
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,15 +24,19 @@ class TrainLoader:
         loader: delivers the batches.
         accelerator: of the Trainer; it says where batches go.
         is_done: whether all steps of the run are done, so that no batch is asked for any longer.
+        in_run: whether the Trainer trains now.
 
     Attributes:
         loader: the Loader.
         dataset: the dataset of its `DataLoader`, where that is map-style.
     """
 
-    def __init__(self, loader: Loader[Any], accelerator: Any, is_done: Callable[[], bool]) -> None:
+    def __init__(
+        self, loader: Loader[Any], accelerator: Any, is_done: Callable[[], bool], in_run: Callable[[], bool]
+    ) -> None:
         self.loader = loader
-        self._accelerator, self._is_done = accelerator, is_done
+        self._accelerator, self._is_done, self._in_run = accelerator, is_done, in_run
+        self._is_awaited = False  # the Trainer has set the epoch, and takes its iterator next
         self._number: int | None = None  # of the epoch that the Trainer is in
         self._epoch = 0  # the same, as the Loader counts
 
@@ -56,6 +63,7 @@ class TrainLoader:
             self.end_epoch()
         self.loader.progress.rewind()
         self._number, self._epoch = number, self.loader.progress.begin()
+        self._is_awaited = True
 
     def end_epoch(self) -> None:
         """Count the epoch as done; what was delivered of it and not trained on is lost with the rest."""
@@ -65,7 +73,20 @@ class TrainLoader:
             self.loader.end_epoch()
 
     def __iter__(self) -> Iterator[Any]:
-        """Deliver what is left of the epoch; nothing, where the run has come to its last step."""
+        """Deliver what is left of the epoch; nothing, where the run has come to its last step.
+
+        Raises:
+            LoopError: at its first `next()`. The Trainer trains, and this is no loop of the Trainer.
+        """
+        is_the_trainers, self._is_awaited = self._is_awaited, False
+        return self._read() if is_the_trainers else self._look()
+
+    def _look(self) -> Iterator[Any]:
+        if self._in_run():
+            raise taken_away(self.loader.driver)
+        yield from self._read()
+
+    def _read(self) -> Iterator[Any]:
         from accelerate.utils import send_to_device  # noqa: PLC0415  # only who uses it pays for it
 
         self.loader.progress.rewind()
