@@ -304,7 +304,7 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
         """
         if self.driver:
             raise ConfigurationError(
-                "a Loader was given to two trainings at the same time.\n"
+                "a Loader was given to a second training.\n"
                 f"  first:  {self.driver}\n  second: {by}\n"
                 "Each batch would reach one of them, and count for both. Wrap the source again for the second one."
             )

@@ -78,9 +78,9 @@ class _Lost:
 
     def error(self) -> UnsupportedError:
         return UnsupportedError(
-            f"the loader must go back from {self.source} to {self.position}, and this source cannot: it has no "
-            "state, and continues where it is.\nThe batches in between would be lost silently. Pass the function "
-            "that makes the source, wrap(make) instead of wrap(make()), or keep the batches yourself."
+            f"the loader is at {self.source}, and its source cannot go back to {self.position}: it has no state, and "
+            "continues where it is.\nThe batches in between would be lost without a word. Pass the function that makes "
+            "the source, wrap(make) instead of wrap(make()), or keep the batches yourself."
         )
 
 

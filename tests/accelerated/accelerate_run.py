@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SAMPLES, BATCH, EPOCHS = 20, 2, 2
+MIDDLE = 3  # batches of an epoch before the evaluation in its middle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +46,10 @@ class Run:
         every: micro-batches between two saves.
         in_place: save into one folder, again and again.
         launched: the ranks are started by Accelerate's `notebook_launcher`.
+        evaluates: evaluate on the train data, in the middle of each epoch and at its end.
         by_hand: step the optimizer where the loop says so, without `accelerator.accumulate`.
         die_at: each rank kills itself after so many micro-batches of this process, and after what was saved then.
+        die_after_epoch: each rank saves and kills itself at the end of that epoch, after its evaluation.
         die_in: the main process kills itself within a save: in the how many of this process, at which file.
         torn: half of that file is written then, or nothing of it.
         port: for the ranks to find each other.
@@ -59,8 +62,10 @@ class Run:
     every: int = 1
     in_place: bool = False
     launched: bool = False
+    evaluates: bool = False
     by_hand: bool = False
     die_at: int | None = None
+    die_after_epoch: int | None = None
     die_in: tuple[int, int] | None = None
     torn: bool = True
     port: int = 0
@@ -129,8 +134,18 @@ def train(run: Run, rank: int | None) -> None:
         scheduler.step()
         optimizer.zero_grad()
 
+    averaged = torch.optim.swa_utils.AveragedModel(net)
+
+    def evaluate() -> None:
+        """Evaluate on the train data, and renew the running means of an average of the weights."""
+        seen = [accelerator.gather_for_metrics(batch)[:, 0].tolist() for batch in loader.for_evaluation()]
+        log.write("evaluated", seen)
+        averaged.update_parameters(net)
+        with torch.random.fork_rng():  # the dropout of the model itself
+            torch.optim.swa_utils.update_bn(loader.for_evaluation(), averaged)
+
     for epoch in loader.epochs(EPOCHS):
-        for number, batch in enumerate(epoch):
+        for number, batch in epoch.enumerate():
             with accelerator.accumulate(model):
                 loss = model(batch).pow(2).mean() + random.random() * model(batch).mean()
                 accelerator.backward(loss)
@@ -144,6 +159,13 @@ def train(run: Run, rank: int | None) -> None:
                 saves.save()
             if done == run.die_at:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if run.evaluates and number == MIDDLE:
+                evaluate()
+        if run.evaluates:
+            evaluate()
+        if run.die_after_epoch == epoch.number:
+            saves.save()
+            os.kill(os.getpid(), signal.SIGKILL)
         scores = [accelerator.gather_for_metrics(batch).tolist() for batch in test]
         log.write("end of epoch", epoch.number, scores)
     log.write("end", _outcome(accelerator, model, adam, cycle, loader))

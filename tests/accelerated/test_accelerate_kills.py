@@ -134,6 +134,52 @@ def test_the_baseline_steps_where_a_dataloader_does(bench: Bench) -> None:
     assert [number for number, line in enumerate(trained, 1) if line[-1]] == [3, 6, 9, 10, 13, 16, 19, 20]
 
 
+# ---------------------------------------------------------------------- evaluation on the train data
+
+
+def trained_of(folder: Path, rank: int = 0) -> list[list[Any]]:
+    """What was trained on, and the outcome."""
+    return [line for line in lines(folder, rank) if line[0] in {"train", "end"}]
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("loader", ["indexed", "stream"])
+def test_an_evaluation_on_the_train_data_changes_nothing(
+    bench: Bench, loader: str, accumulate: int, world: int
+) -> None:
+    """In the middle of an epoch and at its end, also within an accumulation; each pass is that of epoch 0."""
+    options: dict[str, Any] = {"loader": loader, "accumulate": accumulate, "world": world}
+    without, evaluated = bench.whole(**options), bench.whole(evaluates=True, **options)
+    for rank in range(world):
+        assert trained_of(evaluated, rank) == trained_of(without, rank)
+        passes = [line[1] for line in lines(evaluated, rank) if line[0] == "evaluated"]
+        assert len(passes) == 2 * EPOCHS
+        assert all(one == passes[0] for one in passes)
+        assert len({number for batch in passes[0] for number in batch}) == SAMPLES * (
+            world if loader == "stream" else 1
+        )
+
+
+@pytest.mark.parametrize(
+    "kill",
+    [kill if kill in {LAST, LAST + 3} else pytest.param(kill, marks=pytest.mark.long) for kill in range(1, STEPS)],
+)
+def test_killed_with_evaluations_on_the_train_data(bench: Bench, kill: int) -> None:
+    for accumulate, loader in ((1, "indexed"), (3, "stream")):
+        killed_and_resumed(bench, [kill], loader=loader, accumulate=accumulate, evaluates=True)
+
+
+@pytest.mark.parametrize("epoch", range(EPOCHS))
+def test_killed_after_an_evaluation_at_an_epochs_end(bench: Bench, epoch: int) -> None:
+    options: dict[str, Any] = {"loader": "indexed", "accumulate": 3, "evaluates": True}
+    whole, folder = bench.whole(**options), bench.new()
+    assert bench.run(folder, every=10**9, die_after_epoch=epoch, **options) == [KILLED], said(folder)
+    assert bench.run(folder, **options) == [0], said(folder)
+    assert attempts(folder)[-1][0] == ["start", LAST * (epoch + 1)]
+    check(folder, whole)
+
+
 # ---------------------------------------------------------------------- within a save
 
 # That of the optimizer, of the scheduler, of the generators, and of the prepared Loaders; the model's is before them.

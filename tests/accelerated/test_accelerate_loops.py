@@ -289,12 +289,17 @@ def test_steps_goes_through_epochs_up_to_a_number(tmp_path: Path) -> None:
     assert resumed.outcome() == expected
 
 
-def test_a_plain_loop_after_a_resume_in_a_later_epoch_is_warned_of(tmp_path: Path) -> None:
+def test_a_loop_that_counts_its_epochs_after_a_resume_is_warned_of(tmp_path: Path) -> None:
     run = trained(epochs=1)
     run.accelerator.save_state(str(tmp_path))
     run.accelerator.load_state(str(tmp_path))
-    with pytest.warns(LoopWarning, match="a resumed Loader starts, which is in epoch 1"):
-        list(run.loader)
+    for _ in range(1):
+        with pytest.warns(LoopWarning, match="is in epoch 1, and nothing has asked in which epoch") as told:
+            list(run.loader)
+        assert [one.filename for one in told] == [__file__]
+    run.accelerator.load_state(str(tmp_path))
+    for _ in range(run.loader.epoch, 2):
+        list(run.loader)  # the warnings are errors
     run.accelerator.load_state(str(tmp_path))
     for _ in run.loader.epochs(3):
         pass

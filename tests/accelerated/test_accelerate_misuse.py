@@ -14,10 +14,11 @@ from accelerate_state import alone  # noqa: F401  # a fixture of all tests here
 from torch import nn
 
 import resumable
-from resumable.errors import ConfigurationError, LoopError, LoopWarning
+from resumable.errors import ConfigurationError, LoopError, LoopWarning, UnsupportedError
 from resumable.integrations.accelerate import PreparedLoader, last_whole_checkpoint, prepare
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -83,22 +84,162 @@ def test_a_batch_with_more_passes_than_one_and_several_at_once_are_not() -> None
 # ---------------------------------------------------------------------- whose batches they are
 
 
-def test_a_loop_over_the_loader_and_not_over_what_prepare_returned_is_refused() -> None:
+FORMS: dict[str, Callable[[Any], Iterator[Any]]] = {
+    "loop": iter,
+    "steps": lambda loader: loader.steps(99),
+    "epochs": lambda loader: loader.epochs(99),
+    "epoch": lambda loader: (batch for epoch in loader.epochs(99) for batch in epoch),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_loop_over_the_loader_and_not_over_what_prepare_returned_is_rejected(form: str, accumulate: int) -> None:
+    """Anywhere in the training, which continues as if nothing had happened."""
     loader = numbers()
+    loops = [FORMS[form](loader)]  # one from before it was prepared
+    run = Training(loader=loader, gradient_accumulation_steps=accumulate)
+
+    def look() -> None:
+        loop = loops.pop() if loops else FORMS[form](loader)
+        with pytest.raises(LoopError, match=r"accelerate.prepare\(\) delivers .*\n.*for_evaluation\(\)"):
+            next(loop)
+
+    for epoch in run.loader.epochs(2):
+        look()
+        for batch in epoch:
+            look()
+            run.on(batch)
+            look()
+        look()
+    assert run.seen == [*range(8)] * 2
+
+
+def test_a_loop_that_was_open_when_it_was_prepared_is_rejected() -> None:
+    loader = numbers()
+    epochs = loader.epochs(2)
+    batches = iter(next(epochs))
+    assert next(batches).item() == 0
     prepared = Training(loader=loader).loader
-    for loop in (loader, loader.steps(3), loader.epochs(1)):
-        with pytest.raises(LoopError, match=r"accelerate\.prepare\(\) delivers its batches.*\n.*for_evaluation\(\)"):
-            next(iter(loop))
-    assert [batch.item() for batch in prepared] == list(range(8))
+    for loop in (batches, epochs):
+        with pytest.raises(LoopError, match=r"a newer loop (?s:.*)for_evaluation\(\)"):
+            next(loop)
+    assert [batch.item() for batch in prepared] == [*range(1, 8)]
+    steps = (other := numbers()).steps(9)
+    assert next(steps).item() == 0
+    prepare(Accelerator(cpu=True), other)
+    with pytest.raises(LoopError, match="a newer loop"):
+        next(steps)
+
+
+def test_evaluation_loaders_are_not_driven() -> None:
     test = numbers(evaluation=True)
     assert list(prepare(Accelerator(cpu=True), test)) == list(test)
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_second_loop_over_what_prepare_returned_is_rejected_at_an_epochs_end(accumulate: int) -> None:
+    run = Training(gradient_accumulation_steps=accumulate)
+    for epoch in run.loader.epochs(2):
+        for batch in epoch:
+            run.on(batch)
+        for loop in (iter(run.loader), iter(epoch)):
+            with pytest.raises(LoopError, match=r"that epoch is over(?s:.*)for_evaluation\(\)"):
+                next(loop)
+    assert run.seen == [*range(8)] * 2
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_second_loop_within_steps_is_rejected_and_drops_no_gradients(accumulate: int) -> None:
+    """At each micro-batch: what is delivered and waits for the optimizer's step is not delivered again."""
+    run = Training(gradient_accumulation_steps=accumulate)
+    for batch in run.loader.steps(20):
+        run.on(batch)
+        with pytest.raises(LoopError, match=r"while steps\(\) is open(?s:.*)for_evaluation\(\)"):
+            next(iter(run.loader))
+    assert run.seen == ([*range(8)] * 3)[:20]
+
+
+def test_a_second_loop_within_an_epoch_ends_the_first_with_an_error() -> None:
+    """It reads the rest of the epoch, as people write it in a function of their own; no batch is lost."""
+    run = Training()
+    with pytest.raises(LoopError, match="a newer loop"):
+        for epoch in run.loader.epochs(2):
+            for batch in epoch:
+                run.on(batch)
+                if len(run.seen) == 3:
+                    for rest in run.loader:
+                        run.on(rest)
+    assert run.seen == [*range(8)]
+    assert run.loader.cursor.epoch == 1
+
+
+# ---------------------------------------------------------------------- evaluation on the train data
+
+
+def test_an_evaluation_is_prepared_like_the_loader() -> None:
+    accelerator = Accelerator(cpu=True)
+    accelerator.state.device = torch.device("meta")
+    on_device = prepare(accelerator, numbers()).for_evaluation()
+    assert isinstance(on_device, PreparedLoader)
+    assert next(iter(on_device)).device.type == "meta"
+    as_it_is = prepare(accelerator, numbers(name="other"), device_placement=False).for_evaluation()
+    assert [batch.item() for batch in as_it_is] == [*range(8)]
+    source = resumable.wrap(iter(range(8)), batch_size=2)
+    with pytest.raises(UnsupportedError, match=r"for_evaluation\(\) opens the source a second time"):
+        prepare(accelerator, source).for_evaluation()
+
+
+# ---------------------------------------------------------------------- sources that cannot go back
+
+
+def once() -> resumable.Loader[Any]:
+    """A generator object, which can be read once."""
+    return resumable.wrap((torch.tensor([float(number)]) for number in range(8)), identity="numbers")
+
+
+def test_a_source_that_cannot_go_back_is_trained_on_to_its_end() -> None:
+    run = Training(loader=once(), gradient_accumulation_steps=3)
+    for epoch in run.loader.epochs(1):
+        for batch in epoch:
+            run.on(batch)
+    assert (run.seen, run.loader.global_step) == ([*range(8)], 8)
+
+
+def test_a_new_loop_within_an_accumulation_says_that_the_source_cannot_go_back() -> None:
+    """Nothing is changed by that: neither the gradients nor the accelerator's count."""
+    run = Training(loader=once(), gradient_accumulation_steps=3)
+    for batch in run.loader:
+        run.on(batch)
+        if len(run.seen) == 5:
+            break
+    gradient, step = run.model.weight.grad.clone(), run.accelerator.step
+    with pytest.raises(UnsupportedError, match=r"its source cannot go back(?s:.*)wrap\(make\)"):
+        next(iter(run.loader))
+    assert (run.model.weight.grad.equal(gradient), run.accelerator.step) == (True, step)
+    assert run.loader.global_step == 3
+
+
+def test_a_new_loop_after_a_step_continues_without_going_back() -> None:
+    run = Training(loader=once(), gradient_accumulation_steps=3)
+    for _ in range(2):
+        for batch in run.loader:
+            run.on(batch)
+            if len(run.seen) == 6:
+                break
+    assert (run.seen, run.loader.global_step) == ([*range(8)], 8)
+
+
+# ---------------------------------------------------------------------- whose accelerator
 
 
 def test_a_second_accelerator_is_refused() -> None:
     loader = numbers()
     run = Training(loader=loader)
     for given in (loader, run.loader):
-        with pytest.raises(ConfigurationError, match="prepared with another Accelerator"):
+        with pytest.raises(
+            ConfigurationError, match=r"to a second training\.\n  first:  .*accelerate.prepare\(\)\n  second: .*"
+        ):
             prepare(Accelerator(cpu=True), given)
     assert prepare(run.accelerator, run.loader) is run.loader
 

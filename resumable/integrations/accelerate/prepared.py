@@ -167,6 +167,15 @@ class PreparedLoader:
         """
         return self.handing_out(self.loader.steps_of(_Delivery(self, self._session), total))
 
+    def for_evaluation(self) -> PreparedLoader:
+        """Return a prepared Loader over the same data to evaluate with, as `Loader.for_evaluation` does.
+
+        Raises:
+            ConfigurationError: the ranks would get batches of different sizes, and `even_batches` is on.
+            UnsupportedError: the source cannot be opened a second time.
+        """
+        return prepare(self._accelerator, self.loader.for_evaluation(), device_placement=self._place)
+
     # ------------------------------------------------------------------ batches
 
     def handing_out(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -236,10 +245,10 @@ class _Delivery(Delivery[Any]):
         return self._prepared.handing_out(BatchIterator(self, epoch))
 
     def check(self) -> None:
-        """Let a new loop start: the Loader is driven by this."""
+        """Let loops start: they are what delivers the batches of a prepared Loader."""
 
     def start(self) -> None:
-        """Go back to the last optimizer step, unless the last loop came to its end: then an accumulation goes on."""
+        """Go back to the last optimizer step, unless the last loop reached its end: then an accumulation continues."""
         self._session.settle()
         progress = self.loader.progress
         if progress.in_flight and progress.delivered.step:

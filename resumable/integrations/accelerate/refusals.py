@@ -11,7 +11,7 @@ from resumable.loader import Loader
 if TYPE_CHECKING:
     from resumable.integrations.accelerate.prepared import PreparedLoader
 
-__all__ = ["check", "check_alone", "check_engine", "check_settings", "check_types", "check_world"]
+__all__ = ["check", "check_engine", "check_settings", "check_types", "check_world"]
 
 _TRIED = {"NO", "MULTI_CPU", "MULTI_GPU"}
 _OURS = (
@@ -56,20 +56,6 @@ def check(accelerator: Any, loader: Loader) -> None:
     check_world(accelerator, loader)
     if accelerator.num_processes > 1:
         _check_even(accelerator, loader)
-
-
-def check_alone(loader: Loader) -> None:
-    """Refuse a Loader that another Accelerator's `save_state` saves.
-
-    Raises:
-        ConfigurationError: it was prepared before.
-    """
-    if loader.driver:
-        raise ConfigurationError(
-            "the Loader was prepared with another Accelerator.\n"
-            "Its batches would count at the optimizer steps of both. Use one Accelerator, or wrap the source again for "
-            "the second one: prepare(accelerator, resumable.wrap(...))."
-        )
 
 
 def check_settings(accelerator: Any) -> None:

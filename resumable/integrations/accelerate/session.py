@@ -11,7 +11,6 @@ from resumable.integrations.accelerate import private
 from resumable.integrations.accelerate.boundary import Boundary, go_to, put_back
 from resumable.integrations.accelerate.checkpoints import go_on_counting, unmark
 from resumable.integrations.accelerate.ranks import exchange_with_buffers
-from resumable.integrations.accelerate.refusals import check_alone
 from resumable.integrations.accelerate.saved import Saved
 from resumable.integrations.accelerate.steps import Steps
 
@@ -56,16 +55,15 @@ class Session:
         """Take a Loader in, whose place is saved from now on.
 
         Raises:
-            ConfigurationError: it was prepared with another Accelerator.
+            ConfigurationError: another training has it, such as that of another Accelerator.
+            UnsupportedError: it has to go back, and its source cannot.
         """
         loader = one.loader
         if loader in self._ever:
             loader.progress.rewind()  # gradients of what waits are gone with the memory
         else:
-            check_alone(loader)
+            loader.drive("resumable.integrations.accelerate.prepare()")
         self._ever.add(loader)
-        loader.progress.set_ack("manual")
-        loader.driver = "resumable.integrations.accelerate.prepare()"
         self.prepared.append(one)
 
     def renew(self) -> None:
@@ -100,13 +98,19 @@ class Session:
             self._boundary = self._now()
 
     def go_back(self) -> None:
-        """Go to after the last optimizer step: what was delivered since is delivered again, and trained on again."""
+        """Go to after the last optimizer step: what was delivered since is delivered again, and trained on again.
+
+        Raises:
+            ConfigurationError: something was prepared since.
+            UnsupportedError: a source cannot go back.
+        """
         if self._boundary is not None:
             self._boundary.check(self.accelerator)
-            rng.restore(self._boundary.generators())
-            go_to(self.accelerator, self._boundary.as_dict())
         for one in self.prepared:
             one.loader.progress.rewind()
+        if self._boundary is not None:
+            rng.restore(self._boundary.generators())
+            go_to(self.accelerator, self._boundary.as_dict())
         self._steps.forget()
 
     def _now(self) -> Boundary:
