@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import resumable
-from resumable.errors import ConfigurationError, LoopWarning, StateFormatError, StateMismatchError
+from resumable.errors import ConfigurationError, LoopError, LoopWarning, StateFormatError, StateMismatchError
 from resumable.integrations.accelerate import PreparedLoader, last_whole_checkpoint, prepare
 
 if TYPE_CHECKING:
@@ -315,6 +315,106 @@ def test_an_epoch_is_not_left_within_an_accumulation() -> None:
                 run.on(batch)
                 if len(run.seen) == 5:
                     break
+
+
+# ---------------------------------------------------------------------- second loops
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("at", [1, 3, 4, 5, 10, 14])
+def test_a_loop_over_the_inner_loader_raises_and_takes_no_batch(kind: str, at: int) -> None:
+    options: dict[str, Any] = {"gradient_accumulation_steps": 3}
+    whole = trained(loader=MAKERS[kind](), **options)
+    expected = whole.outcome()
+    run = Training(loader=MAKERS[kind](), **options)
+    inner = run.loader.loader
+    first = []
+    for epoch in run.loader.epochs(2):
+        for batch in epoch:
+            run.on(batch)
+            if len(run.seen) == at:
+                for loop in (inner, inner.epochs(9), inner.steps(99)):
+                    with pytest.raises(LoopError, match=r"loader\.for_evaluation\(\)"):
+                        next(iter(loop))
+            first.append([one.tolist() for one in inner.for_evaluation()])
+            assert first[-1] == first[0]
+        assert len(list(run.loader.for_evaluation())) == BATCHES
+    assert run.seen == whole.seen
+    assert run.outcome() == expected
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("left", [4, 5, 6])
+@pytest.mark.parametrize("second", ["plain", "epochs", "steps"])
+def test_the_newest_prepared_loop_wins_and_starts_after_the_last_step(kind: str, left: int, second: str) -> None:
+    options: dict[str, Any] = {"gradient_accumulation_steps": 3}
+    whole = trained(epochs=1, loader=MAKERS[kind](), **options)
+    expected = whole.outcome()
+    run = Training(loader=MAKERS[kind](), **options)
+    old, kept = iter(run.loader), left // 3 * 3
+    for _ in range(left):
+        run.on(next(old))
+    run.seen[kept:] = []
+    torch.rand(7 if left % 3 else 0)
+    new = {
+        "plain": lambda: iter(run.loader),
+        "epochs": lambda: (batch for epoch in run.loader.epochs(1) for batch in epoch),
+        "steps": lambda: run.loader.steps(BATCHES),
+    }[second]()
+    run.on(next(new))
+    with pytest.raises(LoopError, match=r"a newer loop.*(?s:.*)loader\.for_evaluation\(\)"):
+        next(old)
+    del old
+    for batch in new:
+        run.on(batch)
+    assert run.seen == whole.seen
+    assert run.outcome() == expected
+
+
+def test_a_loop_over_the_loader_while_one_over_epochs_or_steps_is_open() -> None:
+    run = Training()
+    epochs = run.loader.epochs(3)
+    epoch = next(epochs)
+    for batch in epoch:
+        run.on(batch)
+    for loop in (run.loader, epoch):
+        with pytest.raises(LoopError, match=r"epoch 0 was started, but that epoch is over"):
+            next(iter(loop))
+    epochs.close()
+    run.on(next(iter(run.loader)))
+    steps = run.loader.steps(99)
+    run.on(next(steps))
+    with pytest.raises(LoopError, match=r"while steps\(\) is open"):
+        next(iter(run.loader))
+    run.on(next(steps))
+    steps.close()
+    for batch in run.loader:
+        run.on(batch)
+    whole = trained(epochs=2)
+    assert run.seen == whole.seen
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_loop_that_was_closed_lets_another_one_start(kind: str) -> None:
+    options: dict[str, Any] = {"gradient_accumulation_steps": 2}
+    whole = trained(loader=MAKERS[kind](), **options)
+    expected = whole.outcome()
+    run = Training(loader=MAKERS[kind](), **options)
+    steps = run.loader.steps(99)
+    for _ in range(4):
+        run.on(next(steps))
+    steps.close()
+    assert list(steps) == []
+    assert not run.accelerator.gradient_state.in_dataloader
+    epochs = run.loader.epochs(2)
+    for batch in next(epochs):
+        run.on(batch)
+    epochs.close()
+    assert list(epochs) == []
+    for batch in run.loader:
+        run.on(batch)
+    assert run.seen == whole.seen
+    assert run.outcome() == expected
 
 
 # ---------------------------------------------------------------------- the file

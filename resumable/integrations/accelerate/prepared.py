@@ -90,11 +90,13 @@ class PreparedLoader:
         loader: the Loader.
         end_of_dataloader: whether the batch that was delivered last is the last one of its epoch.
         remainder: how many samples of that batch, over all ranks, are no padding; 0 where there is none, and -1 before.
+        telling: the loop that started last, which tells the accelerator of the end; None if it is over.
     """
 
     def __init__(self, accelerator: Any, loader: Loader, session: Session | None, *, place: bool) -> None:
         self.loader = loader
         self.end_of_dataloader, self.remainder = False, -1
+        self.telling: object | None = None
         self._accelerator, self._of, self._place = accelerator, session, place
 
     def __iter__(self) -> Iterator[Any]:
@@ -228,10 +230,13 @@ class _Telling:
 
     def __enter__(self) -> None:
         self._loader.end_of_dataloader, self._loader.remainder = False, -1
+        self._loader.telling = self
         private.begin_loop(self._accelerator, self._loader)
 
     def __exit__(self, *_: object) -> None:
-        private.end_loop(self._accelerator, self._loader)
+        if self._loader.telling is self:  # Accelerate drops all loops of a loader, so an older one leaves the newest
+            self._loader.telling = None
+            private.end_loop(self._accelerator, self._loader)
 
 
 class _Delivery(Delivery[Any]):
