@@ -156,11 +156,14 @@ def test_an_evaluation_on_the_train_data_changes_nothing(
         passes = [line[1] for line in lines(evaluated, rank) if line[0] == "evaluated"]
         assert len(passes) == 2 * EPOCHS
         assert all(one == passes[0] for one in passes)
-        assert len({number for batch in passes[0] for number in batch}) == SAMPLES * (world if loader == "stream" else 1)
+        assert len({number for batch in passes[0] for number in batch}) == SAMPLES * (
+            world if loader == "stream" else 1
+        )
 
 
 @pytest.mark.parametrize(
-    "kill", [kill if kill in {LAST, LAST + 3} else pytest.param(kill, marks=pytest.mark.long) for kill in range(1, STEPS)]
+    "kill",
+    [kill if kill in {LAST, LAST + 3} else pytest.param(kill, marks=pytest.mark.long) for kill in range(1, STEPS)],
 )
 def test_killed_with_evaluations_on_the_train_data(bench: Bench, kill: int) -> None:
     for accumulate, loader in ((1, "indexed"), (3, "stream")):

@@ -155,6 +155,7 @@ def test_a_second_loop_within_steps_is_rejected_and_drops_no_gradients(accumulat
     run = Training(gradient_accumulation_steps=accumulate)
     for batch in run.loader.steps(20):
         run.on(batch)
+        assert len(run.seen) <= 20
         with pytest.raises(LoopError, match=r"while steps\(\) is open(?s:.*)for_evaluation\(\)"):
             next(iter(run.loader))
     assert run.seen == ([*range(8)] * 3)[:20]
@@ -237,7 +238,9 @@ def test_a_second_accelerator_is_refused() -> None:
     loader = numbers()
     run = Training(loader=loader)
     for given in (loader, run.loader):
-        with pytest.raises(ConfigurationError, match=r"to a second training\.\n  first:  .*accelerate.prepare\(\)\n  second: .*"):
+        with pytest.raises(
+            ConfigurationError, match=r"to a second training\.\n  first:  .*accelerate.prepare\(\)\n  second: .*"
+        ):
             prepare(Accelerator(cpu=True), given)
     assert prepare(run.accelerator, run.loader) is run.loader
 
