@@ -106,7 +106,7 @@ def evaluation() -> resumable.Loader[Any]:
 LOADERS: dict[str, Callable[[], resumable.Loader[Any]]] = {"indexed": indexed, "stream": stream}
 
 
-def train(run: Run, rank: int | None) -> None:
+def train(run: Run, rank: int | None) -> None:  # noqa: C901, PLR0915  # one training, from top to bottom
     """Train as one of the ranks, from the last whole checkpoint if there is one."""
     rank = int(os.environ["RANK"]) if rank is None else rank
     folder = Path(run.folder)

@@ -84,7 +84,7 @@ def is_preparing(*, depth: int) -> bool:
     Args:
         depth: how many calls above this one the class is asked for.
     """
-    frame = sys._getframe(depth)  # noqa: SLF001  # documented, for CPython and PyPy
+    frame = sys._getframe(depth)  # documented, for CPython and PyPy
     return frame.f_globals.get("__name__") == "accelerate.accelerator" and frame.f_code.co_name in _LOOK
 
 

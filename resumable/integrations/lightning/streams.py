@@ -43,7 +43,7 @@ class TrainStream:
         UnsupportedError: batches of it are in flight, and its source cannot go back.
     """
 
-    def __init__(  # noqa: PLR0913  # made in one place
+    def __init__(  # noqa: PLR0913, PLR0917  # made in one place
         self,
         loader: Loader,
         name: str,
@@ -146,7 +146,7 @@ class TrainStream:
         self.epoch = self.loader.acknowledged.epoch
 
     def end_epoch(self) -> None:
-        """Go to where the Trainer's next epoch starts: the next epoch of the Loader. What was fetched ahead is skipped."""
+        """Go to where the Trainer's next epoch starts: the Loader's next epoch. What was fetched ahead is skipped."""
         self.loader.progress.rewind(leaves=True)
         if self._home is not None:
             self.loader.load_state_dict(self._home)
