@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from inspect import getattr_static
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,6 @@ _PREPARE = (
     "would not save its place. Leave it out of accelerator.prepare(), and prepare it by itself: "
     "loader = resumable.integrations.accelerate.prepare(accelerator, loader)."
 )
-_PREPARES = {"prepare", "_prepare_one", "<genexpr>"}  # functions of accelerate.accelerator that look at its class
 _MAKE_ANOTHER = "Make the source as you want it, and wrap that."
 _FIXED = {"dataset", "batch_size", "num_workers", "collate_fn", *_NOT_HERE, *_NOT_SET}
 
@@ -92,10 +92,10 @@ class ShowsSource:
             Raises:
                 UnsupportedError: Accelerate's `prepare` asks for it, to see whether there is anything to prepare.
             """
-            frame = sys._getframe(1)  # noqa: SLF001  # it calls nothing else of what it is given
-            caller = frame.f_globals.get("__name__")
-            if caller == "accelerate.accelerator" and frame.f_code.co_name in _PREPARES:
-                raise UnsupportedError(_PREPARE)
+            if "accelerate.accelerator" in sys.modules:
+                private = import_module("resumable.integrations.accelerate.private")
+                if private.is_preparing(depth=2):
+                    raise UnsupportedError(_PREPARE)
             return type(self)
 
         def __getattr__(self, name: str) -> Any:

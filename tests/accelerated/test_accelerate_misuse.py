@@ -155,6 +155,7 @@ def test_a_second_loop_within_steps_is_rejected_and_drops_no_gradients(accumulat
     run = Training(gradient_accumulation_steps=accumulate)
     for batch in run.loader.steps(20):
         run.on(batch)
+        assert len(run.seen) <= 20
         with pytest.raises(LoopError, match=r"while steps\(\) is open(?s:.*)for_evaluation\(\)"):
             next(iter(run.loader))
     assert run.seen == ([*range(8)] * 3)[:20]

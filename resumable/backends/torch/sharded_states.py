@@ -12,24 +12,36 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["mend_restoring"]
 
-_PREPARE, _STARTING = "_prepare_ex_iterable_for_iteration", "_starting_state_dict"
+_ITERATE, _PREPARE, _STARTING = "_iter_pytorch", "_prepare_ex_iterable_for_iteration", "_starting_state_dict"
+_OF_WORKER = "_resumable_of_worker"  # set on a stream from the start of `_iter_pytorch` to its first call of `_PREPARE`
 
 
 def mend_restoring() -> None:
     """In a worker, or where one is played, let a stream's state go to the worker's own shards alone."""
     stream = getattr(sys.modules.get("datasets"), "IterableDataset", None)
-    prepare = getattr(stream, _PREPARE, None)
-    if stream is None or prepare is None or hasattr(prepare, "__wrapped__"):
+    iterate, prepare = getattr(stream, _ITERATE, None), getattr(stream, _PREPARE, None)
+    if stream is None or iterate is None or prepare is None or hasattr(prepare, "__wrapped__"):
         return
+
+    @functools.wraps(iterate)
+    def iterated(self: Any) -> Iterator[Any]:
+        vars(self)[_OF_WORKER] = True
+        try:
+            yield from iterate(self)
+        finally:
+            vars(self).pop(_OF_WORKER, None)
 
     @functools.wraps(prepare)
     def prepared(self: Any, *args: Any, **options: Any) -> Any:
         state = getattr(self, _STARTING, None)
-        if state is None or sys._getframe(1).f_code.co_name != "_iter_pytorch":  # noqa: SLF001  # who gives it again
+        if not vars(self).pop(_OF_WORKER, False) or state is None:
             return prepare(self, *args, **options)
         setattr(self, _STARTING, None)
         try:
@@ -37,4 +49,5 @@ def mend_restoring() -> None:
         finally:
             setattr(self, _STARTING, state)
 
+    setattr(stream, _ITERATE, iterated)
     setattr(stream, _PREPARE, prepared)

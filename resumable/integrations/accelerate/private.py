@@ -6,6 +6,7 @@ Read in Accelerate 1.15. `check_names` says what a newer one has changed, when a
 from __future__ import annotations
 
 import re
+import sys
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ __all__ = [
     "check_names",
     "drop_gradients",
     "end_loop",
+    "is_preparing",
     "memory",
     "models",
     "objects",
@@ -36,6 +38,7 @@ __all__ = [
     "writes",
 ]
 
+_LOOK = {"prepare", "_prepare_one", "<genexpr>"}  # functions of Accelerate that look at the class of what they get
 CUSTOM = re.compile(r"custom_checkpoint_\d+\.pkl")  # what registered objects are saved as, and all that is looked for
 
 _NAMES = """
@@ -69,6 +72,20 @@ def check_names(accelerator: Any) -> None:
             "The batches that are in the weights could not be told, and a checkpoint would not fit them. Use version "
             f"1.15, or a newer version of this package: {UPGRADE}"
         )
+
+
+def is_preparing(*, depth: int) -> bool:
+    """Return whether `Accelerator.prepare` asks for the class of an object.
+
+    It is the only thing that `prepare` does with every object: what is no model, optimizer, scheduler or DataLoader is
+    returned as it is, and nothing is called. It compares the object with what it prepared before, but that may be
+    nothing. So only the caller's frame tells; what a Loader does apart from raising an error never depends on it.
+
+    Args:
+        depth: how many calls above this one the class is asked for.
+    """
+    frame = sys._getframe(depth)  # documented, for CPython and PyPy
+    return frame.f_globals.get("__name__") == "accelerate.accelerator" and frame.f_code.co_name in _LOOK
 
 
 def objects(accelerator: Any) -> Sequence[Any]:
