@@ -175,9 +175,6 @@ def test_a_damaged_checkpoint_of_dalis_is_refused() -> None:
     next(iter(loader))
     state = loader.state_dict()
     state["source_state"]["snapshot"]["checkpoints"] = [b"\xff" * 40]
-    with pytest.raises(StateFormatError, match="digest is not that of its fields"):
-        wrapped().load_state_dict(state)
-    state["digest"] = None
     loader = wrapped()
     loader.load_state_dict(state)
     with pytest.raises(StateFormatError, match=r"DALI's own checkpoint inside of the state is damaged \(of \[40\] b"):

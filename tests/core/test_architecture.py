@@ -27,13 +27,7 @@ SLOW |= {
     "ssl",
     "socket",
 }
-SLOW |= {
-    "resumable.backends",
-    "resumable.checkpoint",
-    "resumable._flight",
-    "resumable.samplers.mixture",
-    "resumable._dcp",
-}
+SLOW |= {"resumable.backends", "resumable.checkpoint", "resumable._flight", "resumable.samplers.mixture"}
 WRAPPED = SLOW - {"resumable.backends"}  # what wrapping a list and reading it needs no more than importing does
 
 # From the bottom to the top; a module may import from the layers below its own, and from its own package.
