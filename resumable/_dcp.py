@@ -145,9 +145,10 @@ class DCPState:
                 state.update(self._loader.state_dict())
                 packed.append(_pack([state]))
                 world = self._loader._options.find_world()  # noqa: SLF001  # the Loader's half, which it alone knows
+                settings = digest_of([*_settings(state).items()])
+                return _Report(world.rank, world.size, settings, _own(state), _seen(state))
             except Exception as error:
                 raise StateMismatchError(f"the state cannot be saved: {type(error).__name__}: {error}") from error
-            return _Report(world.rank, world.size, digest_of([*_settings(state).items()]), _own(state), _seen(state))
 
         reports = self._agreed(take, state, "Nothing was written.")
         if self._is_alone or (state["rank"] is None and len({one.own for one in reports}) == 1):

@@ -191,7 +191,7 @@ def _doubt(state: State) -> str:
     return (
         ""
         if state.intact or state.mark.source is not None
-        else "its digest does not belong to it: it was changed by hand"
+        else "its digest does not belong to it: it was changed by hand, or mixed from states of several ranks"
     )
 
 

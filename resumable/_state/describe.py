@@ -56,7 +56,7 @@ def _find(values: Any, deep: int = 0) -> str | None:
         return None
     for key, value in values.items():
         if isinstance(value, Mapping):
-            if is_state(value):
+            if is_state(value) or is_leaf(value):
                 return f"[{key!r}]"
             if (path := _find(value, deep + 1)) is not None:
                 return f"[{key!r}]{path}"

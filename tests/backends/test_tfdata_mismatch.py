@@ -133,7 +133,7 @@ def test_another_version_and_another_strategy_are_refused(monkeypatch: pytest.Mo
     state = state_of("symbolic")
     for name, value in (("tensorflow", "1.15.0"), ("strategy", "explicit"), ("structure", "0" * 16)):
         source = state["source_state"]
-        changed = {**state, "source_state": {**source, "snapshot": {**source["snapshot"], name: value}}}
+        changed = {**state, "source_state": {**source, "snapshot": {**source["snapshot"], name: value}}, "digest": None}
         loader = resumable.wrap(base())
         loader.load_state_dict(changed)
         with pytest.raises(resumable.errors.StateMismatchError, match=f"the {name} of the tf.data pipeline differs"):

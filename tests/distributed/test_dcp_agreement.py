@@ -360,6 +360,8 @@ def test_a_leaf_is_loaded_by_hand_on_one_rank(tmp_path: Path) -> None:
     content: dict[str, Any] = {"loader": {"states": b""}}
     dcp.load(content, checkpoint_id=tmp_path)
     fresh = a_list(0, 1)
+    with pytest.raises(StateFormatError, match=r"did you mean load_state_dict\(state\['loader'\]\)"):
+        fresh.load_state_dict(content)
     fresh.load_state_dict(content["loader"])
     assert fresh.state_dict() == loader.state_dict()
     for load in (fresh.load_state_dict, fresh.dcp().load_state_dict):

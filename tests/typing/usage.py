@@ -82,5 +82,6 @@ loader.steps(3).close()
 
 undecided: Loader = loader  # as code has it that was written before a Loader had a parameter
 assert_type(loader.state_dict(), dict[str, Any])
+assert_type(loader.dcp(no_dist=True).state_dict(), dict[str, Any])
 resumable.wrap(lines, sed=1)  # type: ignore[call-overload]  # no such option
 resumable.wrap(lines, tail="rest")  # type: ignore[call-overload]  # no such tail
