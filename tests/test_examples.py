@@ -13,11 +13,11 @@ from scripts_forked import run_script
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 OWN = {
-    "ray_train": "ray",
-    "torchtitan_loader": "titan",
-    "transformers_trainer": "transformers",
-    "trl_sft": "transformers",
-}  # what is run by the interpreter of an environment of its own, in tests of its own
+    "ray_train": "distributed/test_ray.py",
+    "torchtitan_loader": "distributed/test_titan.py",
+    "transformers_trainer": "trainer/test_trainer_alone.py",
+    "trl_sft": "trainer/test_trainer_alone.py",
+}  # run in separate environments, by these tests
 
 LONG = {"chaos_ranks", "elastic_torchrun"}
 
@@ -46,5 +46,7 @@ def test_an_example_is_short(example: Path) -> None:
     assert len(example.read_text(encoding="utf-8").splitlines()) < 60
 
 
-def test_there_are_examples() -> None:
-    assert EXAMPLES
+def test_the_others_are_there_and_have_a_test() -> None:
+    assert OWN.keys() | LONG <= {example.stem for example in EXAMPLES}
+    for example, test in OWN.items():
+        assert example in (Path(__file__).parent / test).read_text(encoding="utf-8"), f"{test} does not run {example}"

@@ -107,18 +107,20 @@ END = "<!-- end: written by tests/chaos/planted_programs.py -->"
 HEAD = "| program | what is planted | caught | what the report says | cases | seconds |"
 
 
-def main(page: Path) -> None:
-    """Run all programs, and put the table between the marks of a page."""
-    rows = []
+def main(page: Path) -> int:
+    """Run all programs, and put the table between the marks of a page; return 1 if one was judged wrongly, else 0."""
+    rows, wrong = [], 0
     with programs(Path(tempfile.mkdtemp())) as run:
         for bug in ("", *BUGS, *REFUSED):
             began = time.monotonic()
             cells = judge(bug, run)
+            wrong += cells[2] != ("refused" if bug in REFUSED else "yes" if bug else "–")  # noqa: RUF001  # a dash
             rows.append(f"| {' | '.join([*cells, f'{time.monotonic() - began:.0f}'])} |")
             print(rows[-1], flush=True)  # noqa: T201  # it takes minutes
     table = "\n".join((HEAD, "| --- | --- | --- | --- | ---: | ---: |", *rows))
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     page.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    return int(wrong > 0)
 
 
 def judge(bug: str, run: Callable[[str], Outcome]) -> list[str]:
@@ -138,4 +140,4 @@ def judge(bug: str, run: Callable[[str], Outcome]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    sys.exit(main(Path(sys.argv[1])))

@@ -126,7 +126,11 @@ def test_without_a_recorder_nothing_is_on_the_way_of_a_sample() -> None:
         assert reader.reading is None
 
 
-def test_the_command_shows_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # in a pipe there are 60, and the table has more
+
     class Asking(Watched):
         def __getitem__(self, index: int) -> int:
             main(["flight", str(self.folder)])

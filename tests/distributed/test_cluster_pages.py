@@ -1,8 +1,9 @@
-"""The scripts on the pages of SLURM and Kubernetes, run by stand-ins for what starts them there."""
+"""The scripts on the pages of SLURM, Kubernetes and torchrun, run by stand-ins for what starts them there."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -115,3 +116,16 @@ def test_the_job_of_kubernetes_starts_its_ranks_again(tmp_path: Path, monkeypatc
     assert all(rank.wait(60) for rank in ranks)  # the other one fails, too
     assert [rank.wait(120) for rank in start()] == [0, 0], Path("errors").read_text(encoding="utf-8")
     check(tmp_path, 2)
+
+
+def test_the_script_of_torchrun_continues_on_fewer_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that did not load would fail: a store refuses a step below its newest."""
+    monkeypatch.chdir(tmp_path)
+    files_of("elastic-torchrun.md", tmp_path)
+    store = resumable.CheckpointStore("checkpoints")
+    for ranks in ("2", "1"):
+        command = ["torchrun", "--standalone", "--nproc-per-node", ranks, "train.py"]
+        child = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+        assert child.returncode == 0, child.stderr
+        assert store.latest_step() == 40
+        shutil.rmtree(f"checkpoints/step-{40:012d}")

@@ -98,10 +98,17 @@ def test_extras_that_are_named_anywhere_exist() -> None:
 
 
 def test_extras_that_the_code_names_exist() -> None:
-    known = set(project()["optional-dependencies"])
+    named: set[str] = set()
     for path in (ROOT / "resumable").rglob("*.py"):
         for arguments in re.findall(r"(?<!def )pip_install\(([^)*]+)\)", path.read_text(encoding="utf-8")):
-            assert set(re.findall(r"[\"']([a-z]+)[\"']", arguments)) <= known, path
+            named |= set(re.findall(r"[\"']([a-z0-9]+)[\"']", arguments))
+    assert "torch" in named
+    assert named <= set(project()["optional-dependencies"])
+
+
+def test_the_package_says_that_it_has_types() -> None:
+    assert "Typing :: Typed" in project()["classifiers"]
+    assert (ROOT / "resumable/py.typed").is_file()
 
 
 def test_all_is_every_extra_that_is_for_users() -> None:

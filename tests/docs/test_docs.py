@@ -50,6 +50,26 @@ QUOTED = [
     ("docs/explanation/lightning.md", "resumable.integrations.lightning.place", "stage "),
 ]
 
+# Code in blocks of `text`, which nothing runs: by the page and the first line, with the whole program that is run.
+SHOWN_AS_TEXT = {
+    ("docs/how-to/chaos-in-pytest.md", 'report = resumable.chaos.run(["python", "train.py"])'): "test_resume.py there",
+    ("docs/how-to/chaos-in-pytest.md", "assert all(outcome.retrained <= 3 for outcome in report.outcomes)"): "the same",
+    ("docs/how-to/chaos-ranks.md", "found = [store.latest_step() if rank == 0 else None]"): "examples/chaos_ranks.py",
+    ("docs/how-to/migrating.md", "from streaming import LocalDataset"): "none: streaming is only in .venv-peers",
+    ("docs/how-to/ray-train.md", "def train_loop_per_worker(config):"): "examples/ray_train.py",
+    ("docs/how-to/torchtitan.md", "from resumable.integrations.torchtitan import LoaderConfig"): (
+        "examples/torchtitan_loader.py"
+    ),
+}
+# Files of a page that its own code does not use, and the test that runs them.
+RUN_ELSEWHERE = {
+    ("docs/how-to/elastic-torchrun.md", "train.py"): "tests/distributed/test_cluster_pages.py",
+    ("docs/how-to/kubernetes.md", "train.py"): "tests/distributed/test_cluster_pages.py",
+    ("docs/how-to/slurm.md", "train.py"): "tests/distributed/test_cluster_pages.py",
+    ("docs/how-to/transformers.md", "train.py"): "tests/trainer/test_trainer_alone.py",
+    ("docs/how-to/transformers.md", "tune.py"): "tests/trainer/test_trainer_alone.py",
+}
+
 
 class Block(NamedTuple):
     """Code between fences; `line` is the number of its first line in the page, from 1."""
@@ -122,22 +142,73 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
         run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
 
 
-@pytest.mark.parametrize("page", TEXTS, ids=relative)
-def test_no_python_is_left_out_by_the_language_of_its_block(page: Path) -> None:
-    for block in blocks(page):
-        assert block.language in {"", "python", *SHOWN_ONLY}, f"{page}:{block.line}: {block.language!r}"
-        if not block.language:
-            with pytest.raises(SyntaxError):
-                ast.parse(block.code)
+def is_code(text: str) -> bool:
+    """Return whether a text is Python that does something: it calls, defines or imports."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return False
+    does = (ast.Call, ast.FunctionDef, ast.Import, ast.ImportFrom)
+    return any(isinstance(node, does) for node in ast.walk(tree))
+
+
+def test_no_python_is_left_out_by_the_language_of_its_block() -> None:
+    unknown, shown = [], set()
+    for page in TEXTS:
+        for block in blocks(page):
+            if block.language not in {"", "python", *SHOWN_ONLY}:
+                unknown.append(f"{relative(page)}:{block.line}: {block.language!r}")
+            if block.language not in {"python", "bash", "console"} and is_code(block.code):
+                shown.add((relative(page), block.code.split("\n")[0]))
+    assert not unknown
+    assert shown == set(SHOWN_AS_TEXT)
+
+
+def test_code_is_between_fences_of_backquotes() -> None:
+    """Other fences, and blocks that are only indented, would be shown as code and not be run."""
+    wrong = []
+    for page in TEXTS:
+        text = re.sub(r"^( *)```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        wrong += [f"{relative(page)}: {line}" for line in re.findall(r"^ *(?:~~~|````).*|<pre\b.*", text, re.MULTILINE)]
+        wrong += [f"{relative(page)}: {line}" for line in re.findall(r"\n\n( {4,}\S.*)", text)]
+    assert not wrong
+
+
+def test_every_file_of_a_page_is_run() -> None:
+    """A test, what other code of the page imports or starts, what a command of it starts; or what another test runs."""
+    left = set()
+    for page in PAGES:
+        files = [block for block in blocks(page) if block.title is not None and block.language == "python"]
+        for file in files:
+            name = str(file.title)
+            others = (one.code for one in blocks(page) if one.language in {"python", "console"} and one.title != name)
+            stem = re.escape(name.removesuffix(".py"))
+            use = re.compile(rf"\b(import|from) {stem}\b|\b{stem}\.py\b|[\"']{stem}:")
+            if not name.startswith("test_") and not any(map(use.search, others)):
+                left.add((relative(page), name))
+    assert left == set(RUN_ELSEWHERE)
+    for (page_name, name), test in RUN_ELSEWHERE.items():
+        text = (ROOT / test).read_text(encoding="utf-8")
+        assert Path(page_name).name in text, f"{test} does not run {name} of {page_name}"
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=relative)
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        name = target.partition("#")[0]
-        if name and "://" not in name:
-            assert (page.parent / name).exists(), f"{page}: {target}"
+    found = re.findall(r"\]\(([^)\s]+)(?: +[^)]*)?\)|^\[[^]]+\]:\s*(\S+)", text, flags=re.MULTILINE)
+    for target in map("".join, found):
+        name, _, anchor = target.partition("#")
+        if "://" in name:
+            continue
+        there = page.parent / name if name else page
+        assert there.exists(), f"{page}: {target}"
+        assert not anchor or anchor in slugs(there), f"{page}: {target}"
+
+
+def slugs(page: Path) -> list[str]:
+    """Return the anchors of a page's headings, as the site makes them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return [re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles]
 
 
 def test_every_page_is_in_the_navigation() -> None:

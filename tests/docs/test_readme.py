@@ -15,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # the reader of pages stands beside this file
 
 from scripts_forked import WARNINGS
-from test_docs import README, ROOT, blocks, script
+from test_docs import README, ROOT, blocks, script, slugs
 
 TEXT = README.read_text(encoding="utf-8")
 STEPS_PER_EPOCH = 20
@@ -107,12 +107,6 @@ def test_a_link_leads_to_a_page_of_the_documentation(target: str) -> None:
     page = ROOT / "docs" / re.sub(r"\.html$", ".md", name)
     assert page.is_file()
     assert not anchor or anchor in slugs(page)
-
-
-def slugs(page: Path) -> list[str]:
-    """Return the anchors of a page's headings, as the site makes them."""
-    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return [re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles]
 
 
 def test_the_site_is_built_for_the_same_address() -> None:

@@ -97,6 +97,10 @@ def test_a_word_that_is_not_ours_is_nowhere(refused: Refused) -> None:
     assert not said, f"say instead: {refused.say}"
 
 
+def test_there_is_code_to_read() -> None:
+    assert {path.relative_to(ROOT).parts[0] for path in CODE} == {"resumable", "examples"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("beginning", BEGINNINGS)
 def test_a_docstring_begins_with_what_is_returned_or_done(beginning: str) -> None:
@@ -157,5 +161,6 @@ def test_an_index_that_restarts_would_be_found(code: str, restarts: bool) -> Non
 def test_every_decision_has_its_day_in_order() -> None:
     sections = (ROOT / "docs/explanation/decisions.md").read_text(encoding="utf-8").split("\n## ")[1:]
     days = [re.match(r"[^\n]+\n\n\*(\d{4}-\d\d-\d\d)\.\* ", section) for section in sections]
+    assert len(days) > 10
     assert all(days), [section.partition("\n")[0] for section, day in zip(sections, days, strict=True) if not day]
     assert [day[1] for day in days if day] == sorted(day[1] for day in days if day)

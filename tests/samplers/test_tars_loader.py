@@ -160,7 +160,10 @@ def test_a_plain_dataloader_has_tensors_of_the_images() -> None:
 
 
 @pytest.mark.parametrize("rank", [None, 1])
-def test_the_command_names_shard_and_key(rank: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_names_shard_and_key(
+    rank: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # in a pipe there are 60, and paths have more
     loader = alone(shuffle="blocks", batch_size=4, world=World(0, 2))
     path = tmp_path / "state.json"
     path.write_text(json.dumps(loader.state_dict()))
