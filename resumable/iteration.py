@@ -453,16 +453,17 @@ class Epoch(int, Generic[T_co]):
     """One epoch of `Loader.epochs`: iterate over it for its batches, and use it as its number.
 
     `copy` and `deepcopy` return a plain integer. It cannot be pickled: store `epoch.number` in a checkpoint.
-
-    Args:
-        delivery: gets the batches.
-        number: of the epoch, from 0.
     """
 
     _delivery: Delivery[T_co]
 
     def __new__(cls, delivery: Delivery[T_co], number: int) -> Self:
-        """Make an integer that knows its loader."""
+        """Make an integer that knows its loader.
+
+        Args:
+            delivery: gets the batches.
+            number: of the epoch, from 0.
+        """
         epoch = super().__new__(cls, number)
         epoch._delivery = delivery
         return epoch
