@@ -355,11 +355,12 @@ def test_the_newest_prepared_loop_wins_and_starts_after_the_last_step(kind: str,
         run.on(next(old))
     run.seen[kept:] = []
     torch.rand(7 if left % 3 else 0)
-    new = {
+    loops: dict[str, Callable[[], Iterator[Any]]] = {
         "plain": lambda: iter(run.loader),
         "epochs": lambda: (batch for epoch in run.loader.epochs(1) for batch in epoch),
         "steps": lambda: run.loader.steps(BATCHES),
-    }[second]()
+    }
+    new = loops[second]()
     run.on(next(new))
     with pytest.raises(LoopError, match=r"a newer loop.*(?s:.*)loader\.for_evaluation\(\)"):
         next(old)

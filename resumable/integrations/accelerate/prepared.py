@@ -11,11 +11,11 @@ from resumable.integrations.accelerate.session import session_of
 from resumable.iteration import BatchIterator, Delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
     from resumable._order.cursor import Cursor
     from resumable.integrations.accelerate.session import Session
-    from resumable.iteration import Epoch
+    from resumable.iteration import EpochIterator
     from resumable.loader import Loader
 
 __all__ = ["PreparedLoader", "prepare"]
@@ -147,7 +147,7 @@ class PreparedLoader:
 
     # ------------------------------------------------------------------ loops
 
-    def epochs(self, total: int) -> Iterator[Epoch[Any]]:
+    def epochs(self, total: int) -> EpochIterator[Any]:
         """Iterate over the epochs up to the number `total`, as `Loader.epochs` does.
 
         If it is resumed from a checkpoint that was saved after an epoch's last batch, it first returns that epoch, with
@@ -160,7 +160,7 @@ class PreparedLoader:
         """
         return self.loader.epochs_of(_Delivery(self, self._session), total)
 
-    def steps(self, total: float) -> Iterator[Any]:
+    def steps(self, total: float) -> Generator[Any, None, None]:
         """Iterate over batches, through as many epochs as it takes, until `total` of them are delivered in the run.
 
         Raises:
@@ -171,7 +171,7 @@ class PreparedLoader:
 
     # ------------------------------------------------------------------ batches
 
-    def handing_out(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def handing_out(self, batches: Iterator[Any]) -> Generator[Any, None, None]:
         """Yield the batches on the device, and tell the accelerator that a loop is open."""
         with _Telling(self._accelerator, self):
             for batch in batches:
