@@ -107,7 +107,7 @@ def in_steps(loader: resumable.Loader[Any], steps: int) -> Iterator[Iterable[Any
 
 
 def in_plain_loops(loader: resumable.Loader[Any], steps: int) -> Iterator[Iterable[Any]]:
-    # The second condition is for sources without length, where a batch has to be requested to find an epoch's end.
+    # The second condition is for sources without length, where an epoch's end is known once a batch is requested.
     while loader.epoch < EPOCHS and loader.progress.steps_delivered < steps:
         yield loader
 
@@ -127,7 +127,7 @@ def whole_run(kind: str) -> list[Any]:
 
 
 def rest_of(kind: str, state: Any, loops: Loops) -> list[Any]:
-    """What a resumed run trains on, without a prefetcher."""
+    """The batches of a resumed run, without a prefetcher."""
     loader = MAKERS[kind](ack="manual")
     loader.load_state_dict(state)
     rest = []
@@ -140,7 +140,7 @@ def rest_of(kind: str, state: Any, loops: Loops) -> list[Any]:
 
 
 class Training:
-    """Trains by a prefetcher, acknowledges every second batch or each, and saves before and after that."""
+    """Trains with a prefetcher, acknowledges every second batch or each, and saves before and after that."""
 
     def __init__(self, kind: str, window: int) -> None:
         self.loader = MAKERS[kind](ack="manual")
