@@ -107,7 +107,7 @@ def in_steps(loader: resumable.Loader[Any], steps: int) -> Iterator[Iterable[Any
 
 
 def in_plain_loops(loader: resumable.Loader[Any], steps: int) -> Iterator[Iterable[Any]]:
-    # The second condition is for sources without length, where a batch has to be requested to find an epoch's end.
+    # The second condition is for sources without length, where an epoch's end is known once a batch is requested.
     while loader.epoch < EPOCHS and loader.progress.steps_delivered < steps:
         yield loader
 
@@ -127,7 +127,7 @@ def whole_run(kind: str) -> list[Any]:
 
 
 def rest_of(kind: str, state: Any, loops: Loops) -> list[Any]:
-    """What a resumed run trains on, without a prefetcher."""
+    """The batches of a resumed run, without a prefetcher."""
     loader = MAKERS[kind](ack="manual")
     loader.load_state_dict(state)
     rest = []
@@ -140,16 +140,18 @@ def rest_of(kind: str, state: Any, loops: Loops) -> list[Any]:
 
 
 class Training:
-    """Trains by a prefetcher, acknowledges every second batch or each, and saves after that."""
+    """Trains with a prefetcher, acknowledges every second batch or each, and saves before and after that."""
 
     def __init__(self, kind: str, window: int) -> None:
         self.loader = MAKERS[kind](ack="manual")
         self.window, self.steps = window, len(whole_run(kind))
         self.trained: list[Any] = []
         self.acked = 0
-        self.states = {0: self.loader.state_dict()}
+        self.states: list[tuple[int, Any]] = []  # each with the number of batches in the weights
+        self.save()
 
     def on(self, batch: Any) -> None:
+        self.save()  # with batches in flight
         self.trained.append(plain(batch))
         if len(self.trained) - self.acked == self.window:
             self.ack()
@@ -157,8 +159,13 @@ class Training:
     def ack(self) -> None:
         self.loader.ack(len(self.trained) - self.acked)
         self.acked = len(self.trained)
-        self.states[self.acked] = self.loader.state_dict()
-        assert self.loader.global_step == self.states[self.acked]["global_step"] == self.acked
+        self.save()
+
+    def save(self) -> None:
+        state = self.loader.state_dict()
+        assert self.loader.global_step == state["global_step"] == self.acked
+        if not self.states or self.states[-1] != (self.acked, state):
+            self.states.append((self.acked, state))
 
 
 @pytest.mark.parametrize("window", [1, 2])
@@ -175,7 +182,7 @@ def test_the_state_after_each_ack_is_that_of_the_weights(kind: str, prefetcher: 
     assert run.trained == whole
     assert run.loader.global_step == len(whole)
     assert len(run.states) > len(whole) // window
-    for trained, state in run.states.items():
+    for trained, state in run.states:
         assert rest_of(kind, state, loops) == whole[trained:], trained
 
 

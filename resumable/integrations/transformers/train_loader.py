@@ -73,10 +73,10 @@ class TrainLoader:
             self.loader.end_epoch()
 
     def __iter__(self) -> Iterator[Any]:
-        """Deliver what is left of the epoch; nothing, where the run has come to its last step.
+        """Deliver the rest of the epoch; nothing if all steps of the run are done.
 
         Raises:
-            LoopError: at its first `next()`. The Trainer trains, and this is no loop of the Trainer.
+            LoopError: at its first `next()`. The Trainer trains, and this loop is not the Trainer's.
         """
         is_the_trainers, self._is_awaited = self._is_awaited, False
         return self._read() if is_the_trainers else self._look()
