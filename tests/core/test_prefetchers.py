@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EPOCHS = 3
 FAST = {"list", "list, carry", "map-style", "function", "remembering", "pass, rare snapshots", "stateful stream"}
-KINDS = [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in MAKERS]
+KINDS = [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.long) for kind in MAKERS]
 
 
 class Ahead:
