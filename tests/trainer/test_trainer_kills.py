@@ -161,6 +161,34 @@ def test_killed_at_a_random_moment(bench: Bench, case: str, seed: int) -> None:
     killed_and_resumed(bench, [{"die_at": at.randint(1, count)}], **CASES[case])
 
 
+# ---------------------------------------------------------------------- evaluation on the train data
+
+EVALUATED: dict[str, dict[str, Any]] = {
+    "samples": arguments(gradient_accumulation_steps=2),
+    "loader": {"data": "loader", **arguments(gradient_accumulation_steps=3, eval_strategy="epoch")},
+    "elements": {"data": "elements", **arguments(max_steps=15)},
+    "2 ranks": {"world": 2, **arguments(gradient_accumulation_steps=2, dataloader_drop_last=True)},
+}
+
+
+@pytest.mark.parametrize("case", EVALUATED)
+def test_an_evaluation_on_the_train_data_changes_nothing(bench: Bench, case: str) -> None:
+    """After each step and each epoch, and in runs that are killed; the last kill is after an epoch's last batch."""
+    options = EVALUATED[case]
+    without, evaluated = bench.whole(**options), bench.whole(evaluates=True, **options)
+    for rank in range(options.get("world", 1)):
+        ran, expected = (
+            [line for line in lines(folder, rank) if line[0] != "evaluated"] for folder in (evaluated, without)
+        )
+        assert ran == expected
+        passes = [line[1] for line in lines(evaluated, rank) if line[0] == "evaluated"]
+        assert len(passes) >= len(steps(expected))
+        assert all(one == passes[0] for one in passes)
+    count = len(passes[0])
+    assert 1 < count < sum(line[0] == "train" for line in expected)
+    killed_and_resumed(bench, [{"die_at": 3}, {"die_at": count}], evaluates=True, **options)
+
+
 # ---------------------------------------------------------------------- within a save
 
 PARTS = ["_save_optimizer_and_scheduler", "_save_rng_state", "save_to_json"]

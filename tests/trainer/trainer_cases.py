@@ -6,6 +6,7 @@ import inspect
 import json
 import shutil
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,6 +31,7 @@ from resumable.integrations.transformers import TrainLoader, last_whole_checkpoi
 from resumable.integrations.transformers.refusals import check_types
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 QUIET: dict[str, Any] = {"report_to": [], "disable_tqdm": True, "use_cpu": True, "save_steps": 2, "max_steps": 6}
@@ -168,11 +170,234 @@ def test_a_loader_of_a_trainers_own_method_is_taken_like_a_given_one(tmp_path: P
         prepare(of(tmp_path / "d", auto_find_batch_size=True)).train()
 
 
-def test_a_loop_over_the_loader_itself_is_refused(tmp_path: Path) -> None:
+# ---------------------------------------------------------------------- loops of the user's
+
+
+HOOKS = ["on_train_begin", "on_epoch_begin", "on_step_begin", "on_substep_end", "on_pre_optimizer_step", "on_step_end"]
+HOOKS += ["on_log", "on_save", "on_epoch_end", "on_train_end"]
+
+
+class Calls(transformers.TrainerCallback):  # type: ignore[misc]
+    """Calls a function in every hook."""
+
+    def __init__(self, function: Callable[[str], None]) -> None:
+        self.function, self.called = function, set[str]()
+        for hook in HOOKS:
+            setattr(self, hook, partial(self.call, hook))
+
+    def call(self, hook: str, *_: Any, **__: Any) -> None:
+        self.called.add(hook)
+        self.function(hook)
+
+
+def by_epochs(own: Any) -> Any:
+    return (batch for epoch in own.epochs(9) for batch in epoch)
+
+
+MANY: dict[str, Any] = {"gradient_accumulation_steps": 2, "max_steps": -1, "num_train_epochs": 3, "logging_steps": 1}
+OF_THE_LOADER = {"loader", "epochs", "epoch", "steps"}
+FORMS: dict[str, Callable[[Any, Any], Any]] = {
+    "loader": lambda _, own: iter(own),
+    "epochs": lambda _, own: own.epochs(9),
+    "epoch": lambda _, own: by_epochs(own),
+    "steps": lambda _, own: own.steps(99),
+    "train dataloader": lambda trainer, _: iter(trainer.get_train_dataloader()),
+    "what the callbacks get": lambda trainer, _: iter(trainer.callback_handler.train_dataloader),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_loop_in_a_callback_is_rejected_and_takes_nothing(tmp_path: Path, form: str) -> None:
+    """Before, within and after an epoch, and within an accumulation; the training continues as if it had not been."""
+    expected = trained(tmp_path / "a", **MANY).seen
     own = loader()
-    prepare(trainer_in(tmp_path), own).train()
-    with pytest.raises(UnsupportedError, match=r"transformers\.prepare"):
+
+    def look(_: str) -> None:
+        with pytest.raises(LoopError, match=r"transformers\.prepare\(\) delivers .*\n.*loader\.for_evaluation\(\)"):
+            next(FORMS[form](trainer, own))
+
+    calls = Calls(look)
+    trainer = prepare(trainer_in(tmp_path / "b", callbacks=[calls], **MANY), own)
+    trainer.train()
+    assert calls.called == set(HOOKS)
+    assert trainer.seen == [batch["x"][:, 0].tolist() for epoch in loader().epochs(3) for batch in epoch]
+    if form not in OF_THE_LOADER:
+        trainer = prepare(trainer_in(tmp_path / "c", callbacks=[calls], **MANY))
+        trainer.train()
+        assert trainer.seen == expected
+
+
+def test_loops_that_were_started_before_the_run_are_rejected_in_it(tmp_path: Path) -> None:
+    own = loader()
+    open_before = own.epochs(9)
+    next(open_before)
+    trainer = prepare(trainer_in(tmp_path), own)
+    held = trainer.get_train_dataloader()
+    looks = [iter(held) for _ in range(2)]
+    first = next(looks[0])["x"].tolist()
+    seen: list[str] = []
+
+    def look(hook: str) -> None:
+        for one in (*looks, open_before):
+            with pytest.raises((LoopError, StopIteration)):
+                next(one)
+        with pytest.raises(LoopError):
+            iter(held)
+        seen.append(hook)
+
+    trainer.add_callback(Calls(look))
+    trainer.train()
+    assert seen
+    assert trainer.seen[0] == [one for (one,) in first]
+    other = prepare(trainer_in(tmp_path), loader())
+    other.train()
+    assert trainer.seen == other.seen
+
+
+@pytest.mark.parametrize("options", [{}, {"max_steps": -1, "num_train_epochs": 2}, {"max_steps": 8}])
+def test_after_a_run_loops_continue_where_it_ended(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Also after one that was stopped within an epoch, and one that was resumed."""
+    plain = loader()
+    whole = [batch["x"][:, 0].tolist() for epoch in plain.epochs(4) for batch in epoch]
+    own = loader()
+    trainer = prepare(trainer_in(tmp_path, **options), own)
+    trainer.train()
+    done = len(trainer.seen)
+    assert trainer.seen == whole[:done]
+    assert (own.driver, own.global_step, own.ack_mode) == ("", done, "auto")
+    assert next(iter(trainer.get_train_dataloader()))["x"][:, 0].tolist() == whole[done]
+    assert [batch["x"][:, 0].tolist() for epoch in own.epochs(4) for batch in epoch] == whole[done + 1 :]
+    resumed = loader()
+    trainer = prepare(trainer_in(tmp_path, **options), resumed)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert [batch["x"][:, 0].tolist() for batch in resumed] == whole[done : (done // 6 + 1) * 6]
+
+
+def test_after_a_run_that_failed_loops_continue_with_the_batch_that_failed(tmp_path: Path) -> None:
+    class Fails(Noting):
+        def training_step(self, model: Any, inputs: Any, *rest: Any) -> Any:
+            if len(getattr(self, "seen", [])) == 5:
+                raise KeyError(0)
+            return super().training_step(model, inputs, *rest)
+
+    whole = [batch["x"][:, 0].tolist() for epoch in loader().epochs(2) for batch in epoch]
+    for accumulated, trained_on in ((1, 5), (2, 4)):
+        own = loader()
+        args = TrainingArguments(str(tmp_path), **{**QUIET, "gradient_accumulation_steps": accumulated})
+        trainer = prepare(Fails(Net(), args, train_dataset=Numbers()), own)
+        with pytest.raises(KeyError):
+            trainer.train()
+        assert (own.driver, own.global_step) == ("", trained_on)
+        assert [batch["x"][:, 0].tolist() for epoch in own.epochs(2) for batch in epoch] == whole[trained_on:]
+
+
+def test_a_loader_of_two_trainings_is_rejected(tmp_path: Path) -> None:
+    own = loader()
+    first = prepare(trainer_in(tmp_path), own)
+    with pytest.raises(ConfigurationError, match=r"second training\.\n  first:  .*prepare\(\)\n  second: .*\n.*Wrap"):
+        prepare(trainer_in(tmp_path), own)
+    first.train()
+    own.seek(epoch=0)
+    second = prepare(trainer_in(tmp_path), own)
+    with pytest.raises(ConfigurationError, match="second training"):
+        first.train()
+    second.train()
+    assert second.seen == first.seen
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_an_evaluation_on_the_train_data_changes_nothing(tmp_path: Path, given: bool) -> None:
+    """In a callback, at each step and at each epoch's end; each pass is that of epoch 0. Resumed at each step, too."""
+    epoch: list[list[float]] = []
+
+    def look(hook: str) -> None:
+        if hook in {"on_step_end", "on_substep_end", "on_epoch_end"}:
+            held = trainer.callback_handler.train_dataloader
+            passes = [held.for_evaluation(), held.loader.for_evaluation(), *([own.for_evaluation()] if own else [])]
+            for one in passes:
+                assert [batch["x"][:, 0].tolist() for batch in one] == epoch
+            torch.optim.swa_utils.update_bn((batch["x"] for batch in passes[0]), averaged)
+
+    def run(folder: Path, callbacks: Any) -> Any:
+        torch.manual_seed(0)
+        return prepare(trainer_in(folder, callbacks=callbacks, **MANY, save_steps=1), own)
+
+    own = loader() if given else None
+    averaged = nn.Sequential(nn.BatchNorm1d(1))
+    trainer = run(tmp_path / "a", [])
+    trainer.train()
+    whole = trainer
+    epoch = whole.seen[:6]
+    own = loader() if given else None
+    trainer = run(tmp_path / "b", [Calls(look)])
+    trainer.train()
+    assert trainer.seen == whole.seen
+    weights = [one.tolist() for one in whole.model.parameters()]
+    assert [one.tolist() for one in trainer.model.parameters()] == weights
+    for step in range(1, 9):
+        own = loader() if given else None
+        trainer = run(tmp_path / str(step), [Calls(look)])
+        trainer.train(resume_from_checkpoint=str(tmp_path / f"b/checkpoint-{step}"))
+        assert trainer.seen == whole.seen[2 * step :]
+        assert [one.tolist() for one in trainer.model.parameters()] == weights
+
+
+# ---------------------------------------------------------------------- sources that cannot go back
+
+
+def once() -> resumable.Loader[Any]:
+    """A generator object, which can be read once."""
+    return resumable.wrap(({"x": torch.tensor([[float(number)]])} for number in range(12)), identity="numbers")
+
+
+class Once:
+    """An iterator of known length, which can be read once."""
+
+    def __init__(self) -> None:
+        self.numbers = iter(range(12))
+
+    def __iter__(self) -> Once:
+        return self
+
+    def __next__(self) -> dict[str, torch.Tensor]:
+        return {"x": torch.tensor([[float(next(self.numbers))]])}
+
+    def __len__(self) -> int:
+        return 12
+
+
+class Ends(transformers.TrainerCallback):  # type: ignore[misc]
+    """Ends the epoch, or the training, within the accumulation of the fourth step."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def on_substep_end(self, _: Any, state: Any, control: Any, **__: Any) -> None:
+        setattr(control, self.what, state.global_step == 3)
+
+
+def test_a_source_that_cannot_go_back_is_trained_on_and_left(tmp_path: Path) -> None:
+    """A batch that was fetched for a step that did not come is lost if the epoch ends there, and else an error."""
+    own = once()
+    trainer = prepare(trainer_in(tmp_path, max_steps=6), own)
+    trainer.train()
+    assert trainer.seen == [[number] for number in range(6)]
+    assert [batch["x"].item() for batch in own] == [*range(6, 12)]
+    options: dict[str, Any] = {"gradient_accumulation_steps": 2, "max_steps": -1, "num_train_epochs": 1}
+    own = resumable.wrap(Once(), identity="once")
+    trainer = prepare(trainer_in(tmp_path, callbacks=[Ends("should_epoch_stop")], **options), own)
+    trainer.train()
+    assert (trainer.seen, own.epoch, own.global_step) == ([[number] for number in range(7)], 1, 6)
+    own = once()
+    stops = Ends("should_training_stop")
+    trainer = prepare(trainer_in(tmp_path, max_steps=5, gradient_accumulation_steps=2, callbacks=[stops]), own)
+    trainer.train()
+    assert trainer.seen == [[number] for number in range(7)]
+    with pytest.raises(UnsupportedError, match=r"its source cannot go back to .*step=6"):
         next(iter(own))
+
+
+# ---------------------------------------------------------------------- what a run begins with
 
 
 def test_a_loader_that_stands_elsewhere_is_refused(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ class Run:
         arguments: of `TrainingArguments`.
         options: of `prepare`.
         alone: without `prepare`.
+        evaluates: a callback evaluates on the train data, after each step and each epoch.
         patience: of early stopping.
         resume: from the newest checkpoint where there is one.
         die_at: each rank kills itself after so many micro-batches of this process.
@@ -59,6 +60,7 @@ class Run:
     arguments: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     alone: bool = False
+    evaluates: bool = False
     patience: int = 0
     resume: bool = True
     die_at: int | None = None
@@ -102,6 +104,17 @@ class Net(nn.Module):
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         out = self.layers(x)[:, 0]
         return {"loss": (out - labels).pow(2).mean(), "logits": out}
+
+
+class Features(nn.Module):
+    """The model without its loss."""
+
+    def __init__(self, net: Any) -> None:
+        super().__init__()
+        self.layers = net.layers
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layers(x)
 
 
 def table(size: int = SAMPLES) -> datasets.Dataset:
@@ -163,9 +176,25 @@ DATA: dict[str, tuple[Callable[[Path], Any], Callable[[], Any] | None]] = {
 class Logging(TrainerCallback):  # type: ignore[misc]
     def __init__(self, log: Log, run: Run) -> None:
         self.log, self.run, self.saves = log, run, 0
+        self.trainer: Any = None
 
     def on_epoch_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
         self.log.write("end of epoch", state.global_step)
+
+        self.evaluate()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.evaluate()
+
+    def evaluate(self) -> None:
+        if self.run.evaluates:
+            assert self.trainer is not None
+            batches = self.trainer.callback_handler.train_dataloader.for_evaluation()
+            seen = [batch["x"][:, 0].tolist() for batch in batches]
+            self.log.write("evaluated", seen)
+            averaged = torch.optim.swa_utils.AveragedModel(Features(self.trainer.model))
+            with torch.random.fork_rng():  # the dropout of the model itself
+                torch.optim.swa_utils.update_bn((batch["x"] for batch in batches), averaged)
 
     def on_save(self, *_: Any, **__: Any) -> None:
         self.saves += 1
@@ -207,6 +236,7 @@ def train(run: Run, rank: int) -> None:
         args = TrainingArguments(str(folder / "out"), **{**defaults, **run.arguments})
         dataset, loader = DATA[run.data]
         trainer = Trainer(Net(), args, collate, dataset(folder.parent), Samples(), callbacks=callbacks)
+    callbacks[0].trainer = trainer
     done, step = 0, trainer.training_step
 
     def noted(model: Any, inputs: dict[str, Any], *rest: Any) -> Any:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from resumable.integrations.transformers.train_loader import TrainLoader
 
-__all__ = ["check_driver", "check_epochs", "check_loader", "check_settings_of", "check_types", "refuse_options"]
+__all__ = ["check_epochs", "check_loader", "check_settings_of", "check_types", "refuse_options"]
 
 _TRL = {"SFTTrainer"}  # whose runs were killed and resumed
 _MANY = 1000  # epochs that are looked at
@@ -116,19 +116,6 @@ def check_loader(trainer: Any, loader: Loader[Any]) -> None:
         ConfigurationError: the message has both.
     """
     check_world(trainer.accelerator, loader)
-
-
-def check_driver(loader: Loader[Any]) -> None:
-    """Refuse a Loader that another loop drives.
-
-    Raises:
-        ConfigurationError: it was prepared before.
-    """
-    if loader.driver:
-        raise ConfigurationError(
-            f"the Loader was given to {loader.driver} before.\n"
-            "Its batches would count at the optimizer steps of both. Wrap the source again for this Trainer."
-        )
 
 
 def check_epochs(loader: TrainLoader, epochs: int) -> None:

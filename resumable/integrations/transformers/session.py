@@ -14,7 +14,6 @@ from resumable.integrations.transformers.callback import ResumableState
 from resumable.integrations.transformers.checkpoints import NAME, last_whole_checkpoint, read_saved
 from resumable.integrations.transformers.rank_buffers import load_buffers, save_buffers
 from resumable.integrations.transformers.refusals import (
-    check_driver,
     check_epochs,
     check_loader,
     check_settings_of,
@@ -22,7 +21,7 @@ from resumable.integrations.transformers.refusals import (
     refuse_options,
 )
 from resumable.integrations.transformers.saved import Saved
-from resumable.integrations.transformers.train_loader import TrainLoader
+from resumable.integrations.transformers.train_loader import DRIVER, TrainLoader
 from resumable.loader import Loader
 
 if TYPE_CHECKING:
@@ -48,9 +47,9 @@ class Session:
     def __init__(self, trainer: Any, loader: Loader[Any] | None, options: Mapping[str, Any]) -> None:
         self._trainer, self._given, self._options = trainer, loader, options
         self._loader: TrainLoader | None = None  # of the run
+        self._driven: Loader[Any] | None = None  # by this Trainer: one that was given from the start, or in a run
         self._first: dict[str, Any] | None = None  # where the Loader that was given stood before the first run
         self._inside = False
-        self._has_begun = False  # the Trainer has asked for the loader of its run
         self._checkpoint: str | None = None
         self._saved: Saved | None = None
         self._ended = False
@@ -59,9 +58,12 @@ class Session:
         self.callback = ResumableState(self)
 
     def install(self) -> None:
-        """Take the places of the methods that concern the Loader."""
+        """Take the places of the methods that concern the Loader.
+
+        Raises:
+            ConfigurationError: another training has the Loader.
+        """
         if self._given is not None:
-            check_driver(self._given)
             self._drive(self._given)
         self._trainer.add_callback(self.callback)
         private.replace(self._trainer, "train", self._train)
@@ -107,24 +109,24 @@ class Session:
         def run_exactly(
             batch_size: int | None = None, *rest: Any, resume_from_checkpoint: str | None = None, **options: Any
         ) -> Any:
-            self._checkpoint, self._inside, self._has_begun = resume_from_checkpoint, True, False
+            self._checkpoint, self._inside, self._loader = resume_from_checkpoint, True, None
             try:
                 with private.skipping_by(self._skip):
                     return run(batch_size, *rest, resume_from_checkpoint=resume_from_checkpoint, **options)
             finally:
                 self._inside = False
+                self._give_back()
 
         return run_exactly
 
     def _get_train_dataloader(self, get: Callable[[], Any]) -> Callable[[], Any]:
         def get_train_loader() -> TrainLoader:
-            if self._inside and self._has_begun and self._loader is not None:
-                return self._loader  # a callback asks, and a second one would start the run's Loader over
+            if self._inside and self._loader is not None:
+                return self._loader  # a callback asks for it; a second one would start the run again
             loader = self._given or self._wrapped(get)
-            prepared = TrainLoader(loader, self._trainer.accelerator, self._gives_nothing, lambda: self._inside)
+            prepared = TrainLoader(loader, self._trainer.accelerator, self._gives_nothing, self._may_look)
             if self._inside:
                 self._begin(prepared)
-                self._has_begun = True
             return prepared
 
         return get_train_loader
@@ -146,17 +148,15 @@ class Session:
         refuse_options(self._options)
         check_types(self._trainer, loader)
         check_settings_of(self._trainer, loader)
-        check_driver(loader)
         self._drive(loader)
         self._given = loader
         return loader
 
     def _begin(self, prepared: TrainLoader) -> None:
         loader = prepared.loader
-        if self._loader is not None and self._loader.loader is not loader:
-            self._loader.loader.close()
         check_loader(self._trainer, loader)
         self._drive(loader)
+        loader.progress.rewind()  # over what was only looked at
         self._loader, self._ended, self._stopped_at, self.to_save = prepared, False, None, None
         if self._given is not None and self._first is None:
             self._first = _at_its_beginning(loader)
@@ -167,9 +167,23 @@ class Session:
             loader.load_state_dict(self._first)
 
     def _drive(self, loader: Loader[Any]) -> None:
-        """Count the batches of a Loader at the optimizer's steps, and at nothing else."""
-        loader.progress.set_ack("manual")
-        loader.driver = "resumable.integrations.transformers.prepare()"
+        """Count the batches of a Loader at the optimizer's steps, and at nothing else.
+
+        Raises:
+            ConfigurationError: another training has it.
+            UnsupportedError: batches of it are in flight, and its source cannot go back.
+        """
+        if loader is not self._driven:
+            loader.drive(DRIVER)
+            self._driven = loader
+
+    def _give_back(self) -> None:
+        """Let loops over the Loader continue where the run ended; one that was wrapped for the run is closed."""
+        driven, self._driven = self._driven, None
+        if driven is not None:
+            driven.give_back()
+            if driven is not self._given:
+                driven.close()
 
     def _begin_state(self, begin: Callable[..., Any]) -> Callable[..., Any]:
         def begin_exactly(max_steps: int, updates: int, epochs: int, *rest: Any) -> tuple[int, int]:
@@ -241,6 +255,10 @@ class Session:
         if saved is not None and saved.stopped and saved.max_steps == state.max_steps:
             return True
         return bool(state.global_step >= state.max_steps > 0)
+
+    def _may_look(self) -> bool:
+        """Return whether the Loader that was given waits for its first run, which delivers all its batches."""
+        return self._driven is not None and not self._inside
 
     def _gives_nothing(self) -> bool:
         """Return whether no batch is to come: the run is done, or a callback had ended the epoch before the save."""
@@ -314,7 +332,6 @@ def _at_its_beginning(loader: Loader[Any]) -> dict[str, Any]:
     Raises:
         ConfigurationError: it stands somewhere else.
     """
-    loader.progress.rewind()  # without what was only looked at
     at = loader.progress.delivered
     if at.position or at.epoch:
         raise ConfigurationError(
