@@ -61,7 +61,7 @@ class Run:
         die_of: that signal.
         die_rank: the only rank that does so.
         preemption: the callback's option.
-        reload: the loader comes from the model, which makes it again every so many epochs.
+        reload: the model makes the loader, again every so many epochs.
         fail: rank that raises an error, at which point, and after how many batches.
         options: of the Trainer.
         port: for the ranks to find each other.

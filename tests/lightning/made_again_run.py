@@ -1,4 +1,4 @@
-"""Trainings whose loaders depend on when the Trainer asks for them; killed where they are told to, or run to their end.
+"""Trainings whose loaders depend on when the Trainer asks for them; killed at a chosen event, or run to their end.
 
 Run as a script it is a server, as `run_server.py` says.
 """
@@ -38,8 +38,8 @@ class Level(Dataset[torch.Tensor]):
     Args:
         epoch: `current_epoch`.
         step: `global_step`.
-        luck: drawn.
-        grows: the levels of odd epochs are longer, so that the state of one does not fit the others.
+        luck: a random number.
+        grows: the levels of odd epochs are longer. The state of one level does not fit the others.
     """
 
     def __init__(self, epoch: int, step: int, luck: int, *, grows: bool) -> None:
@@ -56,9 +56,9 @@ class Curriculum(Model):
     """Makes its loaders from `current_epoch` and `global_step`, and from each of the global generators.
 
     Args:
-        draws: random numbers for each loader.
+        draws: choose a random number for each loader.
         wraps: the train loaders are resumable Loaders.
-        grows: as a level has it.
+        grows: as in a level.
     """
 
     def __init__(self, *, draws: bool = False, wraps: bool = False, grows: bool = True, **options: Any) -> None:
@@ -92,13 +92,13 @@ def train(model: Curriculum, checkpoint: Path | str | None = None, data: Any = N
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What is run.
+    """A training.
 
     Args:
         folder: of the checkpoints and the log.
         every: `reload_dataloaders_every_n_epochs`.
-        wraps: as the model has it.
-        draws: likewise.
+        wraps: as in the model.
+        draws: as in the model.
         die_at: number of the event of this process at which it kills itself.
         port: of no use with one rank.
     """

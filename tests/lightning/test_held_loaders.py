@@ -1,4 +1,4 @@
-"""What the Trainer holds shows in each hook what a Loader shows, and rejects what a Loader rejects."""
+"""In each hook, the loaders that the Trainer holds show and reject the same as a Loader."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Stream(IterableDataset[torch.Tensor]):
         return iter(torch.arange(10.0).reshape(-1, 1))
 
 
-def refusal(call: Callable[[], Any]) -> str:
-    """The message of an AttributeError, or none if there was no error."""
+def rejection(call: Callable[[], Any]) -> str:
+    """The message of an AttributeError, or an empty one without an error."""
     try:
         call()
     except AttributeError as error:
@@ -74,8 +74,8 @@ def refusal(call: Callable[[], Any]) -> str:
 def seen_in(loader: Any) -> dict[str, Any]:
     """All that a script could find out about a loader without iterating over it."""
     answers: dict[str, Any] = {name: getattr(loader, name) for name in SHOWN if hasattr(loader, name)}
-    answers |= {f"no {name}": refusal(partial(getattr, loader, name)) for name in (*SHOWN, *HIDDEN)}
-    answers |= {f"set {name}": refusal(partial(setattr, loader, name, 1)) for name in FIXED}
+    answers |= {f"no {name}": rejection(partial(getattr, loader, name)) for name in (*SHOWN, *HIDDEN)}
+    answers |= {f"set {name}": rejection(partial(setattr, loader, name, 1)) for name in FIXED}
     return {**answers, "length": len(loader), "true": bool(loader)}
 
 
@@ -90,7 +90,7 @@ HOOKS = {
 
 
 class Asks(Callback):
-    """Calls a function with the Trainer in each hook of a stage, and keeps what it returns by the hook's name."""
+    """Calls a function with the Trainer in each hook of a stage, and keeps each answer under the hook's name."""
 
     def __init__(self, stage: str, ask: Callable[[Any], Any]) -> None:
         self.ask, self.answers = ask, dict[str, Any]()
@@ -164,10 +164,10 @@ def test_a_stream_shows_all_but_its_dataset() -> None:
 
     def ask(trainer: Any) -> Any:
         held = trainer.train_dataloader
-        return held.batch_size, held.num_workers, hasattr(held, "dataset"), refusal(lambda: held.dataset), bool(held)
+        return held.batch_size, held.num_workers, hasattr(held, "dataset"), rejection(lambda: held.dataset), bool(held)
 
     answers = asked_in_fit(ask, stream(), resume=ResumableCallback(wrap=True), max_epochs=1)
-    expected = (2, 0, False, refusal(lambda: resumable.wrap(stream()).dataset), True)
+    expected = (2, 0, False, rejection(lambda: resumable.wrap(stream()).dataset), True)
     assert "What would read a stream's dataset" in expected[3]
     assert set(answers.values()) == {expected}
 
@@ -193,7 +193,7 @@ def test_a_name_that_a_loader_takes_is_its_own() -> None:
     assert loader.note == "mine"
 
 
-# ---------------------------------------------------------------------- collections, and where loaders come from
+# ---------------------------------------------------------------------- collections, modules, datamodules
 
 
 def test_collections_of_loaders() -> None:
@@ -246,7 +246,7 @@ def test_loaders_of_a_module_or_a_datamodule_after_a_resume_too(reload: int, tmp
 
 @pytest.mark.parametrize("package", [lp, pl], ids=lambda package: package.__name__)
 def test_both_packages(package: Any) -> None:
-    class Net(package.LightningModule):  # type: ignore[misc]  # the class is that of either package
+    class Net(package.LightningModule):  # type: ignore[misc]  # the class of either package
         found: Any = None
 
         def __init__(self) -> None:
@@ -284,13 +284,13 @@ def test_loaders_that_the_trainer_holds_can_be_given_to_it_again() -> None:
     assert again.train_dataloader.dataset is loader.dataset
 
 
-# ---------------------------------------------------------------------- what Lightning looks for
+# ---------------------------------------------------------------------- what Lightning does with a dataset
 
 
 @pytest.mark.parametrize("evaluation", [False, True])
 @pytest.mark.parametrize("other", [plain(shuffle=True), DataLoader(Stream(), batch_size=2)], ids=["shuffled", "stream"])
 def test_overfit_batches_with_validation_loaders_of_which_some_are_not_wrapped(other: Any, evaluation: bool) -> None:
-    """Lightning makes a DataLoader again over the dataset of all that shows one, and raises for what is none."""
+    """Lightning makes a DataLoader again over the dataset of everything that shows one, and raises for a Loader."""
     answers = asked_in_fit(
         lambda trainer: [getattr(one, "dataset", None) for one in trainer.val_dataloaders],
         indexed(),

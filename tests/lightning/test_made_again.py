@@ -40,11 +40,15 @@ def always(*_: Any) -> bool:
     return True
 
 
+def in_epoch(epoch: int) -> Callable[[Any, Any], bool]:
+    return lambda trainer, _: bool(trainer.current_epoch == epoch)
+
+
 def at(trained: int) -> Callable[[Any, Any], bool]:
     return lambda _, model: model.trained == trained
 
 
-# ---------------------------------------------------------------------- every moment
+# ---------------------------------------------------------------------- every hook
 
 
 HOOKS = (
@@ -61,7 +65,7 @@ VALIDATIONS: dict[str, dict[str, Any]] = {
     "at each second epoch's end": {"check_val_every_n_epoch": 2},
     "after a sanity check": {"num_sanity_val_steps": 2, "check_val_every_n_epoch": 2},
 }
-MOMENTS = list(product(range(4), (False, True), (False, True), HOOKS, VALIDATIONS))
+GRID = list(product(range(4), (False, True), (False, True), HOOKS, VALIDATIONS))
 
 
 @cache
@@ -69,7 +73,7 @@ def uninterrupted(*, draws: bool, wraps: bool, **options: Any) -> Outcome:
     return train(Curriculum(draws=draws, wraps=wraps), **options)
 
 
-def check_moments(make: Callable[[], Curriculum], hook: str, folder: Path, whole: Outcome, **options: Any) -> None:
+def check_hook(make: Callable[[], Curriculum], hook: str, folder: Path, whole: Outcome, **options: Any) -> None:
     """Save at each call of a hook, and resume from each checkpoint."""
     saver = SaveAlways(folder, hook)
     assert train(make(), callbacks=[saver], **options).events == whole.events
@@ -83,28 +87,28 @@ def check_moments(make: Callable[[], Curriculum], hook: str, folder: Path, whole
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "moment",
-    [pytest.param(moment, marks=[pytest.mark.long] * bool(number % 17)) for number, moment in enumerate(MOMENTS)],
+    "row",
+    [pytest.param(row, marks=[pytest.mark.long] * bool(number % 17)) for number, row in enumerate(GRID)],
     ids=str,
 )
-def test_saved_at_every_moment(moment: tuple[int, bool, bool, str, str], tmp_path: Path) -> None:
-    every, wraps, draws, hook, validation = moment
+def test_saved_in_every_hook(row: tuple[int, bool, bool, str, str], tmp_path: Path) -> None:
+    every, wraps, draws, hook, validation = row
     options = {"reload_dataloaders_every_n_epochs": every, **VALIDATIONS[validation]}
     whole = uninterrupted(draws=draws, wraps=wraps, **options)
     assert made_in(whole) == [epoch // every * every if every else 0 for epoch in range(EPOCHS)]
-    check_moments(lambda: Curriculum(draws=draws, wraps=wraps), hook, tmp_path, whole, **options)
+    check_hook(lambda: Curriculum(draws=draws, wraps=wraps), hook, tmp_path, whole, **options)
 
 
 def test_the_sample_of_the_grid_has_each_value_of_each_axis() -> None:
-    for axis, values in enumerate(zip(*MOMENTS, strict=True)):
-        assert {moment[axis] for moment in MOMENTS[::17]} == set(values)
+    for axis, values in enumerate(zip(*GRID, strict=True)):
+        assert {row[axis] for row in GRID[::17]} == set(values)
 
 
 # ---------------------------------------------------------------------- kinds of runs
 
 
 class Late(SingleDeviceStrategy):
-    """Reads the checkpoint after the optimizers were made, as strategies that shard the model do."""
+    """Reads the checkpoint after the optimizers were made, like strategies that shard the model."""
 
     restore_checkpoint_after_setup = True
 
@@ -135,7 +139,7 @@ class Several(Curriculum):
 
 
 class Manual(Curriculum):
-    """Steps its optimizer itself, so that Lightning counts the steps elsewhere."""
+    """Steps its optimizer itself; Lightning counts such steps elsewhere."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -164,7 +168,7 @@ KINDS: dict[str, tuple[type[Curriculum], dict[str, Any]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long), 3])
 @pytest.mark.parametrize("hook", ["on_train_batch_end", "on_train_epoch_end"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_of_runs(kind: str, hook: str, every: int, tmp_path: Path) -> None:
@@ -191,6 +195,61 @@ def test_saved_at_an_exception(fails: dict[str, Any], tmp_path: Path) -> None:
         train(Curriculum(draws=True, **fails), callbacks=[SaveOnce(path, "on_exception", always)], **options)
     rest = train(Curriculum(draws=True), path, **options)
     check_rest(whole, rest, trained=batches(whole) - batches(rest), begins=rest.events[0][0])
+
+
+@pytest.mark.parametrize("every", [0, 3])
+def test_a_validation_loader_that_a_resumed_run_asks_for_in_a_later_epoch(every: int, tmp_path: Path) -> None:
+    """It validates first in epoch 3, with the loader of epoch 1; the next one is made in epoch 5."""
+    options: dict[str, Any] = {
+        "reload_dataloaders_every_n_epochs": every,
+        "check_val_every_n_epoch": 2,
+        "max_epochs": 6,
+    }
+    whole, path = uninterrupted(draws=True, wraps=False, **options), tmp_path / "saved.ckpt"
+    scores = {int(event[2][0] // 10_000) for event in whole.events if event[0] == "validation"}
+    assert scores == ({1, 5} if every else {1})
+    train(Curriculum(draws=True), callbacks=[SaveOnce(path, "on_train_epoch_start", in_epoch(2))], **options)
+    rest = train(Curriculum(draws=True), path, **options)
+    check_rest(whole, rest, trained=batches(whole) - batches(rest), begins="epoch start")
+    assert rest.events[0][1] == 2
+
+
+@pytest.mark.parametrize("loader", ["train_dataloader", "val_dataloader"])
+def test_saved_while_a_loader_is_made(loader: str, tmp_path: Path) -> None:
+    """The handler of a signal may save there: the checkpoint is of before, and the loader is made once more."""
+    path = tmp_path / "saved.ckpt"
+
+    class Saves(Curriculum):
+        pass
+
+    def save(self: Curriculum) -> Any:
+        made = getattr(Curriculum, loader)(self)
+        if self.current_epoch == 2:
+            self.trainer.save_checkpoint(path)
+        return made
+
+    setattr(Saves, loader, save)
+    options: dict[str, Any] = {"reload_dataloaders_every_n_epochs": 1}
+    whole = train(Saves(draws=True), **options)
+    rest = train(Curriculum(draws=True), path, **options)
+    check_rest(whole, rest, trained=batches(whole) - batches(rest), begins=rest.events[0][0])
+    assert batches(rest) == (5 if loader == "train_dataloader" else 3)
+
+
+def test_saved_while_the_loader_of_a_resumed_run_is_made(tmp_path: Path) -> None:
+    """The checkpoint has the counters of the first one, not those that the code sees while it makes loaders."""
+    first, second = tmp_path / "first.ckpt", tmp_path / "second.ckpt"
+
+    class Saves(Curriculum):
+        def train_dataloader(self) -> Any:
+            self.trainer.save_checkpoint(second)
+            return super().train_dataloader()
+
+    options: dict[str, Any] = {"reload_dataloaders_every_n_epochs": 2}
+    whole = train(Curriculum(draws=True), callbacks=[SaveOnce(first, "on_train_batch_end", at(3))], **options)
+    assert train(Saves(draws=True), first, max_epochs=2, **options).events
+    rest = train(Curriculum(draws=True), second, **options)
+    check_rest(whole, rest, trained=3, begins="validation" if rest.events[0][0] == "validation" else "train")
 
 
 @pytest.mark.parametrize("loader", ["train_dataloader", "val_dataloader"])
@@ -231,7 +290,7 @@ def test_a_run_with_no_seed_has_the_same_random_part_of_its_data(tmp_path: Path)
 
 
 class Unseeded(Curriculum):
-    """Is in a process whose generators stand elsewhere."""
+    """Runs in a process with a different RNG state."""
 
     def configure_model(self) -> None:
         torch.rand(7)
@@ -259,16 +318,16 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     found.close()
 
 
-def check_killed(bench: Bench, moments: list[int], **options: Any) -> None:
+def check_killed(bench: Bench, events: list[int], **options: Any) -> None:
     """Kill a run at these events, one process after the other, and compare what the last one does up to its end."""
     (whole,), folder, saved = attempts(bench.whole(**options)), bench.new(), 0
-    for moment in moments:
-        assert bench.run(folder, **options, die_at=moment) == [KILLED], said(folder)
+    for event in events:
+        assert bench.run(folder, **options, die_at=event) == [KILLED], said(folder)
         killed = attempts(folder)[-1]
         # A batch is logged before the optimizer steps, and saved behind it.
-        saved += sum(event[0] == "train" for event in killed) - (killed[-1][0] == "train")
+        saved += sum(line[0] == "train" for line in killed) - (killed[-1][0] == "train")
     assert bench.run(folder, **options) == [0], said(folder)
-    for attempt in attempts(folder)[len(moments) :]:
+    for attempt in attempts(folder)[len(events) :]:  # the last one
         assert attempt[1:] == whole[1 - len(attempt) :]
         assert sum(event[0] == "train" for event in attempt) == sum(event[0] == "train" for event in whole) - saved
 
@@ -279,9 +338,9 @@ def check_killed(bench: Bench, moments: list[int], **options: Any) -> None:
 @pytest.mark.parametrize("offset", [0, *(pytest.param(offset, marks=pytest.mark.long) for offset in range(1, 12))])
 def test_killed_at_every_event(offset: int, every: int, wraps: bool, bench: Bench) -> None:
     options = {"every": every, "wraps": wraps, "draws": bool(offset % 2)}
-    events = len(attempts(bench.whole(**options))[0]) - 2  # without the start and the end
-    for moment in range(1 + (offset + 5 * every + 2 * wraps) % 12, events + 1, 12):
-        check_killed(bench, [moment], **options)
+    events = len(attempts(bench.whole(**options))[0]) - 2  # without its first and its last line
+    for event in range(1 + (offset + 5 * every + 2 * wraps) % 12, events + 1, 12):
+        check_killed(bench, [event], **options)
 
 
 @pytest.mark.slow

@@ -738,6 +738,29 @@ def test_or_gone_on_with_at_lightning_s_counters(
     assert batches == [event[1:5] for event in whole.events if event[0] == "train"][trained:]
 
 
+def test_when_loaders_were_made_is_in_no_checkpoint_of_lightning_s(tmp_path: Path) -> None:
+    path = saved_without(tmp_path, "on_train_batch_end", 7)
+    options: dict[str, Any] = {"resume": ResumableCallback(strict=False), "checkpoint": path}
+    with pytest.warns(StateMismatchWarning, match="made for epoch 1, and every 2 epochs from there"):
+        fit(Model(), indexed(), reload_dataloaders_every_n_epochs=2, **options)
+    with pytest.warns(StateMismatchWarning) as told:
+        fit(Model(), indexed(), reload_dataloaders_every_n_epochs=1, **options)
+    assert "made for epoch" not in str(told[0].message)
+
+
+def test_a_checkpoint_of_format_1_is_resumed_from(tmp_path: Path) -> None:
+    """It does not say when the loaders were made."""
+    path = tmp_path / "saved.ckpt"
+    whole = fit(Model(), indexed(), callbacks=[SaveOnce(path, "on_train_batch_end", after(3))], max_epochs=1)
+    checkpoint = torch.load(path)
+    part = checkpoint["callbacks"]["ResumableCallback"]
+    part.update(format=1, reloaded_at=0)
+    for rank in part["ranks"]:
+        del rank["asked"]
+    torch.save(checkpoint, path)
+    check_rest(whole, fit(Model(), indexed(), checkpoint=path, max_epochs=1), trained=3, begins="train")
+
+
 def test_a_stream_cannot_go_to_lightning_s_counters_and_says_so(tmp_path: Path) -> None:
     path = saved_without(tmp_path, "on_train_batch_end", 3)
     with pytest.warns(StateMismatchWarning), pytest.warns(PromiseWarning, match="cannot go to batch 3 of epoch 0"):
@@ -753,6 +776,9 @@ def test_a_stream_cannot_go_to_lightning_s_counters_and_says_so(tmp_path: Path) 
         (lambda part: part["place"].update(batch=-1), "damaged"),
         (lambda part: part["place"].pop("epoch"), "damaged"),
         (lambda part: part["ranks"][0].pop("loaders"), "damaged"),
+        (lambda part: part["ranks"][0].update(asked=3), "damaged"),
+        (lambda part: part["ranks"][0]["asked"]["train"].pop("epoch"), "damaged"),
+        (lambda part: part["ranks"][0]["asked"]["train"].update(luck=3), "damaged"),
     ],
 )
 def test_damaged_checkpoints_are_refused(damage: Callable[[Any], Any], message: str, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""What the Trainer counted when it asked for the loaders in use, so that a resumed run makes the same ones.
+"""The call that made the Trainer's loaders: its epoch, step and RNG state, for a resumed run to make the same ones.
 
-`train_dataloader()` and `val_dataloader()` are the user's code. It may read `current_epoch` for a curriculum, or draw a
-part of the data at random. The Trainer calls it when a run starts, at every `reload_dataloaders_every_n_epochs`, and
-when a run is resumed: in a later epoch than the one that the loaders in use were made for.
+`train_dataloader()` and `val_dataloader()` are the user's code. It may read `current_epoch` for a curriculum, or choose
+a part of the data at random. The Trainer calls it when a run starts, at every `reload_dataloaders_every_n_epochs`, and
+when a run is resumed, which may be in a later epoch.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["Asked", "Asking"]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the code that made the loaders could see of the run.
+    """A call of the code that makes loaders.
 
     Args:
-        epoch: `current_epoch`.
-        step: `global_step`.
+        epoch: `current_epoch` during the call.
+        step: `global_step` during the call.
         reloaded_at: the epoch from which Lightning counts to the next reload; None if it does not count yet.
-        generators: the global generators of that moment, if the code drew from them.
+        generators: state of the global generators before the call, if the call changed it.
     """
 
     epoch: int
@@ -54,7 +54,7 @@ class Asking:
     def __init__(self, trainer: Any, loop: private.Loop) -> None:
         self._trainer, self._loop = trainer, loop
         self._resumed = self._training = False
-        self._again: Asked | None = None  # what the source is to see instead of the present
+        self._again: Asked | None = None  # the saved call, to be repeated
         self.asked: Asked | None = None  # for the loaders in use
 
     def __call__(self, make: Callable[[], Any]) -> Any:
@@ -67,10 +67,10 @@ class Asking:
             return made
         epoch, step, before = trainer.current_epoch, trainer.global_step, rng.capture()
         made = make()
-        drew = not _are_equal(before(), rng.state_dict())
+        unchanged = _are_equal(before(), rng.state_dict())
         # Lightning notes a reload for validation before it asks, and one for training after that.
         reloaded_at = epoch if self._loop == "train" else private.reloaded_at(trainer, self._loop)
-        self.asked = Asked(epoch, step, reloaded_at, before() if drew else None)
+        self.asked = Asked(epoch, step, reloaded_at, None if unchanged else before())
         return made
 
     def _make_as(self, asked: Asked, make: Callable[[], Any]) -> Any:
@@ -84,10 +84,10 @@ class Asking:
             rng.restore(now)
 
     def resume(self, asked: Asked | None) -> bool:
-        """Show the source what the checkpoint's loaders were made from; None if there were none.
+        """Repeat the call that made the checkpoint's loaders; None if nothing had made them yet.
 
         Returns:
-            Whether loaders are in use that were made from something else.
+            Whether a different call made the loaders in use.
         """
         self._resumed, self._again = True, asked
         if self.asked is None or asked is None:

@@ -78,7 +78,7 @@ class _EvaluationStream:
     def __init__(self, loader: Loader, name: str) -> None:
         self.loader = self.stands_in_for = loader
         moved = loader.cursor != Cursor() or loader.acknowledged != Cursor()
-        keeps_place = not loader.evaluation  # one with evaluation=True starts over, wherever it was left
+        keeps_place = not loader.evaluation  # with evaluation=True it starts over, wherever it was left
         self._place = loader.state_dict() if moved and keeps_place else None
         if self._place is not None and loader not in _begun:
             _go_to_beginning(loader, name, self._place)

@@ -25,6 +25,7 @@ class Foreign:
     Args:
         loop: the counters of the Trainer's fit loop.
         strict: refuse it.
+        every: `reload_dataloaders_every_n_epochs`.
 
     Raises:
         StateMismatchError: as asked for by `strict`.
@@ -33,7 +34,7 @@ class Foreign:
     metrics: Mapping[str, Any] = {}  # it is never changed
     accumulates = 1
 
-    def __init__(self, loop: Mapping[str, Any], *, strict: bool) -> None:
+    def __init__(self, loop: Mapping[str, Any], *, strict: bool, every: int) -> None:
         self.place = _place_of(loop)
         where = f"batch {self.place.batch} of epoch {self.place.epoch}"
         if strict:
@@ -42,6 +43,11 @@ class Foreign:
                 "start a new run."
             )
         message = f"{_WHAT}\nGone on at {where} because of strict=False."
+        if every > 1:
+            message += (
+                f"\nIts loaders are made for epoch {self.place.epoch}, and every {every} epochs from there, whenever "
+                "the run before had made them."
+            )
         warnings.warn(message, StateMismatchWarning, stacklevel=2)
 
     def restore_loaders(

@@ -256,7 +256,7 @@ def counters(trainer: Any) -> tuple[Any, Any]:
 
 @contextmanager
 def counters_at(trainer: Any, epoch: int, step: int) -> Iterator[None]:
-    """Let `current_epoch` and `global_step` be those of another place, as code that makes loaders may read them."""
+    """Set `current_epoch` and `global_step`, which code that makes loaders may read, and set them back."""
     epochs, loop = trainer.fit_loop.epoch_progress.current, trainer.fit_loop.epoch_loop
     steps = [
         loop.automatic_optimization.optim_progress.optimizer.step.total,

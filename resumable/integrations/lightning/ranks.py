@@ -61,7 +61,7 @@ class RankState:
             KeyError: something is missing.
             TypeError: they are none.
         """
-        asked = {loop: Asked(**asked) for loop, asked in values["asked"].items()}
+        asked = {loop: Asked(**asked) for loop, asked in values.get("asked", {}).items()}  # format 1 has none
         return cls(values["loaders"], values["generators"], exact=values["exact"], asked=asked)
 
 

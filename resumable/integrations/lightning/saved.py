@@ -3,8 +3,8 @@
 format       version of this schema
 place        where training stood (`place.py`)
 torn         an optimizer step was being taken, so that weights and data do not belong together
-ranks        per rank: states of the train loaders, generators, whether they are of that place, and when the Trainer
-             asked for the loaders: epoch, step, epoch from which reloads count, generators if any was drawn from
+ranks        per rank: states of the train loaders, generators, whether both are exact, and when the Trainer asked for
+             the loaders: epoch, step, epoch from which reloads count, generators if the call changed them
 metrics      logged metrics that schedulers and other callbacks look at
 partial      names of training metrics that are averaged over the epoch, of which no part is saved
 accumulates  batches per optimizer step
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMAT", "Saved"]
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Saved:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Saved:
-        """Read the part of a checkpoint.
+        """Read the part of a checkpoint, of this format or of an older one.
 
         Raises:
             StateFormatError: it is damaged, or of a newer version.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -79,6 +80,7 @@ class Session:
         self._alone = False  # the other ranks are not to be asked
         self._boundary: Boundary | None = None
         self._origin: Saved | Foreign | None = None  # to be resumed from
+        self._steps, self._counters = 0, dict[str, Any]()  # of that checkpoint
         self._loaded_late = False
         self._placed = False
         self._known: list[RankState] = []  # what the ranks said last
@@ -88,7 +90,7 @@ class Session:
         private.call_after_interruption(trainer, self.finish)
 
     def _make_train_loaders(self, make: Callable[[], Any]) -> Any:
-        self._busy = True  # the user's code may draw
+        self._busy = True  # the user's code may consume random numbers
         if self._placed and self._origin is not None:  # a reload was due at the checkpoint's place
             self._origin.restore_generators(self._trainer.global_rank)
             self._origin = None
@@ -117,8 +119,14 @@ class Session:
         loop["state_dict"].pop("combined_loader", None)  # Lightning would load it a second time, and in fewer cases
         if values is not None and values.get("unstarted"):
             return
-        self._origin = Foreign(loop, strict=self._strict) if values is None else Saved.from_dict(values)
+        if values is None:
+            every = self._trainer.reload_dataloaders_every_n_epochs
+            self._origin = Foreign(loop, strict=self._strict, every=every)
+        else:
+            self._origin = Saved.from_dict(values)
         rewind(checkpoint, self._origin.place)
+        self._steps = checkpoint["global_step"]
+        self._counters = deepcopy({name: counter for name, counter in loop.items() if name != "state_dict"})
         asked = self._origin.asked(self._trainer.global_rank)
         if asked:
             self._validation.resume(asked.get("validation"))
@@ -346,6 +354,8 @@ class Session:
             return {"format": FORMAT, "unstarted": True}
         if isinstance(self._origin, Foreign) or private.is_restoring(self._trainer):
             return None
+        checkpoint["global_step"] = self._steps  # the Trainer has others while it asks for its loaders
+        checkpoint["loops"][private.FIT_LOOP].update(deepcopy(self._counters))
         rewind(checkpoint, self._origin.place, as_saved=True)
         return self._origin.as_dict()
 

@@ -1,7 +1,7 @@
-"""What the Trainer holds in place of a Loader, such as `trainer.train_dataloader`: it shows what the Loader shows.
+"""The objects that the Trainer holds instead of Loaders, such as `trainer.train_dataloader`: they show the same.
 
-Hooks ask it for `dataset` or `batch_size`, and Lightning looks for `sampler`. The Loader itself answers: whatever it
-shows or rejects is shown or rejected here, with the same advice.
+Hooks read `dataset` or `batch_size`, and Lightning searches for `sampler`. The Loader itself answers: whatever it shows
+or rejects is shown or rejected here, with the same advice.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["ShownLoader", "ShownTrainLoader", "given_for", "loader_of", "stream_
 
 
 class ShownLoader:
-    """A Loader whose iterators come from a stream.
+    """A Loader with iterators of a stream.
 
     Args:
         stream: of the Loader.
         hides_dataset: up to the first iterator. With `overfit_batches`, Lightning makes a new DataLoader over the
-            dataset of everything that shows one, and raises if that was no DataLoader; only then does it iterate.
+            dataset of everything that shows one, and raises if that is not a DataLoader. Only then does it iterate.
     """
 
     def __init__(self, stream: _Stream, *, hides_dataset: bool = False) -> None:
@@ -82,7 +82,7 @@ class ShownLoader:
 
 
 class ShownTrainLoader(ShownLoader):
-    """The same for training. The Trainer saves the state of what has these two methods.
+    """The same for training. The Trainer saves the state of each loader that has these two methods.
 
     A run without the callback loads it; with the callback, its own part of the checkpoint is loaded instead.
     """
@@ -104,10 +104,10 @@ def stream_of(held: Any) -> Any:
 
 
 def loader_of(held: Any) -> Any:
-    """Return the Loader that the Trainer holds, or the object itself if it is held as it was given."""
+    """Return the Loader behind an object that the Trainer holds, or the object itself if there is none behind it."""
     return vars(held)["_stream"].loader if isinstance(held, ShownLoader) else held
 
 
 def given_for(held: Any) -> Any:
-    """Return what the user gave for what the Trainer holds."""
+    """Return the loader that the user passed for an object that the Trainer holds."""
     return vars(held)["_stream"].stands_in_for if isinstance(held, ShownLoader) else held
