@@ -146,6 +146,12 @@ class Loops:
         self._outer = weakref.ref(outer)
         self._reader = weakref.ref(outer) if isinstance(outer, StepIterator) else None
 
+    @property
+    def epoch(self) -> int | None:
+        """Number of the epoch that the open `epochs()` returned last; None if none is open."""
+        outer = None if self._outer is None else self._outer()
+        return outer.number if isinstance(outer, EpochIterator) else None
+
     def end(self, outer: Outer) -> None:
         """End `epochs()` or `steps()`."""
         if self._outer is not None and self._outer() is outer:

@@ -392,13 +392,15 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
     def end_epoch(self) -> None:
         """Count the epoch as done, whatever is left of it: the next batch is the first one of the next epoch.
 
-        It changes nothing if the epoch has just ended by itself.
+        In a loop over `epochs()`, it changes nothing if the current epoch has ended by itself.
 
         Raises:
             ConfigurationError: batches that were delivered are waiting to be acknowledged.
         """
         self._refuse_evaluation("end_epoch()")
-        self.progress.end_epoch()
+        current = self.loops.epoch
+        if current is None or self.progress.acknowledged.epoch <= current:
+            self.progress.end_epoch()
         point("loader.epoch_end", self)
 
     def sample_indices(self, *, epoch: int, step: int, rank: int | None = None) -> list[int]:

@@ -477,8 +477,6 @@ class Progress:
         if left.cursor.epoch > self._acknowledged.cursor.epoch:  # its end was reached before the last ack()
             self._acknowledged = left
             return
-        if self._last is not None and not left.cursor.step:
-            return  # the epoch has ended by itself, and nothing of the next one was delivered
         mark = self._mark_now()
         if self._stream is not None and self._stream.is_ahead:
             self._close()  # the source stands after the mark

@@ -152,9 +152,11 @@ class Model:
     def end_epoch(self) -> None:
         if self.in_flight:
             raise ConfigurationError
+        if isinstance(self.outer, Counting) and self.acknowledged.epoch > self.outer.given[0]:
+            return  # it has ended by itself
         if self.delivered.epoch > self.acknowledged.epoch:
             self.acknowledged = self.delivered
-        elif self.before is None or self.delivered.step:  # else it has just ended by itself
+        else:
             self.go_to(self.golden.following(self.acknowledged))
 
     def peek(self) -> Any:

@@ -293,9 +293,9 @@ def test_end_epoch_after_an_epoch_that_ended_by_itself_skips_nothing(ack: Any) -
                 loader.ack()
         loader.end_epoch()
     assert got == [(epoch, batch) for epoch in range(3) for batch in range(3)]
-    loader.seek(epoch=5)
     loader.end_epoch()
-    assert loader.epoch == 6, "the position was set: the epoch is skipped as asked"
+    assert loader.epoch == 4, "without epochs(), the next epoch is left"
+    assert [int(epoch) for epoch in loader.epochs(8)] == [4, 5, 6, 7], "an epoch of which nothing is read is over, too"
 
 
 def test_a_newer_epochs_replaces_an_older_one() -> None:

@@ -104,7 +104,7 @@ def stream_of(held: Any) -> Any:
 
 
 def loader_of(held: Any) -> Any:
-    """Return the Loader of an object that the Trainer holds, or the object itself if there is none behind it."""
+    """Return the Loader of an object that the Trainer holds, or the object itself if it holds none."""
     return vars(held)["_stream"].loader if isinstance(held, ShownLoader) else held
 
 
