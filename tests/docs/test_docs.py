@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -170,8 +171,13 @@ def test_code_is_between_fences_of_backquotes() -> None:
     for page in TEXTS:
         text = re.sub(r"^( *)```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
         wrong += [f"{relative(page)}: {line}" for line in re.findall(r"^ *(?:~~~|````).*|<pre\b.*", text, re.MULTILINE)]
-        wrong += [f"{relative(page)}: {line}" for line in re.findall(r"\n\n( {4,}\S.*)", text)]
-    assert not wrong
+        paragraph = ""  # the last line that began a paragraph at the left
+        for before, line in pairwise(text.split("\n")):
+            if line[:1].strip():
+                paragraph = line
+            elif not before and line.startswith("    ") and not re.match(r"[-*+] |\d+\. |!!! |\?\?\?", paragraph):
+                wrong.append(f"{relative(page)}: {line}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_file_of_a_page_is_run() -> None:
