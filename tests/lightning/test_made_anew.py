@@ -1,4 +1,4 @@
-"""Loaders that the callback wraps anew, in each epoch or in the next `fit`: no epoch gets the order of an earlier one."""
+"""Loaders that the callback wraps anew, in each epoch or in the next `fit`: no order comes twice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def batches(model: Model) -> list[Any]:
 @pytest.mark.parametrize("every", [1, 2])
 def test_loaders_that_are_made_again_are_no_twins(every: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Neither by their order, nor by what is logged; in a resumed run, too."""
-    saver, options = SaveAlways(tmp_path), {"reload_dataloaders_every_n_epochs": every, "max_epochs": 4}
+    options: dict[str, Any] = {"reload_dataloaders_every_n_epochs": every, "max_epochs": 4}
+    saver = SaveAlways(tmp_path)
     once = fit(Model(), plain(), resume=ResumableCallback(wrap=WRAP), max_epochs=4)
     with caplog.at_level(logging.WARNING, "resumable"):
         whole = fit(MakesOne(), None, callbacks=[saver], resume=ResumableCallback(wrap=WRAP), **options)
@@ -89,7 +90,8 @@ def test_an_iterator_of_a_loader_that_was_replaced_gets_no_batch() -> None:
 
     class Keeps(MakesOne):
         def on_train_batch_end(self, *_: Any) -> None:
-            early.append(iter(self.trainer.train_dataloader))
+            held: Any = self.trainer.train_dataloader
+            early.append(iter(held))
             for one in early:
                 with pytest.raises(LoopError, match="Lightning's Trainer"):
                     next(one)
@@ -146,7 +148,8 @@ def test_after_the_fit_a_loop_over_what_the_trainer_held_is_one_over_the_loader(
 
     class MakesAnIterator(Model):
         def on_train_batch_end(self, *_: Any) -> None:
-            early.append(iter(self.trainer.train_dataloader))
+            held: Any = self.trainer.train_dataloader
+            early.append(iter(held))
 
     loader, whole = MAKERS["indexed"](), [ids(batch) for epoch in MAKERS["indexed"]().epochs(2) for batch in epoch]
     trainer = make_trainer([ResumableCallback()], max_steps=3)
@@ -155,5 +158,6 @@ def test_after_the_fit_a_loop_over_what_the_trainer_held_is_one_over_the_loader(
         trainer.fit(MakesAnIterator(), loader)
     with pytest.raises(LoopError, match="Lightning's Trainer"):
         next(early[0])
-    assert ids(next(iter(trainer.train_dataloader))) == whole[3]
+    held: Any = trainer.train_dataloader
+    assert ids(next(iter(held))) == whole[3]
     assert [ids(batch) for batch in loader] == whole[4:5]
