@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import resumable
+from resumable.errors import LoopError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sources import MAKERS, indexed, validation
@@ -45,15 +47,19 @@ class Run:
         """Train up to the end, and save after each step where there is a folder."""
         for epoch in self.loader.epochs(EPOCHS):
             for batch in epoch:
-                self.optimizer.zero_grad()
-                loss = self.model(self.fabric.to_device(batch) * 0.01).pow(2).mean()
-                self.fabric.backward(loss)
-                self.optimizer.step()
-                self.events.append((epoch.number, ids(batch), loss.item()))
+                self.on(epoch.number, batch)
                 if folder is not None:
                     self.fabric.save(folder / f"{len(self.events)}.ckpt", self.parts)
             self.events.append((epoch.number, "end"))
         return self
+
+    def on(self, epoch: int, batch: torch.Tensor) -> None:
+        """Train on a batch."""
+        self.optimizer.zero_grad()
+        loss = self.model(self.fabric.to_device(batch).reshape(-1, 1) * 0.01).pow(2).mean()
+        self.fabric.backward(loss)
+        self.optimizer.step()
+        self.events.append((epoch, ids(batch), loss.item()))
 
     def outcome(self) -> list[torch.Tensor]:
         momenta = [state["momentum_buffer"] for state in self.optimizer.state.values()]
@@ -75,6 +81,56 @@ def test_saved_at_every_step_and_resumed_from_each(kind: str, tmp_path: Path) ->
         resumed.train()
         assert resumed.events == whole.events[number:]
         assert all(map(torch.equal, expected, resumed.outcome())), number
+
+
+@pytest.mark.parametrize("kind", ["indexed", "replay"])
+def test_an_evaluation_on_the_train_data_changes_nothing(kind: str, tmp_path: Path) -> None:
+    """In the middle of an epoch and at its end; resumed from each step, too."""
+
+    class Evaluates(Run):
+        def train(self, folder: Path | None = None) -> Run:
+            for epoch in self.loader.epochs(EPOCHS):
+                for index, batch in epoch.enumerate():
+                    self.on(epoch.number, batch)
+                    if folder is not None:
+                        self.fabric.save(folder / f"{self.loader.global_step}.ckpt", self.parts)
+                    if index % 2:
+                        self.evaluate()
+                self.evaluate()
+            return self
+
+        def evaluate(self) -> None:
+            averaged = copy.deepcopy(self.model.module)
+            batches = self.loader.for_evaluation()
+            with torch.random.fork_rng():  # the dropout of the copy
+                torch.optim.swa_utils.update_bn((batch.reshape(-1, 1) for batch in batches), averaged)
+            assert [ids(batch) for batch in batches] == first
+
+    whole = Run(MAKERS[kind]()).train()
+    expected, trained = whole.outcome(), [event for event in whole.events if event[1] != "end"]
+    first = [batch for epoch, batch, _ in trained if epoch == 0]
+    evaluated = Evaluates(MAKERS[kind]()).train(tmp_path)
+    assert evaluated.events == trained
+    assert all(map(torch.equal, expected, evaluated.outcome()))
+    for step in range(1, EPOCHS * BATCHES):
+        resumed = Evaluates(MAKERS[kind]())
+        resumed.fabric.load(tmp_path / f"{step}.ckpt", resumed.parts)
+        resumed.train()
+        assert resumed.events == trained[step:]
+        assert all(map(torch.equal, expected, resumed.outcome())), step
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_second_loop_takes_no_batch_of_the_next_epoch(kind: str) -> None:
+    whole, run = Run(MAKERS[kind]()).train(), Run(MAKERS[kind]())
+    for epoch in run.loader.epochs(EPOCHS):
+        for batch in epoch:
+            run.on(epoch.number, batch)
+        for loop in (iter(run.loader), iter(epoch)):
+            with pytest.raises(LoopError, match=r"that epoch is over(?s:.*)for_evaluation\(\)"):
+                next(loop)
+        run.events.append((epoch.number, "end"))
+    assert run.events == whole.events
 
 
 def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:

@@ -156,7 +156,6 @@ class Session:
         loader = prepared.loader
         check_loader(self._trainer, loader)
         self._drive(loader)
-        loader.progress.rewind()  # over what was only looked at
         self._loader, self._ended, self._stopped_at, self.to_save = prepared, False, None, None
         if self._given is not None and self._first is None:
             self._first = _at_its_beginning(loader)
@@ -332,6 +331,7 @@ def _at_its_beginning(loader: Loader[Any]) -> dict[str, Any]:
     Raises:
         ConfigurationError: it stands somewhere else.
     """
+    loader.progress.rewind()  # without what was only looked at
     at = loader.progress.delivered
     if at.position or at.epoch:
         raise ConfigurationError(
