@@ -15,6 +15,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.tuner.tuning import Tuner
 from pytorch_lightning.utilities import CombinedLoader
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -299,6 +300,24 @@ def test_overfit_batches_with_validation_loaders_of_which_some_are_not_wrapped(o
         model=Summed(),
     )
     assert list(answers.values()) == [[DATA, other.dataset]] * len(answers)
+
+
+@pytest.mark.parametrize("callbacks", [[], [ResumableCallback(wrap=True)]], ids=["Lightning", "wrap=True"])
+def test_the_tuner_stops_at_a_batch_that_holds_the_whole_dataset(callbacks: list[Any], tmp_path: Path) -> None:
+    class Sized(Model):
+        batch_size = 2
+
+        def train_dataloader(self) -> Any:
+            return DataLoader(DATA, batch_size=self.batch_size)
+
+        def val_dataloader(self) -> Any:
+            return wrapped()
+
+    trainer, model = make_trainer(callbacks, max_epochs=1, default_root_dir=tmp_path), Sized()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        Tuner(trainer).scale_batch_size(model, max_trials=8)
+    assert model.batch_size == 16  # the first one by doubling that is 10 or more
 
 
 def test_it_is_copied_no_more_than_a_loader() -> None:
