@@ -128,6 +128,7 @@ def steps_of(loader: resumable.Loader[Any]) -> Iterator[tuple[int, str]]:
             yield epoch.number, digest(batch)
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 @pytest.mark.slow
 def test_looked_at_closed_left_and_rolled_back_with_workers() -> None:
     """In workers that live on, which have their own idea of the epoch and the turn."""

@@ -165,6 +165,7 @@ def typical_of_epoch(epoch: int) -> Any:
     return DATA.range(20).shuffle(8, seed=epoch + 1).batch(3)
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 def test_an_endless_pipeline_has_one_epoch_and_goes_on_where_it_was_left() -> None:
     def make() -> resumable.Loader:
         return resumable.wrap(DATA.range(7).shuffle(4, seed=1).repeat().batch(2).prefetch(2))

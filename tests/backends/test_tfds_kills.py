@@ -67,6 +67,7 @@ def test_a_loop_that_is_killed_by_the_chaos_runner(file_format: str, tmp_path: P
     assert len(report.outcomes) == 2
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_random_steps_of_a_longer_run(workers: int) -> None:

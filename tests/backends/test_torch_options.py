@@ -299,6 +299,7 @@ def test_a_dataset_that_shrank_is_refused() -> None:
         wrap(datasets.Augmented(22), batch_size=4).load_state_dict(state)
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 @pytest.mark.slow
 def test_no_process_is_left_behind(own_children: Callable[[], list[BaseProcess]]) -> None:
     for persistent in (False, True):

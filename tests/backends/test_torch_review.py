@@ -84,6 +84,7 @@ def test_a_stream_with_a_state_goes_back_to_its_beginning(way: dict[str, Any]) -
     assert [epoch_of(loader) for _ in range(3)] == golden
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 @each_way
 @pytest.mark.parametrize("randomness", ["sample", "batch"])
 def test_the_epoch_in_a_datasets_state_does_not_hide_the_next_epoch(way: dict[str, Any], randomness: str) -> None:
@@ -107,6 +108,7 @@ def test_the_epoch_in_a_datasets_state_does_not_hide_the_next_epoch(way: dict[st
             assert [epoch_of(resumed) for _ in golden[epoch:]] == golden[epoch:]
 
 
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 @each_way
 @pytest.mark.parametrize("randomness", ["sample", "batch"])
 def test_a_dataset_that_ends_twice_is_read_as_in_an_unbroken_run(way: dict[str, Any], randomness: str) -> None:

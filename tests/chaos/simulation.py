@@ -33,6 +33,7 @@ from resumable.errors import (
     ConfigurationError,
     CorruptCheckpointError,
     CorruptCheckpointWarning,
+    LoopError,
     ResumableError,
     StepOrderWarning,
 )
@@ -371,7 +372,9 @@ class Pass:
     """What the model knows of an iterator over batches: an epoch of `epochs()`, or a plain one (`only` is None)."""
 
     only: int | None
+    started: bool = False
     over: bool = False
+    rejected: bool = False
     moves: int = -1
     epoch: int = -1
     start: int = 0
@@ -406,15 +409,22 @@ class Model:
         self.plan: list[Record] = []
         self.manual = case.manual
         self.moves = 0  # how often the place was set from outside
-        self.end_seen = False  # the epoch in which the weights are was read to its end
+        self.delivers = False  # a batch was delivered since the position was set
+        self.reader: Pass | None = None  # the loop that started last
 
     def next(self, loop: Pass, *, hand_over: bool = True) -> list[Any] | None:
-        """Return the next global batch of an iterator, None at its end; without `hand_over` it is read in vain."""
+        """Return the next global batch of an iterator, None at its end; without `hand_over` it is read in vain.
+
+        Raises:
+            LoopError: a newer loop was started, or the epoch of this one was over when it started.
+        """
         if loop.over:
             return None
+        if self.reader is not loop and (loop.started or (loop.only is not None and self.handed.epoch > loop.only)):
+            raise LoopError
+        loop.started, self.reader = True, loop
         if loop.moves != self.moves:
-            self._rewind()
-            loop.moves, loop.epoch, loop.start = self.moves, self.acked.epoch, self.acked.position
+            loop.moves, loop.epoch, loop.start = self.moves, self.handed.epoch, self.handed.position
         if (loop.only is not None and loop.only != loop.epoch) or self.handed.epoch != loop.epoch:
             loop.over = True
             return None
@@ -424,21 +434,21 @@ class Model:
                 self._hand_over(*found)
             return found[0]
         at_end_from_the_start = self.handed.position == loop.start > 0
-        self.end_seen = True
+        self.handed = self.oracle.following(self.handed, left=False)
         if not self.waiting:
-            self._go_to(self.oracle.following(self.acked, left=False))
-            if loop.only is None and at_end_from_the_start:
-                loop.moves = -1
-                return self.next(loop, hand_over=hand_over)
+            self.acked = self.handed
+        if loop.only is None and at_end_from_the_start:
+            loop.moves = -1
+            return self.next(loop, hand_over=hand_over)
         loop.over = True
         return None
 
     def coming(self, loop: Pass) -> list[Any]:
         """Return the next global batch of an iterator; nothing where that begins or ends an epoch first."""
-        begins = loop.moves != self.moves
-        place, epoch = (self.acked, loop.only) if begins else (self.handed, loop.epoch)
+        place, epoch = self.handed, loop.only if loop.moves != self.moves else loop.epoch
         found = self.oracle.batch(place, self.size)
-        return [] if loop.over or epoch not in {None, place.epoch} or found is None else found[0]
+        taken = loop.started and self.reader is not loop
+        return [] if loop.over or taken or epoch not in {None, place.epoch} or found is None else found[0]
 
     def ack(self, count: int) -> None:
         for place, record in self.waiting[:count]:
@@ -447,14 +457,18 @@ class Model:
         del self.waiting[:count]
 
     def change_acknowledgement(self) -> None:
-        self._rewind()
+        self.waiting.clear()
+        self.handed, self.delivers = self.acked, False
         self.manual = not self.manual
 
     def leave(self) -> None:
         """End the epoch."""
         assert not self.waiting
-        has_more = self.oracle.batch(self.acked, self.size) is not None
-        self.move(self.oracle.following(self.acked, left=has_more and not self.end_seen))
+        if self.handed.epoch > self.acked.epoch:
+            self.acked = self.handed  # it ended before its last batch was acknowledged
+        else:
+            has_more = self.oracle.batch(self.acked, self.size) is not None
+            self.move(self.oracle.following(self.acked, left=has_more))
 
     def move(self, place: Place) -> None:
         self.waiting.clear()
@@ -510,20 +524,15 @@ class Model:
             place = found[1]
         return place.step
 
-    def _rewind(self) -> None:
-        if self.waiting:
-            self.waiting.clear()
-            self.handed, self.end_seen = self.acked, False
-
     def _hand_over(self, elements: list[Any], place: Place) -> None:
-        self.handed, self.end_seen = place, False
+        self.handed, self.delivers = place, True
         self.waiting.append((place, record(place.epoch, place.step, elements)))
         if not self.manual:
             self.ack(1)
 
     def _go_to(self, place: Place) -> None:
         self.acked = self.handed = place
-        self.end_seen = False
+        self.delivers = False
 
 
 def record(epoch: int, step: int, elements: list[Any]) -> Record:
@@ -592,13 +601,13 @@ class Job:
         self._enter()
 
     def swap(self) -> None:
-        """Go on with the iterators before these."""
+        """Continue with the iterators before these, which is rejected if these have started meanwhile."""
         self.earlier, (self.loop, self.iterators) = (self.loop, self.iterators), self.earlier
 
     def turn(self) -> None:
         """Go through the end of the outer loop's body, to the next epoch of `epochs()`."""
         model = self.model
-        if self._number_moves == model.moves and self.number == model.acked.epoch:
+        if model.acked.epoch <= self.number and (self._number_moves == model.moves or model.delivers):
             if model.waiting:
                 for generator in self.generators:
                     with pytest.raises(ConfigurationError, match="was left with"):
@@ -607,7 +616,7 @@ class Job:
                 return
             model.leave()
         epochs = [next(generator, None) for generator in self.generators]
-        self.number, self._number_moves = model.acked.epoch, model.moves
+        self.number, self._number_moves = model.handed.epoch, model.moves
         numbers = [epoch and epoch.number for epoch in epochs]
         assert numbers == [self.number if self.number < self.case.epochs else None] * len(epochs)
         self.epochs = [epoch for epoch in epochs if epoch is not None]
@@ -615,9 +624,9 @@ class Job:
 
     def step(self) -> None:
         """Go on with the training loop: take a batch, or go through the end of the epoch."""
-        if not self.loop.over:
+        if not self.loop.over and not self.loop.rejected:
             self.next()
-        elif self.nested:
+        elif self.nested and (self.loop.over or self.model.handed.epoch > self.number):
             self.ack(len(self.waiting))
             self.turn()
         else:
@@ -625,7 +634,15 @@ class Job:
 
     def next(self, *, again: bool = False) -> None:
         """Take the next batch, on all ranks; with `again` in a second attempt where the first one fails."""
-        began, expected = self.model.handed, self._next_of_model()
+        began = self.model.handed
+        try:
+            expected = self.model.next(self.loop)
+        except LoopError:
+            for iterator in self.iterators:
+                with pytest.raises(LoopError):
+                    next(iterator)
+            self.loop.rejected = True
+            return
         batches = [self._draw(iterator, again=again) for iterator in self.iterators]
         assert batches == self._shares(expected), f"behind {began}"
         if expected is None:
@@ -640,7 +657,7 @@ class Job:
         """Fail to read the next batch, on all ranks, if it needs more than what may have been read ahead."""
         if len(self.model.coming(self.loop)) <= self.model.world:
             return
-        self._next_of_model(hand_over=False)
+        self.model.next(self.loop, hand_over=False)
         self.switch.where, self.switch.error = where, error
         for iterator in self.iterators:
             with pytest.raises((RuntimeError, KilledError), match="planned"):
@@ -753,11 +770,6 @@ class Job:
             if not again:
                 raise
             return plain(next(iterator, None))
-
-    def _next_of_model(self, *, hand_over: bool = True) -> list[Any] | None:
-        if not self.loop.over and self.loop.moves != self.model.moves:
-            self.waiting.clear()  # they are delivered again
-        return self.model.next(self.loop, hand_over=hand_over)
 
     def change_acknowledgement(self) -> None:
         """Let the loaders acknowledge instead of the job, or the other way round."""

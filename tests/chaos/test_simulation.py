@@ -126,6 +126,7 @@ class Simulation(RuleBasedStateMachine):
         self.train(steps)
         if not self.job.over:
             self.job.swap()
+            self.job.next()
 
     @rule(steps=STEPS)
     def change_acknowledgement(self, steps: int) -> None:
