@@ -131,6 +131,7 @@ def test_an_epoch_without_a_batch_may_begin_again_with_another_size() -> None:
     decoder.output_size = SIZES[2]
     next(iter(loader))
     decoder.output_size = SIZES[1]  # the first was too large for the memory
+    loader.rewind()
     assert shapes(loader)[0] == SIZES[1]
 
 

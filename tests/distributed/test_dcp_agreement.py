@@ -214,10 +214,9 @@ def load_differently(rank: int, size: int, folder: Path) -> dict[str, Any]:
     for name, (loader, step) in loaders.items():
         at(loader, 2)
         before = loader.state_dict()
-        try:
+        with pytest.raises(StateMismatchError) as raised:
             dcp.load({"loader": loader.dcp()}, checkpoint_id=folder / str(step))
-        except StateMismatchError as error:
-            found[name] = str(error), loader.state_dict() == before
+        found[name] = str(raised.value), loader.state_dict() == before
     return found
 
 

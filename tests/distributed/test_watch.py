@@ -193,9 +193,9 @@ def right_run(rank: int, size: int) -> Any:
     if rank == 0:
         next(iter(resumable.wrap(list(range(6)), batch_size=1, seed=9)))
         loader.peek()
-    for epoch in range(3):
+    for epoch in loader.epochs(3):
         pairs = iter(named)
-        for number, _ in enumerate(loader):
+        for number, _ in enumerate(epoch):
             if number < 4:
                 next(pairs)
             step_together()
