@@ -67,7 +67,7 @@ class Campaign:
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 CAMPAIGNS = {
     "kill": Campaign(("train_plain.py",), "kill", 10),
-    "raise": Campaign(("train_plain.py", "--by-hand"), "raise", 2),
+    "by hand": Campaign(("train_plain.py", "--by-hand"), "kill", 8),
     "replayed": Campaign(("train_plain.py", "--source", "replayed"), "kill", 8),
     "stateful": Campaign(("train_plain.py", "--source", "stateful"), "kill", 3),
     "store": Campaign(("train_plain.py", "--store"), "kill", 2),
@@ -79,7 +79,7 @@ CAMPAIGNS = {
     "ranks": Campaign((*TORCHRUN, "train_torch.py"), "kill", 2, {"resize": [2, 1, 2]}),
     "lightning": Campaign(("train_lightning.py",), "kill", 3),
 }
-FAST = {"kill", "raise"}
+FAST = {"kill", "by hand"}
 HEAVY = {"workers", "stream", "ranks", "lightning"}  # up to a minute each; other tests break such runs, too
 
 
@@ -104,7 +104,7 @@ BUGS = {
     "generators_forgotten": Caught("kill", "same weights", "final weights"),
     "saved_before_step": Caught("kill", "same weights", "final weights"),
     "helper_left_alive": Caught("kill", "no orphans", r"the processes \[\d+\] lived on after the end of start 0"),
-    "acked_when_handed": Caught("raise", "same weights", "final weights"),
+    "acked_when_handed": Caught("by hand", "same weights", "final weights"),
     "epoch_not_told": Caught("replayed", "same content", DATA),
     "skipped_twice": Caught("replayed", "whole history", rf"not in the weights, the first in {PLACE}"),
     "not_skipped": Caught("replayed", "same content", DATA),

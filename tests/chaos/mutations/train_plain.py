@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 parser = ArgumentParser()
 parser.add_argument("--bug")
 parser.add_argument("--source", choices=["indexed", "replayed", "stateful"], default="indexed")
-parser.add_argument("--by-hand", action="store_true", help="acknowledge each batch, and save when an error ends it")
+parser.add_argument("--by-hand", action="store_true", help="acknowledge each batch, and save before that, too")
 parser.add_argument("--store", action="store_true", help="save to a CheckpointStore instead of JSON files")
 given = parser.parse_args()
 planted.plant(given.bug)
@@ -114,19 +114,17 @@ if (saved := load()) is not None:
     resumable.rng.load_state_dict(saved["rng"])
     loader.load_state_dict(saved["loader"])
 
-try:
-    for epoch in loader.epochs(EPOCHS):
-        for batch in epoch:
-            before = weights
-            momentum = 0.5 * momentum + random.random() * sum(batch)  # as dropout draws
-            weights -= 0.1 * momentum
-            step += 1
-            if given.by_hand:
-                loader.ack()
-            if given.bug == "saved_before_step":
-                planted.mark(given.bug)
-            save(before if given.bug == "saved_before_step" else weights)
-except RuntimeError:
-    save(weights)
-    raise
+for epoch in loader.epochs(EPOCHS):
+    for batch in epoch:
+        if given.by_hand:
+            save(weights)  # the batch is in flight
+        before = weights
+        momentum = 0.5 * momentum + random.random() * sum(batch)  # as dropout draws
+        weights -= 0.1 * momentum
+        step += 1
+        if given.by_hand:
+            loader.ack()
+        if given.bug == "saved_before_step":
+            planted.mark(given.bug)
+        save(before if given.bug == "saved_before_step" else weights)
 record_weights({"weights": weights, "momentum": momentum})
