@@ -3,12 +3,12 @@
 It has 64 words of 8 bytes in the machine's byte order:
 
       0..8    who writes it: once, with a checksum
-     16..18   how the process ended, the state that was taken last, the sample that is read; each changes by itself
+     16..18   how the process ended, the state that was taken last, the sample that is read; each changes alone
      32..38   a slot: count, epoch, step, global step, time, checksum, phase
      40..46   a second slot
 
-The batches are written to the slots in turn. The intact slot with the higher count is valid, so a write that was cut
-leaves the batch before it. A word is stored at once, so the phase of a slot can change by itself.
+The batches alternate between the slots. The intact slot with the higher count is valid, so an interrupted write leaves
+the batch before it. A word is never torn, so the phase of a slot can change alone.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ForeignError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlightRecord:
-    """Where the process of a rank is, or was when it ended.
+    """The position of the process of a rank, or its last one.
 
     Attributes:
         rank: of the process.
@@ -87,7 +87,7 @@ class FlightRecord:
         saved: the global step of the state that was taken last; None before the first.
         when: the time at which the batch was requested.
         pid: the process.
-        ended: "running" (it is alive, or was killed), "cleanly", or "raised" (by an exception).
+        ended: "running" (it is alive, or was killed), "cleanly", or "raised" (an exception).
         alive: whether the process exists; None if that is unknown, as for a process of a different machine.
     """
 
@@ -112,7 +112,7 @@ class FlightRecord:
 
     @property
     def delivered(self) -> int:
-        """Global batches over all epochs that the training was given."""
+        """Global batches over all epochs that were delivered to the training."""
         return self.global_step + (self.phase in {"training", "state"})
 
     @property
@@ -136,7 +136,7 @@ def read(folder: str | os.PathLike[str]) -> list[FlightRecord]:
     """Read the records in a folder, also while their processes run. Nothing is changed.
 
     Args:
-        folder: what `wrap` was given as `flight_recorder`.
+        folder: the `flight_recorder` of `wrap`.
 
     Returns:
         One record per rank, by rank. The log names each file that is damaged or no record, and leaves it out.
@@ -227,7 +227,7 @@ def read_record(path: Path) -> FlightRecord:
     with path.open("rb") as file:
         content = file.read(SIZE + 1)
     if not content.startswith(KIND):
-        raise ForeignError("it is no record of a flight recorder")
+        raise ForeignError("it is not a record of a flight recorder")
     if not content.startswith(_MAGIC):
         raise DamagedError("it is of a different version of resumable")
     if len(content) != SIZE or _word(content, _HEADER.size // 8) != crc32(content[: _HEADER.size]):
@@ -266,7 +266,7 @@ def _word(content: bytes, number: int) -> int:
 def _started(pid: int) -> int:
     """Return when a process was started, in ticks of the machine; 0 if it has ended, or if the system has no /proc.
 
-    The number alone says little: a system gives it to later processes, too, and a container always begins with 1.
+    The number alone says little: later processes get it again, and in a container it is often the same.
     """
     with suppress(OSError):
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

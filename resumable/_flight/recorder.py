@@ -88,7 +88,7 @@ class Recorder:
 
     @contextmanager
     def noting(self, source: Any) -> Iterator[Any]:
-        """Note each sample that the block reads from what this gives."""
+        """Note each sample that the block reads from the source that this yields."""
         if self._process != os.getpid():
             yield source
             return
@@ -168,15 +168,15 @@ def _left_at(path: Path, run: int) -> FlightRecord | None:
     if earlier._run == run:  # noqa: SLF001  # of this package
         return earlier
     _log.warning(
-        "flight recorder: the record %s is replaced by a new one: it is of another run, with other data, another order "
-        "or another configuration. Give each run its own folder.",
+        "flight recorder: the record %s is replaced by a new one: it is of a different run, with different data, a "
+        "different order or a different configuration. Give each run its own folder.",
         path,
     )
     return None
 
 
 def _replaced(path: Path, content: bytes) -> mmap.mmap:
-    """Put a new file in the place of an earlier one, and map it.
+    """Replace the file of an earlier process, and map the new one.
 
     Raises:
         OSError: it cannot be written; the earlier file is still there.
@@ -186,7 +186,7 @@ def _replaced(path: Path, content: bytes) -> mmap.mmap:
         with new.open("w+b") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())  # so that its blocks exist: without, writing to the memory may end the process
+            os.fsync(file.fileno())  # its blocks must exist: else writing to the memory may end the process
             memory = mmap.mmap(file.fileno(), len(content))
         new.replace(path)
     except OSError:
@@ -201,7 +201,7 @@ def _tell(earlier: FlightRecord, global_step: int) -> None:
     steps = max(0, earlier.delivered - global_step)
     _log.log(
         logging.WARNING if earlier.crashed else logging.INFO,
-        "flight recorder: the process before this one (rank %d, pid %d) %s %s; this one begins at global step %d%s: "
+        "flight recorder: the process before this one (rank %d, pid %d) %s %s; this one starts at global step %d%s: "
         "%s trained again.",
         *(earlier.rank, earlier.pid, _HOW[earlier.ended], earlier.where, global_step, saved),
         "1 step is" if steps == 1 else f"{steps} steps are",
@@ -209,6 +209,6 @@ def _tell(earlier: FlightRecord, global_step: int) -> None:
 
 
 def _end(words: Any, process: int) -> None:
-    """Note how the process ended, or that it has no use for its loader any more."""
+    """Note how the process ended, or that its loader is gone."""
     if os.getpid() == process:  # and not in a fork
         words[record.END] = record.CLEANLY if getattr(sys, "last_value", None) is None else record.RAISED

@@ -27,10 +27,10 @@ _WORLD = "Give wrap(..., world=World(rank, size)), or call init_process_group() 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What was found.
+    """The result of `doctor`.
 
     Args:
-        known: versions, rank and start method, by name.
+        known: names and values of versions, rank and start method.
         traps: what makes each process read all the data, or stops it.
     """
 
@@ -39,7 +39,7 @@ class Health:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no trap."""
+        """Whether nothing breaks a promise."""
         return not self.traps
 
     def as_dict(self) -> dict[str, Any]:
@@ -91,6 +91,6 @@ def _alone() -> list[str]:
 
 
 def _fold(name: str, value: str) -> str:
-    """Put a value beside its name, in as many lines as it needs."""
+    """Put a value after its name, in as many lines as it needs."""
     lines = wrap(value, WIDTH - len(name), break_on_hyphens=False) or [""]
     return "\n".join((name if number == 0 else " " * len(name)) + line for number, line in enumerate(lines))

@@ -191,7 +191,7 @@ def test_a_state_that_is_loaded_after_a_look_is_told(tmp_path: Path, caplog: pyt
     loader.load_state_dict(other.state_dict())
     assert not caplog.text
     for _ in loader:
-        assert caplog.text.count("begins at global step 1 (the last state was taken at 2): 2 steps are trained ag") == 1
+        assert caplog.text.count("starts at global step 1 (the last state was taken at 2): 2 steps are trained ag") == 1
 
 
 def test_nothing_is_written_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,7 @@ def crash(folder: Path, steps: int = 1, **options: Any) -> bytes:
 def test_another_run_in_the_folder_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     crash(tmp_path, seed=1)
     assert list(wrap(tmp_path, seed=2))
-    assert "it is of another run, with other data, another order" in caplog.text
+    assert "it is of a different run, with different data, a different order" in caplog.text
     assert "trained again" not in caplog.text
     assert record_of(tmp_path).step == 4
 
@@ -272,7 +272,7 @@ def test_a_damaged_record_is_ignored_by_name_and_replaced(tmp_path: Path, caplog
 def test_what_is_not_ours_is_left_alone(content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / PLACE).write_bytes(content)
     assert len(list(wrap(tmp_path))) == 4
-    assert f"nothing is recorded in {tmp_path / PLACE}: it is no record of a flight recorder" in caplog.text
+    assert f"nothing is recorded in {tmp_path / PLACE}: it is not a record of a flight recorder" in caplog.text
     assert (tmp_path / PLACE).read_bytes() == content
 
 

@@ -94,7 +94,7 @@ def test_it_says_where_the_process_was_killed(
     where = AT[phase].format(epoch, step) + ("" if record.sample is None else f" sample {fatal_one}")
     steps = "1 step is" if trained - loaded == 1 else f"{trained - loaded} steps are"
     said = (
-        f"(rank 0, pid {record.pid}) crashed {where}; this one begins at global step {loaded}: {steps} trained again."
+        f"(rank 0, pid {record.pid}) crashed {where}; this one starts at global step {loaded}: {steps} trained again."
     )
     assert said in told
 
@@ -168,7 +168,7 @@ def test_how_a_process_ended_is_known(end: str, tmp_path: Path, caplog: pytest.L
     assert told.levelno == (logging.INFO if not record.crashed else logging.WARNING)
     how = {"cleanly": "ended cleanly", "raised": "was ended by an exception", "running": "crashed"}[record.ended]
     assert (
-        f"{how} in epoch 0, step 1, while training; this one begins at global step 0: 2 steps are trained again."
+        f"{how} in epoch 0, step 1, while training; this one starts at global step 0: 2 steps are trained again."
         in told.message
     )
 
