@@ -45,7 +45,7 @@ class Recorder:
         self._folder = _writable(folder)
         self._process = 0  # that opened the file
         self._earlier: FlightRecord | None = None  # of the process before this one, until that is logged
-        self._count, self._phase = 0, record.OPENED  # writes to the slots; the word with the phase of the last one
+        self._count, self._phase = 0, 0  # writes to the slots; the word with the phase of the last one
         self._write_to(bytearray(record.SIZE))
 
     def __reduce__(self) -> tuple[Any, ...]:
