@@ -14,6 +14,7 @@ from resumable.errors import ConfigurationError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from resumable._flight import Recorder
     from resumable._order.plan import Tail
     from resumable._order.world import World
     from resumable._randomness.keys import Randomness
@@ -30,8 +31,8 @@ _BY_WRAP = Origin()
 class Options:
     """The options of `wrap`, under the same names; None where the caller left one to the adapter.
 
-    What an adapter is given has a seed and a name, and `origin` tells who said them. `ranks` is one object in all
-    options that are made of these.
+    What an adapter is given has a seed and a name, and `origin` tells who said them. `ranks` and `recorder` are one
+    object in all options that are made of these.
 
     Raises:
         ConfigurationError: an option is of a wrong type, or out of range.
@@ -67,6 +68,7 @@ class Options:
     order: Literal["feistel", "torch"] | None = None
     origin: Origin = _BY_WRAP
     ranks: Ranks = field(default_factory=Ranks, compare=False, repr=False)
+    recorder: Recorder | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -117,23 +119,34 @@ class Options:
         return f"{name} for evaluation" if self.evaluation else name
 
     def settled(self, source: Any, *, suggested: str = "") -> Options:
-        """Return the options with a seed and a name.
+        """Return the options with a seed and a name, and with a recorder if `flight_recorder` was given.
 
         Args:
             source: what is wrapped, which may have a seed.
             suggested: a name for what was given none.
 
         Raises:
-            ConfigurationError: a seed was given, and the source has another one.
+            ConfigurationError: a seed was given, and the source has another one; or the folder of the flight recorder
+                cannot be written to.
         """
         name, name_by = (suggested, "suggested" if suggested else "") if self.name is None else (self.name, GIVEN)
         named = replace(self, name=name)
         seed, seed_by = find_seed(source, self.seed, named.known_as, self.world)
-        return replace(named, seed=seed, origin=Origin(seed_by, name_by))
+        recorder = None
+        if self.flight_recorder is not None:
+            from resumable._flight import Recorder  # noqa: PLC0415  # a sixth of the import, which others do without
+
+            recorder = Recorder(self.flight_recorder)
+        return replace(named, seed=seed, origin=Origin(seed_by, name_by), recorder=recorder)
 
     def for_evaluation(self) -> Options:
         """Return the options of a second loader that evaluates on the same data; it finds its ranks by itself."""
-        return replace(self, evaluation=True, ack="auto", flight_recorder=None, ranks=self.ranks.of_another_loader())
+        ranks = self.ranks.of_another_loader()
+        return replace(self.unrecorded(), evaluation=True, ack="auto", ranks=ranks)
+
+    def unrecorded(self) -> Options:
+        """Return the options without a flight recorder."""
+        return replace(self, flight_recorder=None, recorder=None)
 
     def of_state(self, seed: int, name: str) -> Options:
         """Return the options with the seed and the name of a state; what was given stays given."""
@@ -223,7 +236,7 @@ def _is_given(value: object, default: object) -> bool:
     return value is not None if default is None else value != default
 
 
-_NO_OPTIONS = {"origin", "ranks"}
+_NO_OPTIONS = {"origin", "ranks", "recorder"}
 _NAMES = tuple(one.name for one in fields(Options) if one.name not in _NO_OPTIONS)
 
 

@@ -165,7 +165,7 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
             place. By default by the state, unless that is known to lose something. States fit either way.
         canary: compare some samples, or the element after a resume, with those that the state knows, so that other data
             and a source that goes on elsewhere are refused.
-        flight_recorder: a folder for one small file per rank, which says where each process is and is still there
+        flight_recorder: a folder for one small file per rank. It says where each process is, and is still there
             after SIGKILL. The next start logs where the one before crashed, and how many steps are trained again;
             `resumable.flight.read` reads the files. Without it, none are written.
         stall_after: log where `next()` waits for longer than so many seconds, with the batch, the worker and its stack.

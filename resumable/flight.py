@@ -6,7 +6,6 @@ for record in resumable.flight.read("runs/flight"):
     print(record.rank, record.where, record.status)
 """
 
-from resumable._flight.folder import odd_ones, read
-from resumable._flight.records import BeingRead, FlightRecord
+from resumable._flight.record import FlightRecord, odd_ones, read
 
-__all__ = ["BeingRead", "FlightRecord", "odd_ones", "read"]
+__all__ = ["FlightRecord", "odd_ones", "read"]

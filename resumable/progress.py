@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from resumable._fetch import Fetcher
     from resumable._fetch.stalls import Awaited
-    from resumable._flight import Recorder
     from resumable._options import Options
     from resumable._order.plan import Plan
     from resumable._order.world import World
@@ -95,9 +94,6 @@ class Progress:
         moves: how often the position was set from outside, by loading, seeking, rewinding, or leaving an epoch. An
             iterator that finds it changed continues at the new position.
         noted: what the data were like, to be compared with what a state says.
-
-    Raises:
-        ConfigurationError: the folder of the flight recorder cannot be written to.
     """
 
     def __init__(self, fetcher: Fetcher, options: Options) -> None:
@@ -119,7 +115,7 @@ class Progress:
         self._in_force: Mapping[str, Any] | None = None  # settings with which the open stream was opened
         self._untouched = True  # nothing was opened or loaded yet
         self._auto = options.ack == "auto"
-        self._recorder = _recorder_of(fetcher, options)
+        self._recorder = options.recorder
         self.moves = 0
         self.stopwatch = Stopwatch(fetcher.can)
 
@@ -233,12 +229,10 @@ class Progress:
             self._finish(epoch)
             raise StopIteration
         recorder, before, waiting = self._recorder, self._delivered, len(self._in_flight)
-        if recorder is not None:
-            if self._stream is None:
-                recorder.begin(before, self.global_batch)
-            recorder.reading(before.cursor, before.global_step)
         if self._stream is None:
             self._open()
+        if recorder is not None:
+            recorder.reading(before.cursor, before.global_step)
         assert self._stream is not None
         try:
             batch, cursor = self._stream.take()
@@ -407,7 +401,7 @@ class Progress:
         self._owner.enter()
         self.stopwatch.start()
         try:
-            batch = self._peek_recorded() if self._recorder is not None else self._peek()
+            batch = self._peek()
             self.stopwatch.looked((self._turned or self._delivered).cursor)
         except Exception as error:
             note_place(error, (self._turned or self._delivered).cursor, self._options.find_world().rank)
@@ -417,11 +411,6 @@ class Progress:
         finally:
             self.stopwatch.stop(self._delivered.cursor)
             self._owner.leave()
-
-    def _peek_recorded(self) -> Any:
-        assert self._recorder is not None
-        self._recorder.begin(self._delivered, self.global_batch)
-        return self._recorder.looking(self._peek, self.following, self._delivered.global_step)
 
     def _peek(self) -> Any:
         if self._stream is not None and self._stream.is_ahead:
@@ -483,7 +472,7 @@ class Progress:
         source = self._fetcher.leave(mark, self.global_batch)
         self._move(mark.at(self._fetcher.following(mark.cursor, self.global_batch), source))
         if self._recorder is not None:
-            self._recorder.between(left)
+            self._recorder.between(left.cursor, left.global_step)
 
     def is_last(self) -> bool:
         """Return whether the batch that was delivered last is the last one of its epoch.
@@ -590,8 +579,6 @@ class Progress:
         self._move(mark)
         self._opening.loaded()
         self._changes.load(state, global_batch)
-        if self._recorder is not None:
-            self._recorder.begin(self._delivered, global_batch, loaded=True)
 
     def go_to(self, cursor: Cursor) -> None:
         """Go to any position of a source that needs no state for that."""
@@ -605,8 +592,6 @@ class Progress:
             self._fetcher.can.close()
         self._fetcher, self._options, self._opening = fetcher, options, self._opening.of(fetcher, options)
         self._changes = Changes(fetcher.can)
-        if self._recorder is not None:
-            self._recorder.read_from(fetcher)
 
     # ------------------------------------------------------------------ inside
 
@@ -669,6 +654,8 @@ class Progress:
     def _opened(self, mark: Mark) -> Stream:
         self.stopwatch.opens(self._fetcher.can)
         self._opened_at = mark
+        if self._recorder is not None:
+            self._recorder.begin(self._fetcher.world(), self._fetcher.fingerprint(), mark.cursor, mark.global_step)
         self.noted.opened()
         self._opening.tell(mark, self.global_batch, self.noted)
         self._owner.opened()
@@ -708,7 +695,7 @@ class Progress:
         if self._delivered.cursor.epoch != epoch:
             return
         if self._recorder is not None:
-            self._recorder.between(self._delivered)
+            self._recorder.between(self._delivered.cursor, self._delivered.global_step)
         after = self._after_epoch()
         if self._in_flight:
             self._delivered = after
@@ -721,14 +708,6 @@ class Progress:
             return turned
         following = self._fetcher.following(self._delivered.cursor, self.global_batch)
         return self._delivered.at(following, self._fetcher.source_state())
-
-
-def _recorder_of(fetcher: Fetcher, options: Options) -> Recorder | None:
-    if options.flight_recorder is None:
-        return None
-    from resumable._flight import Recorder  # noqa: PLC0415  # a sixth of the import, which others do without
-
-    return Recorder(options.flight_recorder, fetcher)
 
 
 def _was_there(error: BaseException, handled: BaseException | None) -> bool:

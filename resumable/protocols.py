@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resumable._fetch.order import Order
-    from resumable._fetch.reading import Reading
     from resumable._order.plan import Tail
     from resumable._randomness.keyed import IntArray, Words
     from resumable._stats import Meter
@@ -313,7 +312,6 @@ class Capabilities:
         reads_ahead: it reads in the background, by threads or processes that tell no times, so `read_seconds` of
             `loader.stats()` is unknown. Otherwise it is what this process waits, or what `meter` says.
         meter: of backends of this package, what their worker processes measure.
-        reading: where the backend notes which sample it reads, if `wrap(..., flight_recorder=...)` was given.
     """
 
     hints: Mapping[str, str] = field(default_factory=dict)
@@ -348,7 +346,6 @@ class Capabilities:
     strided: bool = False
     reads_ahead: bool = False
     meter: Meter | None = None
-    reading: Reading | None = None
 
 
 def capabilities_of(backend: Any) -> Capabilities:

@@ -71,9 +71,7 @@ class HealingWorkers(Workers):
                 answers.close()
 
     def _work_of(self, lost: Lost, asked: deque[Request]) -> str:
-        sample = None if self._reading is None else self._reading.of(lost.number)
-        reading = "" if sample is None else f"\n  it was reading:   sample {sample}"
-        return _batch(asked[lost.asked[0]]) + reading if lost.asked else ""
+        return _batch(asked[lost.asked[0]]) if lost.asked else ""
 
     def _pooled(self, requests: Iterator[Request] | None, seed: int | None) -> Generator[Any]:
         """Run one pool, as carefully as has to be."""

@@ -13,7 +13,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from queue import Empty
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch._C import _remove_worker_pids
 from torch.utils.data import DataLoader, _utils
@@ -22,9 +22,6 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from resumable._fetch.deaths import Died, Lost
 from resumable._fetch.inbox import Inbox, Watch
 from resumable._fetch.stalls import dump_stack
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["PoolLoader"]
 
@@ -64,11 +61,9 @@ class Pool(_MultiProcessingDataLoaderIter):
 
     Attributes:
         careful: ask for one batch at a time.
-        lost: which workers died, or hang, where that is why all were ended.
     """
 
     careful: bool
-    lost: Sequence[int] = ()
     _inbox: Inbox
     _watch: Watch | None = None
 
@@ -150,7 +145,6 @@ class Pool(_MultiProcessingDataLoaderIter):
         """End all processes, and return what to raise."""
         tasks = sorted(getattr(self, "_task_info", {}).items())
         lost = []
-        self.lost = numbers
         for number in numbers:
             worker = self._workers[number]
             stack = dump_stack(worker.pid) if hangs else ""

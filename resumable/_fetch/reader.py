@@ -19,7 +19,7 @@ from resumable.failpoints import point
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from resumable._fetch.reading import Reading
+    from resumable._flight import Recorder
     from resumable._randomness.keys import Randomness
     from resumable.protocols import Request
 
@@ -60,7 +60,7 @@ class Reader:
         together: read all samples of a request by `source.__getitems__` instead of one by one; the generators are then
             seeded once per batch.
         seeding: what is known about the generators that the source draws from.
-        reading: where is noted which sample is read, one by one; None: nowhere.
+        recorder: notes which sample is read, if they are read one by one.
     """
 
     source: Any
@@ -68,7 +68,7 @@ class Reader:
     randomness: Randomness
     together: bool = False
     seeding: Seeding = field(default_factory=Seeding)
-    reading: Reading | None = None
+    recorder: Recorder | None = None
 
     def read_isolated(self, request: Request) -> Any:
         """Read a request and give the global generators back as they were."""
@@ -114,9 +114,9 @@ class Reader:
         indices = indices_of(request)
         if self.together:
             return self._together(indices)
-        if self.reading is None:
+        if self.recorder is None:
             return self._apart(request, indices, seeder, self.source)
-        with self.reading.noting(self.source) as source:
+        with self.recorder.noting(self.source) as source:
             return self._apart(request, indices, seeder, source)
 
     def _apart(

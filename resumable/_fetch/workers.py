@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet, finalize
 
 from resumable._fetch.failures import Sent, received, worker_number
-from resumable._fetch.lost_workers import describe_death, is_death, last_samples, lost_workers
+from resumable._fetch.lost_workers import describe_death, is_death
 from resumable._fetch.order import Order
 from resumable._fetch.stalls import answers_awaited
 from resumable._stats import Made, Meter, Queue
@@ -24,12 +24,11 @@ from resumable.errors import BackendError, WorkerError
 from resumable.protocols import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from torch.utils.data import DataLoader
 
     from resumable._fetch.reader import Reader
-    from resumable._fetch.reading import Reading
     from resumable._order.plan import Plan
 
 __all__ = ["RequestDataset", "Workers"]
@@ -99,11 +98,6 @@ class RequestDataset:
         """The user's dataset, without what was put around it for its care."""
         return getattr(self._reader.source, "user_dataset", self._reader.source)
 
-    @property
-    def reading(self) -> Reading | None:
-        """Where is noted which sample is read, if it is noted."""
-        return getattr(self._reader, "reading", None)
-
     def __getitem__(self, message: Message) -> Any:
         """Read a request; in the training process without touching its generators. A worker sends what it raises."""
         if worker_number() is None:
@@ -163,8 +157,6 @@ class Workers:
         self._dataset, self._options, self._meter = dataset, options, meter or Meter()
         self._spare: DataLoader[Any] | None = None  # with processes that live on
         self._ended = False
-        self._reading: Reading | None = getattr(dataset, "reading", None)
-        self._lost: list[int] = []  # workers that ended the last run
 
     def run(self, requests: Iterable[Request] | None, *, seed: int | None = None) -> Generator[Any]:
         """Yield what the processes return, in order.
@@ -183,7 +175,7 @@ class Workers:
             # Around all of it, as torch's handler of the signal that a child died raises between any two lines.
             if not given["num_workers"] or not is_death(error):
                 raise
-            raise describe_death(error, last_samples(self._reading, self._lost)) from error
+            raise describe_death(error) from error
 
     def close(self) -> None:
         """End the processes that wait for another run; that gets new ones."""
@@ -204,7 +196,7 @@ class Workers:
         if loader is not None and is_copy(loader._iterator):  # noqa: SLF001  # what has the processes
             loader = None
         answers: Iterator[Any] | None = None
-        healthy, lost = False, None
+        healthy = False
         try:
             if requests is not None:
                 source = iter(requests)
@@ -233,31 +225,13 @@ class Workers:
                     answers_awaited.pop(thread, None)
                 healthy = True
                 yield answer
-        except Exception as error:
-            lost = self._lost_of(answers, error)
-            raise
         finally:
             healthy = healthy and not self._ended
             if healthy and given.get("persistent_workers"):
                 self._spare = loader
-            else:
-                self._shut_down(answers, lost, healthy=healthy)
-
-    def _lost_of(self, answers: Any, error: Exception | None = None) -> list[int]:
-        return [] if self._reading is None or is_copy(answers) else lost_workers(answers, error)
-
-    def _shut_down(self, answers: Any, lost: list[int] | None, *, healthy: bool) -> None:
-        """End a run's processes, and forget what they read, but for those that were lost."""
-        if healthy and self._reading is None:
-            return  # they end with the iterator
-        self._lost = self._lost_of(answers) if lost is None else lost
-        # An error's traceback keeps the iterator alive, and its workers with it, until the error is dropped.
-        _shut_down(answers)
-        self._forget(self._lost)
-
-    def _forget(self, but: Sequence[int] = ()) -> None:
-        if self._reading is not None:
-            self._reading.forget(but)
+            elif not healthy:
+                # An error's traceback keeps the iterator alive, and its workers with it, until the error is dropped.
+                _shut_down(answers)
 
     def _build(self, given: Mapping[str, Any], *, asked: bool) -> DataLoader[Any]:
         import torch  # noqa: PLC0415  # where processes are needed
@@ -278,7 +252,6 @@ class Workers:
             loader.sampler.requests = requests  # type: ignore[attr-defined]  # `_Messages`
         if seed is not None:
             loader.generator.manual_seed(seed)
-        self._forget()
         try:
             answers = iter(loader)
         except (pickle.PicklingError, AttributeError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""The flight recorder: where a process is, in a file that is still there after SIGKILL."""
+"""The flight recorder: a file with the position of a process, which is still there after SIGKILL."""
 
 from resumable._flight.recorder import Recorder
 

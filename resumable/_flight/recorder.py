@@ -1,179 +1,214 @@
-"""Recorder: writes where this process is, twice per batch, into memory that the kernel keeps when the process dies."""
+"""Recorder: writes where this process is while its Loader runs, and logs where the process before it ended."""
 
 from __future__ import annotations
 
+import json
 import logging
+import mmap
 import os
 import sys
+import tempfile
 import weakref
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
-from resumable._fetch.lost_workers import is_death
-from resumable._fetch.reading import Spot
-from resumable._flight.layout import (
-    END,
-    FIRST,
-    GLOBAL_BATCH,
-    MOST_READERS,
-    NO_READER,
-    READERS,
-    SAVED,
-    SIZE,
-    place_at,
-    word,
-    write_slot,
-)
-from resumable._flight.opening import check_folder
-from resumable._flight.start import Start
-from resumable.errors import WorkerError
+from resumable._flight import record
+from resumable._flight.record import DamagedError, FlightRecord, ForeignError
+from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator, Mapping
 
-    from resumable._fetch import Fetcher
     from resumable._order.cursor import Cursor
-    from resumable._state import Mark
+    from resumable._order.world import World
 
 __all__ = ["Recorder"]
 
 _log = logging.getLogger("resumable")
-_HEAD = 14 * 8  # bytes of the header
-_OPENED, _TRAINING, _STATE, _BETWEEN = map(word, ("opened", "training", "state", "between"))
+_MOST = 1 << 63  # indices
+_HOW = {"cleanly": "ended cleanly", "raised": "was ended by an exception", "running": "crashed"}
 
 
 class Recorder:
-    """Writes the record of this process. Until a file is open, and where none can be, it writes to nowhere.
+    """Writes the record of this process. It writes to nowhere before a file is open, and if none can be opened.
 
     Args:
-        folder: of the files of all ranks; made where it is not there.
-        fetcher: whose batches they are.
+        folder: of the files of all ranks; it is made if it does not exist.
 
     Raises:
         ConfigurationError: nothing can be written to the folder.
     """
 
-    def __init__(self, folder: str, fetcher: Fetcher) -> None:
-        self._folder, self._fetcher = check_folder(folder), fetcher
-        workers = fetcher.can.shows.get("num_workers")
-        self._phase = word("waiting" if workers else "reading")
-        self._count, self._at = 0, FIRST  # of what was written to the slots; the word of the last one's phase
-        self._process = 0
-        self._start: Start | None = None  # until a state was loaded
-        self._spot: Spot | None = None
-        self._write_to(bytearray(SIZE))
+    def __init__(self, folder: str) -> None:
+        self._folder = _writable(folder)
+        self._process = 0  # that opened the file
+        self._earlier: FlightRecord | None = None  # of the process before this one, until that is logged
+        self._count, self._phase = 0, 0  # writes to the slots; the word with the phase of the last one
+        self._write_to(bytearray(record.SIZE))
 
-    def read_from(self, fetcher: Fetcher) -> None:
-        """Go on with another fetcher of the same source."""
-        self._fetcher = fetcher
-        self._tell_readers()
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle nothing: a worker writes no record."""
+        return type(None), ()
 
-    # ------------------------------------------------------------------ each batch
+    def begin(self, world: World, fingerprint: Mapping[str, Any], at: Cursor, global_step: int) -> None:
+        """Open the file of this rank, once in a process; a fork finds that its parent records there.
 
-    def reading(self, cursor: Cursor, steps: int) -> None:
-        """Note that the batch after a cursor is read, before which there were `steps` over all epochs."""
-        self._count = count = self._count + 1
-        at, phase = self._at, self._phase
-        self._at = write_slot(self._memory, at, count, cursor.epoch, cursor.step, cursor.position, steps, phase)
+        Args:
+            world: the rank.
+            fingerprint: of the run; the record of a different one is not compared.
+            at: the position of the loader.
+            global_step: global batches before it, over all epochs.
+        """
+        if self._process != os.getpid():
+            self._open(world, fingerprint)
+            self._note(at, global_step, record.OPENED)
+
+    def reading(self, at: Cursor, global_step: int) -> None:
+        """Note that a batch is read; before the first one, log where the process before this one was."""
+        if self._earlier is not None:
+            _tell(self._earlier, global_step)
+            self._earlier = None
+        self._note(at, global_step, record.READING)
 
     def delivered(self) -> None:
         """Note that the batch was delivered."""
-        self._words[self._at] = _TRAINING
+        self._words[self._phase] = record.TRAINING
 
-    # ------------------------------------------------------------------ now and then
+    def between(self, at: Cursor, global_step: int) -> None:
+        """Note that an epoch is over."""
+        self._note(at, global_step, record.BETWEEN)
 
-    def between(self, mark: Mark) -> None:
-        """Note that an epoch is over, at a mark."""
-        self._note(mark, _BETWEEN)
+    def state_taken(self, global_step: int) -> None:
+        """Note that a state was taken."""
+        self._words[record.SAVED] = global_step + 1
+        if self._words[self._phase] == record.TRAINING:  # a second thread may take a state while a batch is read
+            self._words[self._phase] = record.STATE
 
-    def state_taken(self, steps: int) -> None:
-        """Note that a state was taken, after so many steps over all epochs."""
-        self._words[SAVED] = steps + 1
-        if self._words[self._at] == _TRAINING:  # another thread may take one while a batch is read
-            self._words[self._at] = _STATE
-
-    def looking(self, look_at: Callable[[], Any], cursor: Cursor, steps: int) -> Any:
-        """Read a batch without moving: note it, and that it is over."""
-        place, phase = place_at(self._memory, self._at), self._words[self._at]
-        self.reading(cursor, steps)
-        batch = look_at()
-        self._write(*place, phase)
-        return batch
-
-    # ------------------------------------------------------------------ a process
-
-    def begin(self, mark: Mark, global_batch: int, *, loaded: bool = False) -> None:
-        """Open the file of this rank, once, and tell what the process before this one wrote.
-
-        Args:
-            mark: where the loader stands.
-            global_batch: samples per step over all ranks.
-            loaded: it stands there by a state.
-        """
-        if first := self._process == 0:
-            self._open(mark)
-        elif self._process != os.getpid():
-            self._leave_to_parent()
-        self._words[GLOBAL_BATCH] = global_batch
-        if self._start is not None and (first or loaded):
-            self._start.tell(mark.global_step if loaded else None)
-            self._start = None if loaded else self._start
-
-    def _open(self, mark: Mark) -> None:
-        self._process = os.getpid()
-        self._start = Start(self._folder, self._fetcher)
-        if (memory := self._start.open()) is not None:
-            self._write_to(memory)
-            self._spot = Spot(str(self._start.path), memory[:_HEAD], SIZE, READERS, MOST_READERS)
-            self._tell_readers()
-            weakref.finalize(self, _end, self._words, self._process)
-        self._note(mark, _OPENED)
-
-    def _leave_to_parent(self) -> None:
-        parent, self._process = self._process, os.getpid()
-        self._start = self._spot = None
-        self._write_to(bytearray(SIZE))
-        self._tell_readers()
-        _log.warning(
-            "flight recorder: the process %d is a fork of %d, which records this loader, and is not recorded itself. "
-            "To have that, wrap the source in the new process, with a folder of its own.",
-            self._process,
-            parent,
-        )
-
-    def _tell_readers(self) -> None:
-        if (reading := self._fetcher.can.reading) is None:
+    @contextmanager
+    def noting(self, source: Any) -> Iterator[Any]:
+        """Note each sample that the block reads from the source that this yields."""
+        if self._process != os.getpid():
+            yield source
             return
-        if self._spot is None:
-            reading.end()
-        else:
-            reading.begin(self._words, self._spot)
+        try:
+            yield _Noting(source, self._words)
+        finally:
+            self._words[record.SAMPLE] = 0
 
-    def _note(self, mark: Mark, phase: int) -> None:
-        cursor = mark.cursor
-        self._write(cursor.epoch, cursor.step, cursor.position, mark.global_step, phase)
-
-    def _write(self, *slot: int) -> None:
+    def _note(self, at: Cursor, global_step: int, phase: int) -> None:
         self._count += 1
-        self._at = write_slot(self._memory, self._at, self._count, *slot)
+        self._phase = record.write_slot(self._memory, self._count, at.epoch, at.step, global_step, phase)
 
     def _write_to(self, memory: Any) -> None:
         self._memory, self._words = memory, memoryview(memory).cast("Q")
 
+    def _open(self, world: World, fingerprint: Mapping[str, Any]) -> None:
+        self._process, self._earlier = os.getpid(), None
+        self._write_to(bytearray(record.SIZE))
+        path = self._folder / record.name_of_rank(world.rank)
+        run = crc32(json.dumps(fingerprint, sort_keys=True).encode())
+        try:
+            earlier = _left_at(path, run)
+            self._write_to(_replaced(path, record.new_record(world, run)))
+        except (OSError, ForeignError) as error:
+            _log.warning("flight recorder: nothing is recorded in %s: %s. The training continues.", path, error)
+        else:
+            self._earlier = earlier
+            weakref.finalize(self, _end, self._words, self._process)
+
+
+class _Noting:
+    """A source that notes which sample is read."""
+
+    __slots__ = ("_source", "_words")
+
+    def __init__(self, source: Any, words: Any) -> None:
+        self._source, self._words = source, words
+
+    def __getitem__(self, index: Any) -> Any:
+        has_number = issubclass(type(index), int) and 0 <= index < _MOST  # a sampler may yield keys of any type
+        self._words[record.SAMPLE] = index + 1 if has_number else 0
+        return self._source[index]
+
+
+def _writable(folder: str) -> Path:
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(bytes(record.SIZE))
+    except OSError as error:
+        raise ConfigurationError(
+            f"the folder of flight_recorder cannot be written to: {error}.\n"
+            "After a crash, there would be no record. Give a folder on a disk with room, or leave flight_recorder out."
+        ) from error
+    return path.resolve()
+
+
+def _left_at(path: Path, run: int) -> FlightRecord | None:
+    """Return the record that an earlier process of this run left; None if there is none.
+
+    Raises:
+        ForeignError: the file belongs to somebody else.
+        OSError: it cannot be read.
+    """
+    try:
+        earlier = record.read_record(path)
+    except FileNotFoundError:
+        return None
+    except DamagedError as error:
+        _log.warning("flight recorder: the record %s is replaced by a new one: %s.", path, error)
+        return None
+    if earlier.alive and earlier.ended == "running":
+        if earlier.pid == os.getpid():
+            raise ForeignError("a second loader of this process records there; give each loader its own folder")
+        raise ForeignError(f"the process {earlier.pid}, which is alive, records there as rank {earlier.rank}, too")
+    if earlier._run == run:  # noqa: SLF001  # of this package
+        return earlier
+    _log.warning(
+        "flight recorder: the record %s is replaced by a new one: it is of a different run, with different data, a "
+        "different order or a different configuration. Give each run its own folder.",
+        path,
+    )
+    return None
+
+
+def _replaced(path: Path, content: bytes) -> mmap.mmap:
+    """Replace the file of an earlier process, and map the new one.
+
+    Raises:
+        OSError: it cannot be written; the earlier file is still there.
+    """
+    new = path.with_suffix(".new")
+    try:
+        with new.open("w+b") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # its blocks must exist: else writing to the memory may end the process
+            memory = mmap.mmap(file.fileno(), len(content))
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+    return memory
+
+
+def _tell(earlier: FlightRecord, global_step: int) -> None:
+    """Log where the process before this one was, and how many steps are trained again from a global step on."""
+    saved = f" (the last state was taken at {earlier.saved})" if (earlier.saved or 0) > global_step else ""
+    steps = max(0, earlier.delivered - global_step)
+    _log.log(
+        logging.WARNING if earlier.crashed else logging.INFO,
+        "flight recorder: the process before this one (rank %d, pid %d) %s %s; this one starts at global step %d%s: "
+        "%s trained again.",
+        *(earlier.rank, earlier.pid, _HOW[earlier.ended], earlier.where, global_step, saved),
+        "1 step is" if steps == 1 else f"{steps} steps are",
+    )
+
 
 def _end(words: Any, process: int) -> None:
-    """Note how the process ended, or that it has no use for its loader any more."""
+    """Note how the process ended, or that its loader is gone."""
     if os.getpid() == process:  # and not in a fork
-        error = getattr(sys, "last_value", None)
-        words[NO_READER] = not _by_worker(error)
-        words[END] = word("cleanly" if error is None else "raised")
-
-
-def _by_worker(error: BaseException | None) -> bool:
-    """Return whether an exception comes from the death of a worker, and not from what the loop does."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, WorkerError) or is_death(error):
-            return True
-        seen.add(id(error))
-        error = error.__cause__ or error.__context__
-    return False
+        words[record.END] = record.CLEANLY if getattr(sys, "last_value", None) is None else record.RAISED

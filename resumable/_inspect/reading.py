@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resumable._flight.layout import MAGIC
+from resumable._flight.record import KIND
 from resumable._inspect.distributed import METADATA, SHARD, read_distributed
 from resumable._inspect.numpy_files import NPY, is_npz, read_npy, read_npz
 from resumable._inspect.places import open_place
@@ -120,7 +120,7 @@ def _read_file(place: Place) -> Content:
         return Content("file of NumPy", read_npy(file), size)
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= min(size, LARGEST_HEADER):
         return Content("file of safetensors", read_safetensors(file, size), size)
-    if head.startswith(MAGIC):
+    if head.startswith(KIND):
         raise _is_flight(place)
     if head.lstrip()[:1] in {b"{", b"["}:
         return _read_json(file.read(), size)

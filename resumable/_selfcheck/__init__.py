@@ -1,4 +1,4 @@
-"""Checks of a user's own loaders, checkpoints and machine: what `resumable check`, `verify` and `doctor` do."""
+"""Checks of a user's own loaders, checkpoints and environment: what `resumable check`, `verify` and `doctor` do."""
 
 from __future__ import annotations
 

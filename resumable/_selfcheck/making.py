@@ -163,6 +163,7 @@ def _of_module(module: Any) -> Any:
 
 def _unrecorded(loader: Loader) -> Loader:
     """Take the flight recorder out: its folder has the record of the real run."""
-    if loader._options.flight_recorder is not None:  # noqa: SLF001  # there is no other way to ask
-        loader.progress = Progress(loader._fetcher, loader._options)  # noqa: SLF001  # the same
+    options = loader._options  # noqa: SLF001  # there is no other way to ask
+    if options.recorder is not None:
+        loader.progress = Progress(loader._fetcher, options.unrecorded())  # noqa: SLF001  # likewise
     return loader

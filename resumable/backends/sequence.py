@@ -14,7 +14,6 @@ from resumable._data import Columns
 from resumable._fetch.hugging_face import draws_nothing
 from resumable._fetch.own_state import own_state
 from resumable._fetch.reader import Reader
-from resumable._fetch.reading import Reading
 from resumable._introspection import ask, is_a, module_of, mro_of, qualname_of
 from resumable._naming import identity_of, name_of
 from resumable._randomness.idle import Seeding
@@ -57,19 +56,18 @@ class SequenceBackend:
         self.length = length_of(source, name_of(source, options.identity))
         self.identity = identity_of(source, options.identity or _describe(source))
         stored = None if ask(source, "resumable_identity") is not None else Columns(source, self.length)
-        reading = None if options.flight_recorder is None else Reading()
-        self.capabilities = Capabilities(shows={"dataset": source}, own_state=remembers, stored=stored, reading=reading)
+        self.capabilities = Capabilities(shows={"dataset": source}, own_state=remembers, stored=stored)
         plain = options.transform is None and options.collate is None and options.batch_size is not None
         self._gather = plain and _is_array(source)
         samples = source if options.transform is None else _Transformed(source, options.transform)
         collate = None if options.batch_size is None else options.collate or list
         assert options.randomness is not None
-        together = collate is not None and reading is None and draws_nothing(samples)
+        together = collate is not None and options.recorder is None and draws_nothing(samples)
         roots = {"dataset": source, "transform": options.transform, "collate": options.collate}
         seeding = Seeding(roots)
         if remembers is not None:
             seeding.own.forget("dataset")  # which brings back what it draws from
-        self._reader = Reader(samples, collate, options.randomness, together, seeding=seeding, reading=reading)
+        self._reader = Reader(samples, collate, options.randomness, together, seeding, options.recorder)
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request."""

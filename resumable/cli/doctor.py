@@ -19,18 +19,17 @@ def add_doctor(commands: Any) -> None:
     """Add `doctor` to the commands of a parser."""
     parser = commands.add_parser(
         "doctor",
-        help="look for what breaks a promise on this machine",
-        description="Show versions, ranks, limits and the environment, and name what breaks a promise.",
-        epilog="exit status: 0 if nothing breaks a promise, 1 if something does, 2 if the store cannot be looked at.",
+        help="show versions, rank and start method",
+        description="Show versions, rank and start method, and name what makes each rank read all the data.",
+        epilog="exit status: 0 if nothing breaks a promise, 1 if something does.",
         formatter_class=Help,
     )
-    parser.add_argument("--store", metavar="PATH", help="folder for checkpoints: try to write, sync and rename there")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(act=_doctor)
 
 
 def _doctor(given: Namespace, _: Sequence[str]) -> int:
-    found = doctor(given.store)
+    found = doctor()
     if given.json:
         print_json(found.as_dict())
     else:

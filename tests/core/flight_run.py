@@ -29,7 +29,7 @@ class Truth:
 
     def say(self, phase: str, epoch: int, step: int, **more: Any) -> None:
         os.write(self._file, (json.dumps({"phase": phase, "epoch": epoch, "step": step, **more}) + "\n").encode())
-        if phase not in {"reading", "waiting"} and (phase, epoch, step) == self._fatal:
+        if phase != "reading" and (phase, epoch, step) == self._fatal:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -80,24 +80,23 @@ def save(loader: resumable.Loader, folder: Path) -> None:
 
 
 def main(folder: Path, workers: int, fatal: tuple[str, int, int]) -> None:
-    truth, reading = Truth(folder, fatal), "waiting" if workers else "reading"
+    truth = Truth(folder, fatal)
     order = resumable.wrap(list(range(LENGTH)), batch_size=BATCH, shuffle=True)
     phase, epoch, step = fatal
-    sample = order.sample_indices(epoch=epoch, step=step)[1] if phase == reading else None
+    sample = order.sample_indices(epoch=epoch, step=step)[1] if phase == "reading" else None
     line = {"phase": phase, "epoch": epoch, "step": step}
     loader = wrap(Samples(folder, sample, line), folder, workers)
     load(loader, folder)
-    truth.say("opened", loader.cursor.epoch, loader.cursor.step)
     for number in loader.epochs(3):
         batches, step = iter(number), loader.cursor.step
-        truth.say(reading, int(number), step)
+        truth.say("reading", int(number), step)
         for batch in batches:
             truth.say("training", int(number), step, samples=[int(index) for index in batch])
             if step % SAVE_EVERY == SAVE_EVERY - 1:
                 save(loader, folder)
                 truth.say("state", int(number), step, samples=[int(index) for index in batch])
             step += 1
-            truth.say(reading, int(number), step)
+            truth.say("reading", int(number), step)
         truth.say("between", int(number), step)
 
 

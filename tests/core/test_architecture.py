@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 # From the bottom to the top: a module imports from the floors below its own, and from its own package.
 FLOORS = [
     {"errors", "_version", "_distribution", "_durable"},
-    {"_introspection", "_warn"},
+    {"_introspection", "_warn", "_flight"},
     {"_parts", "_stats", "_twins", "failpoints"},
     {"_naming"},
     {"_randomness", "_order"},
@@ -31,7 +31,6 @@ FLOORS = [
     {"_state"},
     {"_data", "_dcp"},
     {"_fetch"},
-    {"_flight"},
     {"progress", "iteration", "_shown", "_lifecycle", "_place"},
     {"_registry", "flight"},
     {"loader"},

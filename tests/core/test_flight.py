@@ -1,4 +1,4 @@
-"""The flight recorder in one process: phases, ranks, damaged files, and what it is not allowed to break."""
+"""The flight recorder in one process: phases, samples, ranks, damaged files, and what it is not allowed to break."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import json
 import logging
 import os
 import resource
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pytest
 
 import resumable
 from resumable import World, flight
-from resumable._flight.layout import FIRST, SIZE, word, write_slot
-from resumable._flight.process import host_of_this, is_alive, start_of
-from resumable._flight.records import parse_record
+from resumable._flight.record import READING, SIZE, _started, read_record, write_slot
 from resumable.cli import main
 from resumable.errors import ConfigurationError, UnsupportedError
 
@@ -35,12 +35,14 @@ class Watched:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.seen: list[tuple[str, int, int, int]] = []
+        self.samples: list[int | None] = []
 
     def __len__(self) -> int:
         return LENGTH
 
     def __getitem__(self, index: int) -> int:
         self.seen.append(place(self.folder))
+        self.samples.append(record_of(self.folder).sample)
         return index
 
 
@@ -99,6 +101,7 @@ def test_what_is_read_again_after_a_state_is_where_it_is(tmp_path: Path) -> None
     for step, state in enumerate(states):
         resumed = wrap(tmp_path / f"{step}", shuffle=True)
         resumed.load_state_dict(state)
+        resumed.peek()
         assert place(tmp_path / f"{step}") == ("opened", 0, step, step)
         rest: list[Any] = []
         for batch in resumed.epochs(1).__next__():
@@ -116,18 +119,60 @@ def test_an_epoch_that_is_left_is_over(tmp_path: Path) -> None:
     assert place(tmp_path) == ("training", 1, 0, 1)
 
 
-def test_a_look_at_the_next_batch_is_seen_and_forgotten(tmp_path: Path) -> None:
+def test_a_look_at_the_next_batch_moves_nothing(tmp_path: Path) -> None:
     data = Watched(tmp_path)
     loader = wrap(tmp_path, data)
     loader.peek()
-    assert data.seen == [("reading", 0, 0, 0)] * 3
-    assert place(tmp_path) == ("opened", 0, 0, 0)
+    assert data.seen == [("opened", 0, 0, 0)] * 3
     batches = iter(loader)
     for step in range(4):
         next(batches)
         loader.peek()
         assert place(tmp_path) == ("training", 0, step, step)
-    assert data.seen[-1] == ("reading", 1, 0, 4)
+
+
+@pytest.mark.parametrize("randomness", ["sample", "batch", "off"])
+def test_each_sample_is_noted_while_it_is_read_and_none_afterwards(randomness: Any, tmp_path: Path) -> None:
+    data = Watched(tmp_path)
+    loader = wrap(tmp_path, data, shuffle=True, randomness=randomness, collate=lambda _: record_of(tmp_path).sample)
+    assert [sample for epoch in loader.epochs(2) for sample in epoch] == [None] * 8
+    order = [loader.sample_indices(epoch=epoch, step=step) for epoch in range(2) for step in range(4)]
+    assert data.samples == [sample for batch in order for sample in batch]
+
+
+def test_a_sample_that_raises_is_no_longer_read(tmp_path: Path) -> None:
+    class Bad(Watched):
+        def __getitem__(self, index: int) -> int:
+            return super().__getitem__(index) if index != 4 else 1 // 0
+
+    with pytest.raises(ZeroDivisionError):
+        list(wrap(tmp_path, Bad(tmp_path)))
+    assert record_of(tmp_path).sample is None
+
+
+def test_a_sampler_of_ones_own_is_noted_if_it_gives_indices(tmp_path: Path) -> None:
+    from torch.utils.data import DataLoader  # noqa: PLC0415  # takes seconds
+
+    data: Any = Watched(tmp_path)
+    order: Any = [7, "x", 2, -1, 1 << 70]
+    loader: Any = DataLoader(data, batch_size=2, sampler=order, collate_fn=list)
+    assert list(resumable.wrap(loader, shard=False, flight_recorder=tmp_path)) == [[7, "x"], [2, -1], [1 << 70]]
+    assert data.samples == [7, None, 2, None, None]
+
+
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
+def test_workers_write_no_sample(context: str, tmp_path: Path) -> None:
+    from torch.utils.data import DataLoader  # noqa: PLC0415  # takes seconds
+
+    data: Any = Telling(tmp_path)
+    loader: Any = DataLoader(data, batch_size=BATCH, num_workers=1, collate_fn=list, multiprocessing_context=context)
+    seen = [one for batch in resumable.wrap(loader, flight_recorder=tmp_path) for one in batch]
+    assert seen == [None] * LENGTH
+
+
+class Telling(Watched):
+    def __getitem__(self, _: int) -> int | None:  # type: ignore[override]  # the sample that is recorded meanwhile
+        return record_of(self.folder).sample
 
 
 def test_a_source_without_indices_is_recorded_by_its_steps(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -140,16 +185,13 @@ def test_a_source_without_indices_is_recorded_by_its_steps(tmp_path: Path, caplo
 
 def test_a_state_that_is_loaded_after_a_look_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     crash(tmp_path, steps=3)
-    loader = wrap(tmp_path)
+    loader, other = wrap(tmp_path), wrap(tmp_path / "other")
     loader.peek()
-    assert "no state was loaded (the last one was taken at 2): 3 steps are trained again" in caplog.text
-    other = wrap(tmp_path / "other")
     next(iter(other))
     loader.load_state_dict(other.state_dict())
-    assert "a state of global step 1 was loaded (the last one was taken at 2): 2 steps are trained" in caplog.text
-    caplog.clear()
-    loader.load_state_dict(other.state_dict())
-    assert not caplog.text, "once is enough"
+    assert not caplog.text
+    for _ in loader:
+        assert caplog.text.count("starts at global step 1 (the last state was taken at 2): 2 steps are trained ag") == 1
 
 
 def test_nothing_is_written_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +223,7 @@ def crash(folder: Path, steps: int = 1, **options: Any) -> bytes:
 def test_another_run_in_the_folder_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     crash(tmp_path, seed=1)
     assert list(wrap(tmp_path, seed=2))
-    assert "it is of another run, with other data, another order" in caplog.text
+    assert "it is of a different run, with different data, a different order" in caplog.text
     assert "trained again" not in caplog.text
     assert record_of(tmp_path).step == 4
 
@@ -190,7 +232,7 @@ def test_two_loaders_in_one_folder_are_told(tmp_path: Path, caplog: pytest.LogCa
     first, second = wrap(tmp_path), wrap(tmp_path)
     next(iter(first))
     assert len(list(second)) == 4
-    assert "another loader of this process records there" in caplog.text
+    assert "a second loader of this process records there" in caplog.text
     assert place(tmp_path) == ("training", 0, 0, 0)
     del first
     caplog.clear()
@@ -200,15 +242,15 @@ def test_two_loaders_in_one_folder_are_told(tmp_path: Path, caplog: pytest.LogCa
 
 def damaged(content: bytes) -> dict[str, tuple[bytes, str]]:
     """Return contents that are no record, and what is said of them."""
-    flipped = {f"a bit of byte {at}": content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :] for at in (9, 40, 90)}
+    flipped = {f"a bit of byte {at}": content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :] for at in (9, 40, 60)}
     slots = content[:256] + bytes(byte ^ 1 for byte in content[256:])
+    header = "its header does not match its checksum"
     return {
-        "empty": (b"", "it is empty"),
-        "zeros": (bytes(SIZE), "it is empty"),
-        "truncated": (content[:300], "it has 300 bytes instead of 4096"),
-        "longer": (content + b"x", "it has more bytes"),
+        "older": (b"RSMFLT2\n" + bytes(4088), "it is of a different version"),
+        "truncated": (content[:300], header),
+        "longer": (content + b"x", header),
         "slots": (slots, "no batch in it matches its checksum"),
-        **{name: (text, "its header does not match its checksum") for name, text in flipped.items()},
+        **{name: (text, header) for name, text in flipped.items()},
     }
 
 
@@ -226,40 +268,28 @@ def test_a_damaged_record_is_ignored_by_name_and_replaced(tmp_path: Path, caplog
         caplog.clear()
 
 
-@pytest.mark.parametrize(
-    "content", [b"my own notes", b"x" * SIZE, bytes(range(256)) * 2], ids=["text", "size", "bytes"]
-)
+@pytest.mark.parametrize("content", [b"my own notes", b"", bytes(range(256)) * 2], ids=["text", "empty", "bytes"])
 def test_what_is_not_ours_is_left_alone(content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / PLACE).write_bytes(content)
     assert len(list(wrap(tmp_path))) == 4
-    assert f"nothing is recorded in {tmp_path / PLACE}: it is no record of a flight recorder" in caplog.text
+    assert f"nothing is recorded in {tmp_path / PLACE}: it is not a record of a flight recorder" in caplog.text
     assert (tmp_path / PLACE).read_bytes() == content
 
 
-def test_the_record_of_another_rank_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    content = crash(tmp_path, world=World(1, 2), tail="partial", uneven=True)
-    (tmp_path / PLACE).write_bytes(content)
-    assert len(list(wrap(tmp_path))) == 4
-    assert "it is the record of rank 1" in caplog.text
-
-
-@pytest.mark.slow
 def test_a_write_that_is_cut_leaves_what_stood_before(tmp_path: Path) -> None:
     content = bytearray(crash(tmp_path))
-    at = write_slot(content, FIRST, 10, 3, 1841, 9205, 6000, word("reading"))
-    for count in (11, 12, 13):
-        after = bytearray(content)
-        at = write_slot(after, at, count, 3, 1840 + count, 9200 + count, 6000 + count, word("waiting"))
-        new, old = parse_steps(after), parse_steps(content)
-        for cut in range(SIZE + 1):
-            step = parse_steps(after[:cut] + content[cut:])
-            assert step in {new, old}
-        assert new == 1840 + count != old
+    for count in (10, 11, 12, 13):
+        after, old = bytearray(content), step_of(tmp_path, content)
+        write_slot(after, count, 3, 1840 + count, 9200 + count, READING)
+        for cut in range(256, SIZE + 1):
+            assert step_of(tmp_path, after[:cut] + content[cut:]) in {1840 + count, old}
+        assert step_of(tmp_path, after) == 1840 + count != old
         content = after
 
 
-def parse_steps(content: bytearray) -> int:
-    return parse_record(bytes(content)).step
+def step_of(folder: Path, content: bytearray) -> int:
+    (folder / PLACE).write_bytes(content)
+    return read_record(folder / PLACE).step
 
 
 # ---------------------------------------------------------------------- what it must not break
@@ -321,19 +351,26 @@ def test_states_are_the_same_with_it_and_without(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- processes
 
 
-def test_a_process_is_known_by_its_start() -> None:
-    host, began = host_of_this(), start_of(os.getpid())
-    assert began is not None
-    assert is_alive(os.getpid(), began, host) is True
-    assert is_alive(os.getpid(), began + 1, host) is False, "another process got its number"
-    assert is_alive(os.getpid(), began, host + 1) is None
+def test_a_process_is_known_by_its_start(tmp_path: Path) -> None:
+    content = crash(tmp_path)
     child = os.fork()
     if not child:
         os._exit(0)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert start_of(child) is None, "it is dead, though its parent has not asked for it"
+    assert _started(child) == 0, "it is dead, though its parent has not asked for it"
     os.waitpid(child, 0)
-    assert start_of(child) is None
+    assert _started(child) == 0
+    assert record_of(tmp_path).alive is False
+    loader = wrap(tmp_path)
+    next(iter(loader))
+    assert record_of(tmp_path).alive is True
+    for word, alive in ((4, False), (5, None)):  # its start: the number was given to a later process; its machine
+        words = [int.from_bytes(content[at : at + 8], sys.byteorder) for at in range(0, 64, 8)]
+        words[3], words[4], words[5] = os.getpid(), _started(os.getpid()), words[5]
+        words[word] += 1
+        head = b"".join(one.to_bytes(8, sys.byteorder) for one in words[:7])
+        (tmp_path / PLACE).write_bytes(head + crc32(head).to_bytes(8, sys.byteorder) + content[64:])
+        assert record_of(tmp_path).alive is alive
 
 
 # ---------------------------------------------------------------------- ranks
@@ -379,29 +416,25 @@ def test_ranks_of_before_are_shown_and_not_compared(tmp_path: Path) -> None:
     del new
 
 
-def test_the_command_shows_a_table(
+def test_the_command_shows_each_rank(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setenv("COLUMNS", "200")
     loaders = ranks(tmp_path, [5, 5, 4])
     loaders[0].state_dict()
     loaders[1].state_dict()
     assert main(["flight", str(tmp_path)]) == 0
-    head, *rows, last = capsys.readouterr().out.splitlines()
-    assert head.split()[:4] == ["rank", "epoch", "step", "phase"]
-    assert [row.split()[:6] for row in rows] == [
-        ["0", "0", "4", "state", "4", "5"],
-        ["1", "0", "4", "state", "4", "5"],
-        ["2", "0", "3", "training", "3", "none"],
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert [line.partition(", since ")[0] for line in lines] == [
+        "rank 0: running in epoch 0, step 4, after a state was taken (global step 4, last state 5",
+        "rank 1: running in epoch 0, step 4, after a state was taken (global step 4, last state 5",
+        "rank 2: running in epoch 0, step 3, while training (global step 3, no state yet",
     ]
-    assert all(row.endswith(f"{os.getpid()}  running") for row in rows)
-    assert last == "Elsewhere than most: rank 2, running in epoch 0, step 3, while training."
+    assert all(line.endswith(f" UTC, pid {os.getpid()})") for line in lines)
+    assert last == "Elsewhere than most: rank 2."
     monkeypatch.setenv("COLUMNS", "60")
     assert main(["flight", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 60
-    assert [line.split()[:2] for line in lines[:8:4]] == [["rank", "epoch"], ["rank", "reading"]]
-    assert sum(line.endswith("running") for line in lines) == 3
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
     assert main(["flight", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["odd"] == [2]

@@ -27,7 +27,7 @@ HERE = [
     ("between", 0, TOTAL),
     ("between", 1, TOTAL),
 ]
-WORKERS = [("waiting", 0, 4), ("training", 0, 3), ("state", 0, 5), ("between", 0, TOTAL)]
+WORKERS = [("reading", 0, 4), ("training", 0, 3), ("state", 0, 5), ("between", 0, TOTAL)]
 CASES = [(0, case) for case in HERE] + [(2, case) for case in WORKERS]
 RARELY = [
     (0, HERE[0]),
@@ -38,11 +38,9 @@ RARELY = [
 ]  # their phase is in another epoch, too
 AT = {
     "reading": "in epoch {}, step {}, while reading",
-    "waiting": "in epoch {}, step {}, while waiting for its workers",
     "training": "in epoch {}, step {}, while training",
     "state": "in epoch {}, step {}, after a state was taken",
     "between": "after {1} steps of epoch {0}, between epochs",
-    "opened": "before its first batch, in epoch {}, step {}",
 }
 
 
@@ -81,55 +79,37 @@ def test_it_says_where_the_process_was_killed(
     trained = sum(line["phase"] == "training" for line in truth)
     (record,) = flight.read(tmp_path / "flight")
     assert {"phase": record.phase, "epoch": record.epoch, "step": record.step}.items() <= truth[-1].items()
-    assert (record.phase, record.epoch, record.step, record.position) == (phase, epoch, step, step * BATCH)
+    assert (record.phase, record.epoch, record.step) == (phase, epoch, step)
     assert record.delivered == trained
     assert record.crashed
-    assert (record.status, record.ended_cleanly) == ("killed", False)
+    assert record.status == "killed"
 
     saved = TOTAL * epoch + step // 3 * 3 if phase != "state" else TOTAL * epoch + step + 1
     state = json.loads((tmp_path / "state").read_text()) if saved else None
     loaded = state["global_step"] if state else 0
     told = next_start(tmp_path, workers, caplog)
-    since = f"a state of global step {loaded} was loaded" if state else "no state was loaded"
-    again = trained - loaded
-    steps = "1 step is" if again == 1 else f"{again} steps are"
     samples = resumable.wrap(list(range(LENGTH)), batch_size=BATCH, shuffle=True)
-    fatal_one = f" sample {samples.sample_indices(epoch=epoch, step=step)[1]}" if phase == "reading" else ""
-    where = AT[phase].format(epoch, step) + fatal_one
-    assert f"(rank 0, pid {record.pid}) crashed {where}; {since}: {steps} trained again." in told
-    if phase == "between":
-        assert "samples" not in told
-    else:
-        there = samples.sample_indices(epoch=epoch, step=step)
-        assert f"samples of that batch: {', '.join(map(str, there))}" in told
-        assert truth[-1].get("samples", there) == there
+    fatal_one = samples.sample_indices(epoch=epoch, step=step)[1] if phase == "reading" else None
+    assert record.sample == (None if workers else fatal_one)
+    where = AT[phase].format(epoch, step) + ("" if record.sample is None else f" sample {fatal_one}")
+    steps = "1 step is" if trained - loaded == 1 else f"{trained - loaded} steps are"
+    said = (
+        f"(rank 0, pid {record.pid}) crashed {where}; this one starts at global step {loaded}: {steps} trained again."
+    )
+    assert said in told
 
 
-def test_the_batch_at_which_three_processes_crashed_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for _ in range(3):
-        die(tmp_path, 0, "reading", 0, 4)
-        die(tmp_path, 0, "opened", 0, 3)  # says nothing of a batch, and is not counted
-    told = next_start(tmp_path, 0, caplog)
-    assert "crashed before its first batch" in told
-    assert "crashes in a row" not in told
-    (record,) = flight.read(tmp_path / "flight")
-    assert record.crashes == 3
-
-
-def test_two_crashes_at_one_batch_are_chance_and_three_are_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for count, fatal in enumerate([("training", 0, 7), *[("reading", 0, 4)] * 3]):
-        (tmp_path / "state").unlink(missing_ok=True)
-        die(tmp_path, 0, *fatal)
-        (record,) = flight.read(tmp_path / "flight")
-        assert record.crashes == [0, 1, 1, 2][count]
-    (tmp_path / "state").unlink()
-    told = next_start(tmp_path, 0, caplog)
-    fatal_one = resumable.wrap(list(range(LENGTH)), batch_size=BATCH, shuffle=True).sample_indices(epoch=0, step=4)[1]
-    assert f"These are 3 crashes in a row while sample {fatal_one} was read, so it is likely what crashes" in told
-    assert "Subset" in told
-    assert "strict=False" in told
+@pytest.mark.parametrize("how", ["os._exit(0)", "ctypes.string_at(0)"])
+def test_the_sample_that_ends_its_process_in_any_way_is_named(how: str, tmp_path: Path) -> None:
+    script = (
+        "import ctypes, os, sys, resumable\n"
+        "class Data(list):\n"
+        f"    def __getitem__(self, index): return index if index != 5 else {how}\n"
+        "list(resumable.wrap(Data(range(9)), batch_size=3, flight_recorder=sys.argv[1]))"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, capture_output=True)
+    (record,) = flight.read(tmp_path)
+    assert (record.status, record.where) == ("killed", "in epoch 0, step 1, while reading sample 5")
 
 
 FAST = """
@@ -152,14 +132,12 @@ def test_a_record_is_whole_whenever_the_process_is_killed(tmp_path: Path) -> Non
         child.stdout.readline()
         for _ in range(20):  # while it runs
             (record,) = flight.read(tmp_path)
-            assert record.position == record.step * 5
             assert record.global_step == record.epoch * 7 + record.step
         child.kill()
         child.wait()
         child.stdout.close()
         (record,) = flight.read(tmp_path)
         assert (record.pid, record.status) == (child.pid, "killed")
-        assert record.position == record.step * 5
         assert record.global_step == record.epoch * 7 + record.step
         seen.add((record.epoch, record.step, record.phase))
     assert len(seen) > 1
@@ -183,14 +161,16 @@ def test_how_a_process_ended_is_known(end: str, tmp_path: Path, caplog: pytest.L
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, capture_output=True)
     (record,) = flight.read(tmp_path)
     assert record.ended == end.partition(",")[0]
-    assert record.ended_cleanly is end.startswith("cleanly")
-    assert record.crashed is not record.ended_cleanly
+    assert record.crashed is not end.startswith("cleanly")
     with caplog.at_level(logging.INFO, "resumable"):
         next(iter(resumable.wrap(list(range(9)), flight_recorder=tmp_path)))
     (told,) = [record for record in caplog.records if "2 steps are trained again" in record.message]
-    assert told.levelno == (logging.INFO if record.ended_cleanly else logging.WARNING)
+    assert told.levelno == (logging.INFO if not record.crashed else logging.WARNING)
     how = {"cleanly": "ended cleanly", "raised": "was ended by an exception", "running": "crashed"}[record.ended]
-    assert f"{how} in epoch 0, step 1, while training; no state was loaded: 2 steps are trained again." in told.message
+    assert (
+        f"{how} in epoch 0, step 1, while training; this one starts at global step 0: 2 steps are trained again."
+        in told.message
+    )
 
 
 def test_a_fork_does_not_end_the_record_of_its_parent(tmp_path: Path) -> None:
@@ -204,7 +184,7 @@ def test_a_fork_does_not_end_the_record_of_its_parent(tmp_path: Path) -> None:
     )
     child = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, capture_output=True, text=True)
     assert child.stdout == "in epoch 0, step 0, while training running\n"
-    assert "which records this loader, and is not recorded itself" in child.stderr
+    assert "which is alive, records there as rank 0, too" in child.stderr
 
 
 HOLD = """
@@ -223,7 +203,7 @@ def test_a_process_that_is_alive_keeps_its_record(tmp_path: Path, caplog: pytest
     child.stdout.readline()
     second = resumable.wrap(list(range(9)), flight_recorder=tmp_path)
     assert list(second) == list(range(9)), "nothing stops the training"
-    assert f"the process {child.pid}, which is alive, records there as rank 0 too" in caplog.text
+    assert f"the process {child.pid}, which is alive, records there as rank 0, too" in caplog.text
     (record,) = flight.read(tmp_path)
     assert (record.pid, record.step, record.status) == (child.pid, 0, "running")
     child.kill()

@@ -334,3 +334,11 @@ def test_batches_are_compared_by_content() -> None:
     assert found.part == "0.a"
     many = [take_apart([*range(1000), end], 0, 0) for end in (1, 2)]
     assert first_difference(many[:1], many[1:]) is not None
+
+
+def test_a_flight_recorder_is_left_out(tmp_path: Path) -> None:
+    def make() -> resumable.Loader:
+        return resumable.wrap(list(range(24)), batch_size=4, flight_recorder=tmp_path)
+
+    assert resumable.check(make).ok
+    assert list(tmp_path.iterdir()) == [], "the record of the real run would be replaced"

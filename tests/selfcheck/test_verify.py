@@ -125,4 +125,4 @@ def test_the_commands_are_functions_too(tmp_path: Path, state: Any, capsys: pyte
     assert main(["verify", str(path), f"{SCRIPT}:right", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(found.as_dict()))
     assert resumable.doctor().ok
-    assert str(resumable.doctor(str(tmp_path))).endswith("Nothing found that breaks a promise.")
+    assert str(resumable.doctor()).endswith("Nothing found that breaks a promise.")

@@ -13,7 +13,6 @@ from resumable._fetch.hugging_face import divided, draws_nothing
 from resumable._fetch.lost_buffers import replayed
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import Reader
-from resumable._fetch.reading import Reading
 from resumable._introspection import ask, is_a, length_or_none, module_of, qualname_of
 from resumable._naming import name_of
 from resumable._randomness.idle import Seeding
@@ -202,9 +201,9 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
     """Make the reader that runs where the samples are read: in the workers, or in this process."""
     collates = loader.batch_sampler is not None
     dataset = find_dataset(loader.dataset)
-    reading = None if options.flight_recorder is None else Reading()
+    recorder = None if loader.num_workers else options.recorder  # a worker writes no record
     still = collates and draws_nothing(dataset)
-    one_by_one = options.randomness == "sample" and not (still and reading is None)
+    one_by_one = options.randomness == "sample" and not (still and recorder is None)
     together = collates and not one_by_one and _reads_together(dataset)
     if together and options.randomness is None and not still:
         warnings.warn(
@@ -220,7 +219,7 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
     collate = collating(loader.collate_fn)
     seeding = Seeding({"dataset": dataset, "collate": loader.collate_fn})
     collate = collate if collates else _First(collate)
-    reader = Reader(dataset, collate, randomness, together, seeding=seeding, reading=reading)
+    reader = Reader(dataset, collate, randomness, together, seeding, recorder)
     return reader, replace(options, randomness=randomness)
 
 

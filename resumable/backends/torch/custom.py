@@ -66,7 +66,6 @@ class CustomOrderBackend:
             close=self._engine.close,
             heals=True,
             meter=meter,
-            reading=reader.reading,
         )
         self.identity = {
             **identity_of(reader.source, options.identity),

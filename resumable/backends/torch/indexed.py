@@ -67,7 +67,6 @@ class TorchBackend:
             close=self._engine.close,
             heals=True,
             meter=meter,
-            reading=reader.reading,
         )
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resumable.chaos.launch.flights import find_flights, read_flights
 from resumable.chaos.launch.inventory import changed, stamps, take_inventory
 from resumable.chaos.launch.processes import Group
 from resumable.chaos.launch.ranks import SURVIVE, environment_of_agents, wait_for_the_dead
@@ -143,7 +142,6 @@ def _run_leg(
     output = ledgers / "output.txt"
     watch = _Watch(command, leg, ledgers)
     server = command.preload.server(number) if command.preload else None
-    flights = find_flights(directory)
     with Group(words, place, _environment(plan, words, place), output, reaper, preload=server) as group:
         status, killed = group.wait(watch.is_overdue)
         orphans = [] if leg.fault and leg.fault.target in SURVIVE else group.orphans()
@@ -152,7 +150,6 @@ def _run_leg(
     attempt = started[-1]
     attempt.status, attempt.killed, attempt.orphans = status, killed, orphans
     attempt.fired |= watch.struck
-    attempt.flights = read_flights(directory, flights)
     attempt.output = output.read_text(errors="replace")[-_SHOWN:]
     return started
 

@@ -48,7 +48,6 @@ class Attempt:
         in_place: files of the case that were written under their own names, by their paths in it.
         read_in_place: when it first read those that an earlier start wrote so.
         refused: why a process ended itself before it had done harm.
-        flights: where each rank was at its end, by the flight recorders of its loaders, in words.
         left: the files that the last start of a case left.
         leg: number of the command's start in its case; the number of this one where no agent restarts ranks.
         restarts: how often the agent had restarted its ranks by then.
@@ -68,7 +67,6 @@ class Attempt:
     in_place: dict[str, InPlace] = field(default_factory=dict)
     read_in_place: dict[str, float] = field(default_factory=dict)
     refused: str = ""
-    flights: dict[int, list[str]] = field(default_factory=dict)
     left: Left | None = None
     leg: int = -1
     restarts: int = 0

@@ -38,7 +38,6 @@ class Line:
         end: how it came to its end, in words.
         unacknowledged: steps that were delivered and not acknowledged, which a resume repeats by right.
         restarted: whether an agent in the command started it.
-        flights: where it was then, as its flight recorders say, where it has any.
     """
 
     start: int
@@ -50,7 +49,6 @@ class Line:
     saves: tuple[Key | None, ...]
     struck: bool
     end: str
-    flights: tuple[str, ...] = ()
     unacknowledged: tuple[Key, ...] = ()
     restarted: bool = False
     evaluated: tuple[Key, ...] = ()
@@ -78,8 +76,7 @@ def tell(case: Case, attempts: Sequence[Attempt], evaluating: frozenset[int] = f
             trained = tuple(key for key in steps if key not in seen)
             struck = fault is not None and _hits(fault, rank)
             end = _end(attempt, fault, struck=struck)
-            flights = tuple(attempt.flights.get(rank, ()))
-            line = Line(attempt.number, rank, world, resized, again, trained, _saves(log), struck, end, flights)
+            line = Line(attempt.number, rank, world, resized, again, trained, _saves(log), struck, end)
             line = replace(line, unacknowledged=tuple(log.unacknowledged()), evaluated=evaluated)
             lines.append(replace(line, restarted=attempt.restarts > 0))
         seen.update(attempt.trained())

@@ -104,8 +104,7 @@ def _tell(line: Line) -> str:
         words.append(f"delivered, not acknowledged: {_name_ranges(line.unacknowledged)}")
     if line.saves:
         words.append(f"saved at {_few('the beginning' if key is None else name_step(key) for key in line.saves)}")
-    recorded = [f"flight recorder: {said}" for said in line.flights]
-    return "; ".join(filter(None, [*words, line.end, *recorded]))
+    return "; ".join(filter(None, [*words, line.end]))
 
 
 def _name_ranges(keys: Iterable[Key]) -> str:

@@ -22,7 +22,6 @@ loader = resumable.wrap(
     batch_size=4,
     seed=1,
     canary="--other-data" not in OPTIONS,
-    flight_recorder="flights" if "--record" in OPTIONS else None,
 )
 weights, step = 0.0, 0
 

@@ -1,0 +1,96 @@
+"""`resumable doctor`: which versions are installed, which rank this process has, and how workers start."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from textwrap import wrap
+from typing import Any
+
+from resumable._order.world import find
+from resumable._selfcheck.report import WIDTH, indented
+from resumable._version import __version__
+from resumable.errors import ConfigurationError
+
+__all__ = ["Health", "doctor"]
+
+_PACKAGES = (
+    *("numpy", "fsspec", "torch", "torchdata", "pytorch-lightning", "lightning", "accelerate", "transformers"),
+    *("datasets", "tensorflow", "tensorflow-cpu", "tensorflow-datasets", "nvidia-dali-cuda120", "ffcv"),
+)
+_SIZES = {"OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "MPI"}
+_WORLD = "Give wrap(..., world=World(rank, size)), or call init_process_group() before the first batch."
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The result of `doctor`.
+
+    Args:
+        known: names and values of versions, rank and start method.
+        traps: what makes each process read all the data, or stops it.
+    """
+
+    known: dict[str, str]
+    traps: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing breaks a promise."""
+        return not self.traps
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        return {"ok": self.ok, **asdict(self)}
+
+    def __str__(self) -> str:
+        width = max(map(len, self.known))
+        lines = [_fold(f"{name:<{width}}  ", value) for name, value in self.known.items()]
+        traps = ["\n".join(indented(f"TRAP: {trap}", "")) for trap in self.traps]
+        end = "Nothing found that breaks a promise." if self.ok else "A promise would break: see TRAP above."
+        return "\n\n".join(["\n".join(lines), *traps, end])
+
+
+def doctor() -> Health:
+    """Look at the versions, the rank and the start method of this process. No framework is imported."""
+    known = {"python": f"{platform.python_version()} on {platform.system()} {platform.machine()}"}
+    known["resumable"] = __version__
+    for name in _PACKAGES:
+        try:
+            known[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    known["start method"] = (
+        multiprocessing.get_start_method(allow_none=True) or (multiprocessing.get_all_start_methods()[0])
+    )
+    try:
+        world = find()
+    except ConfigurationError as error:
+        return Health(known | {"rank": "unknown"}, (str(error),))
+    known["rank"] = f"{world.rank} of {world.size} ({world.by})"
+    if world.size > 1:
+        return Health(known, ())
+    return Health(known, tuple(_alone()))
+
+
+def _alone() -> list[str]:
+    """Return the variables that contradict a process which is alone."""
+    traps = []
+    if "RANK" in os.environ and "WORLD_SIZE" not in os.environ:
+        traps.append(f"RANK is set and WORLD_SIZE is not, so each process reads all the data. {_WORLD}")
+    traps += [
+        f"{launcher} has started {os.environ[name]} processes ({name}), and nothing says the rank of this one, so "
+        f"each process reads all the data. {_WORLD}"
+        for name, launcher in _SIZES.items()
+        if os.environ.get(name, "1") != "1"
+    ]
+    return traps
+
+
+def _fold(name: str, value: str) -> str:
+    """Put a value after its name, in as many lines as it needs."""
+    lines = wrap(value, WIDTH - len(name), break_on_hyphens=False) or [""]
+    return "\n".join((name if number == 0 else " " * len(name)) + line for number, line in enumerate(lines))
