@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.integrations.accelerate import private
-from resumable.integrations.accelerate.refusals import check, check_types
-from resumable.integrations.accelerate.session import session_of
+from resumable.integrations.accelerate.session import Session, check, check_types, session_of
 from resumable.iteration import BatchIterator, Delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Generator, Iterator
 
     from resumable._order.cursor import Cursor
-    from resumable.integrations.accelerate.session import Session
     from resumable.iteration import EpochIterator
     from resumable.loader import Loader
 
@@ -65,15 +63,15 @@ def prepare(
     private.check_names(accelerator)
     check(accelerator, loader)
     session = None if loader.evaluation else session_of(accelerator)
-    known = next((one for one in session.prepared if one.loader is loader), None) if session else None
-    if known is not None:
+    if session is not None and loader in session.prepared:
+        known: PreparedLoader = session.prepared[loader]
         return known
     place = accelerator.device_placement if device_placement is None else device_placement
     prepared = PreparedLoader(accelerator, loader, session, place=place)
     if session is None:
         loader.progress.share_evaluation()
     else:
-        session.take(prepared)
+        session.take(loader, prepared)
     return prepared
 
 
@@ -138,7 +136,7 @@ class PreparedLoader:
                 "epochs() or steps() was called on a prepared Loader with evaluation=True, which has no place.\n"
                 "Each loop over it begins at the beginning: loop by `for batch in loader`."
             )
-        if self not in self._of.prepared:
+        if self._of.prepared.get(self.loader) is not self:
             raise ConfigurationError(
                 "the Loader was prepared before accelerator.free_memory() was called, and others were prepared since.\n"
                 "Its place would not be saved. Prepare it again: loader = prepare(accelerator, loader)."
@@ -213,10 +211,6 @@ class PreparedLoader:
 
         accelerator = self._accelerator
         return send_to_device(batch, accelerator.device, non_blocking=accelerator.non_blocking)
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Load a state of the Loader; for the session."""
-        self.loader.load_state_dict(state)
 
 
 _END: Any = object()

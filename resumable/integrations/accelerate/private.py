@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._distribution import UPGRADE
 from resumable.errors import UnsupportedError
-from resumable.integrations._names import missing_names
+from resumable.integrations._library import missing_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

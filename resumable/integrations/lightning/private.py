@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from resumable._distribution import UPGRADE
 from resumable.errors import UnsupportedError
-from resumable.integrations._names import missing_names
-from resumable.integrations.lightning.shown import stream_of
+from resumable.integrations._library import missing_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIT_LOOP",
+    "THE_ONLY",
     "Loop",
     "at_epoch_end",
     "begin_epoch_again",
@@ -38,7 +38,6 @@ __all__ = [
     "give_sources_back",
     "gives_iterator",
     "has_callback",
-    "holds",
     "is_accumulating",
     "is_beginning",
     "is_ending",
@@ -59,10 +58,13 @@ __all__ = [
     "set_lengths",
     "sigterm_path",
     "steps_logged",
+    "swap_source_of",
     "swap_sources",
+    "train_reader",
 ]
 
 FIT_LOOP = "fit_loop"  # of the checkpoint's "loops"
+THE_ONLY = "(the only one)"  # name of a train loader that is no part of a collection
 Loop = Literal["train", "validation"]
 
 _NAMES = """
@@ -173,15 +175,10 @@ class _Source:
         setattr(self._original, name, value)
 
 
-def holds(trainer: Any, stream: Any, iterator: Iterator[Any]) -> bool:
-    """Return whether the Trainer itself reads an iterator of one of its train loaders."""
+def train_reader(trainer: Any) -> Any:
+    """Return what reads the train loaders (`iterables`) by its `iterators`; None before it starts."""
     combined = trainer.fit_loop._combined_loader
-    reader = None if combined is None else combined._iterator
-    if reader is None:
-        return False
-    if all(stream_of(one) is not stream for one in reader.iterables):
-        return True  # a strategy has put a loader of its own around it, of which this is the iterator
-    return any(one is iterator for one in reader.iterators)
+    return None if combined is None else combined._iterator
 
 
 def restore_consumed(trainer: Any, consumed: Sequence[bool]) -> None:

@@ -6,13 +6,14 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
+
 from resumable._wrap import wrap
 from resumable.errors import CheckpointNotFoundError, ConfigurationError, PromiseWarning, StateMismatchError
-from resumable.integrations.accelerate.ranks import exchange
+from resumable.integrations._buffers import Buffers
+from resumable.integrations._saved import gather, gather_at_step
 from resumable.integrations.transformers import private
-from resumable.integrations.transformers.callback import ResumableState
-from resumable.integrations.transformers.checkpoints import NAME, last_whole_checkpoint, read_saved
-from resumable.integrations.transformers.rank_buffers import load_buffers, save_buffers
 from resumable.integrations.transformers.refusals import (
     check_epochs,
     check_loader,
@@ -20,8 +21,15 @@ from resumable.integrations.transformers.refusals import (
     check_types,
     refuse_options,
 )
-from resumable.integrations.transformers.saved import Saved
 from resumable.integrations.transformers.train_loader import DRIVER, TrainLoader
+from resumable.integrations.transformers.transformers_state import (
+    NAME,
+    TransformersState,
+    last_whole_checkpoint,
+    load_buffers,
+    read_saved,
+    save_buffers,
+)
 from resumable.loader import Loader
 
 if TYPE_CHECKING:
@@ -29,7 +37,7 @@ if TYPE_CHECKING:
 
     from resumable._order.cursor import Cursor
 
-__all__ = ["Session"]
+__all__ = ["ResumableState", "Session"]
 
 
 class Session:
@@ -51,10 +59,10 @@ class Session:
         self._first: dict[str, Any] | None = None  # where the Loader that was given stood before the first run
         self._inside = False
         self._checkpoint: str | None = None
-        self._saved: Saved | None = None
+        self._saved: TransformersState | None = None
         self._ended = False
         self._stopped_at: int | None = None  # an epoch that a callback had ended before the checkpoint
-        self.to_save: Saved | None = None
+        self.to_save: TransformersState | None = None
         self.callback = ResumableState(self)
 
     def install(self) -> None:
@@ -161,7 +169,7 @@ class Session:
             self._first = _at_its_beginning(loader)
         self._saved = None if self._checkpoint is None else read_saved(self._checkpoint)
         if self._saved is not None:
-            loader.load_state_dict(self._saved.state_of(*self._ranks))
+            loader.load_state_dict(self._saved.of_rank(*self._ranks)["loaders"][0])
         elif self._first is not None:
             loader.load_state_dict(self._first)
 
@@ -277,7 +285,7 @@ class Session:
         counts = self._saved.counts_of(rank, size)
         if counts is not None and private.counts(self._trainer) is not None:
             private.begin_counts(self._trainer, counts)
-        if size == self._saved.world_size:
+        if size == len(self._saved.ranks):
             load_buffers(self._trainer.model, self._checkpoint, rank)
 
     def acknowledge(self) -> None:
@@ -299,28 +307,30 @@ class Session:
         def save_generators_and_place(output_dir: str) -> Any:
             result = save(output_dir)
             if self._loader is not None:
-                save_buffers(self._trainer.model, output_dir, *self._ranks)
-                self.to_save = self._gathered(self._loader.loader)
+                self.to_save = self._gathered(self._loader.loader, output_dir)
             return result
 
         return save_generators_and_place
 
-    def _gathered(self, loader: Loader[Any]) -> Saved:
+    def _gathered(self, loader: Loader[Any], folder: str) -> TransformersState:
         """Return what all ranks know. They wait for each other, so rank 0 writes the last file after the others."""
-        _, size = self._ranks
+        rank, size = self._ranks
         losses, logged = private.logged(self._trainer)
         own = {"loaders": [loader.state_dict()], "losses": losses, "counts": private.counts(self._trainer)}
-        everyone = exchange(own, size)
-        return Saved(
-            states=[one["loaders"][0] for one in everyone],
-            world_size=size,
+        buffers = [Buffers(self._trainer.model).keep()] if size > 1 else []
+        ranks, differ = gather_at_step(own, buffers, size)
+        if any(differ):
+            if differ[rank]:
+                save_buffers(buffers[0], folder, rank)
+            gather(None, size)  # until all have written theirs
+        control = self._trainer.control
+        return TransformersState(
+            ranks=ranks,
             accumulation=self._trainer.args.gradient_accumulation_steps,
-            losses=[one["losses"] for one in everyone],
             logged=logged,
-            counts=[one["counts"] for one in everyone],
             ended=self._ended,
-            epoch_stopped=bool(self._trainer.control.should_epoch_stop) and not self._ended,
-            stopped=bool(self._trainer.control.should_training_stop) and not self._is_done(),
+            epoch_stopped=bool(control.should_epoch_stop) and not self._ended,
+            stopped=bool(control.should_training_stop) and not self._is_done(),
             max_steps=self._trainer.state.max_steps,
         )
 
@@ -346,3 +356,35 @@ def _is_map_style(source: Any) -> bool:
     from torch.utils.data import IterableDataset  # noqa: PLC0415  # only who uses it pays for it
 
     return not isinstance(getattr(source, "dataset", None), IterableDataset)
+
+
+class ResumableState(TrainerCallback, ExportableState):  # type: ignore[misc]  # transformers is untyped here
+    """Files the Loader's state under its own name in `trainer_state.json`.
+
+    Args:
+        session: the run of the Trainer. The Trainer makes a callback without one where it restores callbacks from a
+            checkpoint; the session puts the right one back.
+    """
+
+    def __init__(self, session: Session | None = None) -> None:
+        self._session = session
+
+    def state(self) -> dict[str, Any]:
+        """Return what goes into the checkpoint; nothing, before the first save."""
+        saved = None if self._session is None else self._session.to_save
+        return {"args": {}, "attributes": {} if saved is None else {"saved": saved.as_dict()}}
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Go on with what the Trainer itself begins again."""
+        if self._session is not None:
+            self._session.go_on()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Count all that was delivered as trained on: the Trainer draws the batches of one step, and no more."""
+        if self._session is not None:
+            self._session.acknowledge()
+
+    def on_epoch_end(self, _: Any, __: Any, control: Any, **___: Any) -> None:
+        """Count the epoch as done, unless the run stops in the middle of it."""
+        if self._session is not None:
+            self._session.end_epoch(stops=control.should_training_stop)

@@ -1,4 +1,9 @@
-"""What `prepare` of an integration is given: something of the library that it is for, and a Loader."""
+"""What `prepare` of an integration is given: something of the library that it is for, and a Loader.
+
+---
+
+Names inside other packages, by their dotted paths.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from resumable.errors import MissingDependencyError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["check_given"]
+__all__ = ["check_given", "missing_names"]
 
 
 def check_given(  # noqa: PLR0913  # what two integrations differ in
@@ -49,3 +54,16 @@ def check_given(  # noqa: PLR0913  # what two integrations differ in
             f"prepare() was given a {type(loader).__qualname__}, which is no Loader.\n"
             f"It has no place that could be saved. Wrap it before: {wrapped}; {advice}."
         )
+
+
+def missing_names(owner: Any, names: str) -> list[str]:
+    """Return those of some dotted names, with spaces between them, that lead to nothing."""
+    return [path for path in names.split() if not _has(owner, path)]
+
+
+def _has(owner: Any, path: str) -> bool:
+    for name in path.split("."):
+        if not hasattr(owner, name):
+            return False
+        owner = getattr(owner, name)
+    return True
