@@ -10,9 +10,7 @@ from contextlib import contextmanager, suppress
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal
 
-from resumable._distribution import UPGRADE
-from resumable.errors import UnsupportedError
-from resumable.integrations._library import missing_names
+from resumable.integrations import _library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,13 +108,12 @@ def check_names(trainer: Any) -> None:
     Raises:
         UnsupportedError: the message says which ones.
     """
-    if missing := missing_names(trainer, _NAMES):
-        package = type(trainer).__module__.partition(".")[0]
-        raise UnsupportedError(
-            f"this version of {package} has no {', '.join(missing)} in its Trainer.\n"
-            "The batches that it trains on could not be followed, and a checkpoint would not fit them. Use a version "
-            f"from 2.2 to 2.6, or a newer version of this package: {UPGRADE}"
-        )
+    _check_names(trainer, _NAMES)
+
+
+def _check_names(trainer: Any, names: str) -> None:
+    library = type(trainer).__module__.partition(".")[0]
+    _library.check_names(trainer, names, library=library, tried="a version from 2.2 to 2.6")
 
 
 # ---------------------------------------------------------------------- where the loaders come from
@@ -135,13 +132,7 @@ def swap_source_of(trainer: Any, stage: str, change: Change) -> None:
     Raises:
         UnsupportedError: this Lightning has no such names.
     """
-    if missing_names(trainer, f"{stage}_loop._data_source.dataloader"):
-        package = type(trainer).__module__.partition(".")[0]
-        raise UnsupportedError(
-            f"this version of {package} has no {stage}_loop._data_source.dataloader in its Trainer.\n"
-            "Passes over its loaders would depend on what was read before. Use a version from 2.2 to 2.6, or a newer "
-            f"version of this package: {UPGRADE}"
-        )
+    _check_names(trainer, f"{stage}_loop._data_source.dataloader")
     loop = getattr(trainer, f"{stage}_loop")
     loop._data_source = _Source(loop._data_source, change)
 
