@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.integrations.accelerate import private
-from resumable.integrations.accelerate.session import Session, check, check_types, session_of
+from resumable.integrations.accelerate.session import Session, check, check_types, session_of, to_device
 from resumable.iteration import BatchIterator, Delivery
 
 if TYPE_CHECKING:
@@ -88,13 +88,13 @@ class PreparedLoader:
         loader: the Loader.
         end_of_dataloader: whether the batch that was delivered last is the last one of its epoch.
         remainder: how many samples of that batch, over all ranks, are no padding; 0 where there is none, and -1 before.
-        telling: the loop that started last, which tells the accelerator of the end; None if it is over.
+        newest: the loop that started last, which tells the accelerator of the end; None if it is over.
     """
 
     def __init__(self, accelerator: Any, loader: Loader, session: Session | None, *, place: bool) -> None:
         self.loader = loader
         self.end_of_dataloader, self.remainder = False, -1
-        self.telling: object | None = None
+        self.newest: object | None = None
         self._accelerator, self._of, self._place = accelerator, session, place
 
     def __iter__(self) -> Iterator[Any]:
@@ -180,14 +180,14 @@ class PreparedLoader:
 
     def handing_out(self, batches: Iterator[Any]) -> Generator[Any]:
         """Yield the batches on the device, and tell the accelerator that a loop is open."""
-        with _Telling(self._accelerator, self):
+        with _OpenLoop(self._accelerator, self):
             for batch in batches:
                 yield self._placed(batch)
             self._session.settle()
 
     def _evaluate(self) -> Iterator[Any]:
         progress = self.loader.progress
-        with _Telling(self._accelerator, self):
+        with _OpenLoop(self._accelerator, self):
             batches, before = iter(self.loader), None
             while (batch := next(batches, _END)) is not _END:
                 self.tell(before)
@@ -205,18 +205,13 @@ class PreparedLoader:
             self.remainder = after.position - begin - padding if padding else 0
 
     def _placed(self, batch: Any) -> Any:
-        if not self._place:
-            return batch
-        from accelerate.utils import send_to_device  # noqa: PLC0415  # only who uses it pays for it
-
-        accelerator = self._accelerator
-        return send_to_device(batch, accelerator.device, non_blocking=accelerator.non_blocking)
+        return to_device(self._accelerator, batch) if self._place else batch
 
 
 _END: Any = object()
 
 
-class _Telling:
+class _OpenLoop:
     """Lets a loader tell the accelerator of its end as long as its loop is open."""
 
     def __init__(self, accelerator: Any, loader: PreparedLoader) -> None:
@@ -224,12 +219,12 @@ class _Telling:
 
     def __enter__(self) -> None:
         self._loader.end_of_dataloader, self._loader.remainder = False, -1
-        self._loader.telling = self
+        self._loader.newest = self
         private.begin_loop(self._accelerator, self._loader)
 
     def __exit__(self, *_: object) -> None:
-        if self._loader.telling is self:  # Accelerate drops all loops of a loader, so an older one leaves the newest
-            self._loader.telling = None
+        if self._loader.newest is self:  # Accelerate drops all loops of a loader, so an older one leaves the newest
+            self._loader.newest = None
             private.end_loop(self._accelerator, self._loader)
 
 

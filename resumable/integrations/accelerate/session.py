@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 
     from resumable.integrations._buffers import KeptBuffers
 
-__all__ = ["Session", "check", "check_engine", "check_settings", "check_types", "check_world", "session_of"]
+__all__ = [
+    "Session",
+    "check",
+    "check_engine",
+    "check_settings",
+    "check_types",
+    "check_world",
+    "session_of",
+    "to_device",
+]
 
 
 class Session:
@@ -182,6 +191,13 @@ def session_of(accelerator: Any) -> Session:
         return Session(accelerator)
     found.renew()
     return found
+
+
+def to_device(accelerator: Any, batch: Any) -> Any:
+    """Move a batch to the device of an Accelerator."""
+    from accelerate.utils import send_to_device  # noqa: PLC0415  # only who uses it pays for it
+
+    return send_to_device(batch, accelerator.device, non_blocking=accelerator.non_blocking)
 
 
 class OptimizerSteps:

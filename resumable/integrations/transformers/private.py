@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,9 +64,9 @@ def check_names(trainer: Any) -> None:
     _library.check_names(_module(), "skip_first_batches", library="transformers.trainer", tried=tried)
 
 
-def replace(trainer: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put a function in the place of a method, for this Trainer alone; it is given what was there."""
-    setattr(trainer, name, wrapper(getattr(trainer, name)))
+def replace(trainer: Any, name: str, function: Callable[..., Any]) -> None:
+    """Put a function in the place of a method, for this Trainer alone; its first argument is what was there."""
+    setattr(trainer, name, partial(function, getattr(trainer, name)))
 
 
 def callbacks(trainer: Any) -> list[Any]:

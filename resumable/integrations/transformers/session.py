@@ -86,16 +86,13 @@ class Session:
 
     # ------------------------------------------------------------------ a run begins
 
-    def _train(self, train: Callable[..., Any]) -> Callable[..., Any]:
-        def train_exactly(resume_from_checkpoint: Any = None, *rest: Any, **options: Any) -> Any:
-            if resume_from_checkpoint is True:
-                resume_from_checkpoint = self._newest()
-            elif resume_from_checkpoint:
-                resume_from_checkpoint = os.fspath(resume_from_checkpoint)
-                read_saved(resume_from_checkpoint)
-            return train(resume_from_checkpoint, *rest, **options)
-
-        return train_exactly
+    def _train(self, train: Callable[..., Any], resume_from_checkpoint: Any = None, *rest: Any, **options: Any) -> Any:
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = self._newest()
+        elif resume_from_checkpoint:
+            resume_from_checkpoint = os.fspath(resume_from_checkpoint)
+            read_saved(resume_from_checkpoint)
+        return train(resume_from_checkpoint, *rest, **options)
 
     def _newest(self) -> str | bool:
         """Return the newest whole checkpoint, as rank 0 sees it; True where there is none at all, for the Trainer."""
@@ -113,31 +110,30 @@ class Session:
             )
         return newest or True
 
-    def _run(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def run_exactly(
-            batch_size: int | None = None, *rest: Any, resume_from_checkpoint: str | None = None, **options: Any
-        ) -> Any:
-            self._checkpoint, self._inside, self._loader = resume_from_checkpoint, True, None
-            try:
-                with private.skipping_by(self._skip):
-                    return run(batch_size, *rest, resume_from_checkpoint=resume_from_checkpoint, **options)
-            finally:
-                self._inside = False
-                self._give_back()
+    def _run(
+        self,
+        run: Callable[..., Any],
+        batch_size: int | None = None,
+        *rest: Any,
+        resume_from_checkpoint: str | None = None,
+        **options: Any,
+    ) -> Any:
+        self._checkpoint, self._inside, self._loader = resume_from_checkpoint, True, None
+        try:
+            with private.skipping_by(self._skip):
+                return run(batch_size, *rest, resume_from_checkpoint=resume_from_checkpoint, **options)
+        finally:
+            self._inside = False
+            self._give_back()
 
-        return run_exactly
-
-    def _get_train_dataloader(self, get: Callable[[], Any]) -> Callable[[], Any]:
-        def get_train_loader() -> TrainLoader:
-            if self._inside and self._loader is not None:
-                return self._loader  # a callback asks for it; a second one would start the run again
-            loader = self._given or self._wrapped(get)
-            prepared = TrainLoader(loader, self._trainer.accelerator, self._gives_nothing, self._may_look)
-            if self._inside:
-                self._begin(prepared)
-            return prepared
-
-        return get_train_loader
+    def _get_train_dataloader(self, get: Callable[[], Any]) -> TrainLoader:
+        if self._inside and self._loader is not None:
+            return self._loader  # a callback asks for it; a second one would start the run again
+        loader = self._given or self._wrapped(get)
+        prepared = TrainLoader(loader, self._trainer.accelerator, self._gives_nothing, self._may_look)
+        if self._inside:
+            self._begin(prepared)
+        return prepared
 
     def _wrapped(self, get: Callable[[], Any]) -> Loader[Any]:
         args = self._trainer.args
@@ -192,22 +188,21 @@ class Session:
             if driven is not self._given:
                 driven.close()
 
-    def _begin_state(self, begin: Callable[..., Any]) -> Callable[..., Any]:
-        def begin_exactly(max_steps: int, updates: int, epochs: int, *rest: Any) -> tuple[int, int]:
-            place: tuple[int, int] = begin(max_steps, updates, epochs, *rest)
-            self._keep_callback()
-            self._trainer.state.stateful_callbacks.setdefault(NAME, self.callback.state())
-            if self._loader is not None:
-                check_epochs(self._loader, epochs)
-            if self._saved is None:
-                return place
-            if self._is_done() and self._saved.ended:  # nothing is left to do, and the end of the epoch was seen
-                assert self._checkpoint is not None
-                private.load_generators(self._trainer, self._checkpoint)
-                return epochs, 0
-            return self._place()
-
-        return begin_exactly
+    def _begin_state(
+        self, begin: Callable[..., Any], max_steps: int, updates: int, epochs: int, *rest: Any
+    ) -> tuple[int, int]:
+        place: tuple[int, int] = begin(max_steps, updates, epochs, *rest)
+        self._keep_callback()
+        self._trainer.state.stateful_callbacks.setdefault(NAME, self.callback.state())
+        if self._loader is not None:
+            check_epochs(self._loader, epochs)
+        if self._saved is None:
+            return place
+        if self._is_done() and self._saved.ended:  # nothing is left to do, and the end of the epoch was seen
+            assert self._checkpoint is not None
+            private.load_generators(self._trainer, self._checkpoint)
+            return epochs, 0
+        return self._place()
 
     def _place(self) -> tuple[int, int]:
         """Return the epoch in which the Loader stands, and how many micro-batches of it are in the weights."""
@@ -303,14 +298,11 @@ class Session:
         if not ((stops or self._is_done()) and left):
             self._loader.end_epoch()
 
-    def _save(self, save: Callable[..., Any]) -> Callable[..., Any]:
-        def save_generators_and_place(output_dir: str) -> Any:
-            result = save(output_dir)
-            if self._loader is not None:
-                self.to_save = self._gathered(self._loader.loader, output_dir)
-            return result
-
-        return save_generators_and_place
+    def _save(self, save: Callable[..., Any], output_dir: str) -> Any:
+        result = save(output_dir)
+        if self._loader is not None:
+            self.to_save = self._gathered(self._loader.loader, output_dir)
+        return result
 
     def _gathered(self, loader: Loader[Any], folder: str) -> TransformersState:
         """Return what all ranks know. They wait for each other, so rank 0 writes the last file after the others."""
