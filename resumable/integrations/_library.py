@@ -66,7 +66,7 @@ def check_names(owner: Any, names: str, *, library: str, tried: str) -> None:
     if missing := [path for path in names.split() if not _has(owner, path)]:
         raise UnsupportedError(
             f"this version of {library} has no {', '.join(missing)} in its {type(owner).__name__}.\n"
-            "It is unknown which batches are in the weights, so that a checkpoint would not fit them. Use "
+            "It is unknown which batches are in the weights, so a checkpoint would not fit them. Use "
             f"{tried}, or a newer version of this package: {UPGRADE}"
         )
 

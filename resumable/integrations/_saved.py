@@ -1,7 +1,7 @@
-"""A trainer's part of a checkpoint: what each rank alone knows, in what one rank writes for all of them.
+"""The part of a trainer's checkpoint that holds the knowledge of each rank. One rank writes it for all ranks.
 
 A trainer saves weights and counters once. The position of a Loader, the global generators and the buffers of a module
-may differ between ranks. So each rank sends what it knows, and takes that again on resume.
+may differ between ranks. So each rank sends its own, and gets them back on resume.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["RankedState", "gather", "gather_at_step"]
 
 T = TypeVar("T")
-# Of a part with missing entries, of other types, or with bytes that torch cannot read.
+# Missing entries, other types, or bytes that torch cannot read.
 _DAMAGE = (AttributeError, LookupError, TypeError, ValueError, RuntimeError, EOFError, OSError, UnpicklingError)
 
 
 class RankedState:
-    """What all ranks know; each trainer's schema inherits from it.
+    """The knowledge of all ranks. The schema of each trainer inherits from it.
 
     Attributes:
         part: its name, for messages.
         newest: the format that is written; this one and older ones load.
-        hint: what else to check if it is none of them.
-        ranks: what each rank knows; `loaders` are the states of its train loaders.
+        hint: advice for a part of an unknown format.
+        ranks: the knowledge of each rank; `loaders` are the states of its train loaders.
     """
 
     part: ClassVar[str]
@@ -77,8 +77,8 @@ class RankedState:
     def of_rank(self, rank: int, size: int, loaders: int = 1, *, strict: bool = True) -> Mapping[str, Any]:
         """Return what a rank continues from.
 
-        On a different number of ranks, the Loaders continue from the states of rank 0, and divide their data again. The
-        generators are those of one of the ranks. No rank continues from the buffers of another one.
+        On a different number of ranks, the Loaders continue from the states of rank 0, and divide their data again.
+        Each rank takes the generators of one rank, and keeps the buffers that it has.
 
         Args:
             rank: of this process.
@@ -109,7 +109,7 @@ class RankedState:
 
 
 def gather(own: T, size: int) -> list[T]:
-    """Return what all ranks know, in their order; all of them have to call it."""
+    """Return the knowledge of all ranks, in their order. All ranks must call it."""
     everyone = [own]
     if size > 1:
         everyone *= size
@@ -120,18 +120,18 @@ def gather(own: T, size: int) -> list[T]:
 def gather_at_step(
     own: dict[str, Any], buffers: Sequence[KeptBuffers], size: int
 ) -> tuple[list[dict[str, Any]], list[bool]]:
-    """Return what all ranks know, and on which of them buffers differ from those of rank 0; all have to call it.
+    """Return the knowledge of all ranks, and on which ranks the buffers differ from rank 0. All ranks must call it.
 
-    Under DDP the running means of a normalisation differ, and trainers save those of rank 0. Each rank evaluates with
-    its own. Digests are compared first, because buffers may be large, and are mostly equal.
+    Under DDP the running means of a normalisation differ. Trainers save the means of rank 0, but each rank evaluates
+    with its own. Digests are compared first, because buffers may be large, and are mostly equal.
 
     Args:
-        own: what this rank knows; `loaders` are the states of its train loaders.
+        own: the knowledge of this rank; `loaders` are the states of its train loaders.
         buffers: of this rank's modules.
         size: number of ranks.
 
     Raises:
-        StateMismatchError: they stand at different batches; on all of them.
+        StateMismatchError: the ranks are at different batches. All ranks raise it.
     """
     everyone = gather((own, [kept.digest() for kept in buffers] if size > 1 else []), size)
     steps = [_step(known) for known, _ in everyone]
