@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import resumable
 from resumable.errors import ConfigurationError, ResumableError, UnsupportedError
 from resumable.integrations.accelerate import prepare, private
-from resumable.integrations.accelerate.refusals import check
+from resumable.integrations.accelerate.session import check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -47,8 +47,8 @@ QUOTED = [
     ("docs/reference/errors.md", "resumable.errors", "ResumableError\n"),
     ("docs/reference/errors.md", "resumable.errors", "UserWarning\n"),
     ("docs/reference/state-format.md", "resumable._state.schema", "format  "),
-    ("docs/reference/state-format.md", "resumable.integrations.lightning.saved", "format  "),
-    ("docs/explanation/lightning.md", "resumable.integrations.lightning.place", "stage "),
+    ("docs/reference/state-format.md", "resumable.integrations.lightning.lightning_state", "format  "),
+    ("docs/explanation/lightning.md", "resumable.integrations.lightning.lightning_state", "stage "),
 ]
 
 # Code in blocks of `text`, which nothing runs: by the page and the first line, with the whole program that is run.

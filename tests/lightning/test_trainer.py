@@ -27,7 +27,7 @@ from resumable.errors import (
     UnsupportedError,
 )
 from resumable.integrations.lightning import ResumableCallback
-from resumable.integrations.lightning.sources import make_loader
+from resumable.integrations.lightning.loaders import make_loader
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sources import MAKERS, Again, Samples, Stateful, indexed, replay, snapshot, validation
@@ -689,7 +689,7 @@ def test_two_callbacks_are_refused() -> None:
 def test_other_loaders_than_the_checkpoint_s_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "saved.ckpt"
     fit(Model(), indexed(), callbacks=[SaveOnce(path, "on_train_batch_end", after(3))], max_epochs=1)
-    with pytest.raises(StateMismatchError, match="2 train loaders, and the checkpoint has states of 1"):
+    with pytest.raises(StateMismatchError, match="states of 1 train loaders, and this run has 2"):
         fit(Model(), [indexed(), indexed()], checkpoint=path)
     with pytest.raises(StateMismatchError, match="length") as caught:
         fit(Model(), indexed(6), checkpoint=path)

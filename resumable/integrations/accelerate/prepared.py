@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.integrations.accelerate import private
-from resumable.integrations.accelerate.refusals import check, check_types
-from resumable.integrations.accelerate.session import session_of
+from resumable.integrations.accelerate.session import Session, check, check_types, session_of, to_device
 from resumable.iteration import BatchIterator, Delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Generator, Iterator
 
     from resumable._order.cursor import Cursor
-    from resumable.integrations.accelerate.session import Session
     from resumable.iteration import EpochIterator
     from resumable.loader import Loader
 
@@ -65,15 +63,15 @@ def prepare(
     private.check_names(accelerator)
     check(accelerator, loader)
     session = None if loader.evaluation else session_of(accelerator)
-    known = next((one for one in session.prepared if one.loader is loader), None) if session else None
-    if known is not None:
+    if session is not None and loader in session.prepared:
+        known: PreparedLoader = session.prepared[loader]
         return known
     place = accelerator.device_placement if device_placement is None else device_placement
     prepared = PreparedLoader(accelerator, loader, session, place=place)
     if session is None:
         loader.progress.share_evaluation()
     else:
-        session.take(prepared)
+        session.take(loader, prepared)
     return prepared
 
 
@@ -90,13 +88,13 @@ class PreparedLoader:
         loader: the Loader.
         end_of_dataloader: whether the batch that was delivered last is the last one of its epoch.
         remainder: how many samples of that batch, over all ranks, are no padding; 0 where there is none, and -1 before.
-        telling: the loop that started last, which tells the accelerator of the end; None if it is over.
+        newest: the loop that started last, which tells the accelerator of the end; None if it is over.
     """
 
     def __init__(self, accelerator: Any, loader: Loader, session: Session | None, *, place: bool) -> None:
         self.loader = loader
         self.end_of_dataloader, self.remainder = False, -1
-        self.telling: object | None = None
+        self.newest: object | None = None
         self._accelerator, self._of, self._place = accelerator, session, place
 
     def __iter__(self) -> Iterator[Any]:
@@ -138,7 +136,7 @@ class PreparedLoader:
                 "epochs() or steps() was called on a prepared Loader with evaluation=True, which has no place.\n"
                 "Each loop over it begins at the beginning: loop by `for batch in loader`."
             )
-        if self not in self._of.prepared:
+        if self._of.prepared.get(self.loader) is not self:
             raise ConfigurationError(
                 "the Loader was prepared before accelerator.free_memory() was called, and others were prepared since.\n"
                 "Its place would not be saved. Prepare it again: loader = prepare(accelerator, loader)."
@@ -182,14 +180,14 @@ class PreparedLoader:
 
     def handing_out(self, batches: Iterator[Any]) -> Generator[Any]:
         """Yield the batches on the device, and tell the accelerator that a loop is open."""
-        with _Telling(self._accelerator, self):
+        with _OpenLoop(self._accelerator, self):
             for batch in batches:
                 yield self._placed(batch)
             self._session.settle()
 
     def _evaluate(self) -> Iterator[Any]:
         progress = self.loader.progress
-        with _Telling(self._accelerator, self):
+        with _OpenLoop(self._accelerator, self):
             batches, before = iter(self.loader), None
             while (batch := next(batches, _END)) is not _END:
                 self.tell(before)
@@ -207,22 +205,13 @@ class PreparedLoader:
             self.remainder = after.position - begin - padding if padding else 0
 
     def _placed(self, batch: Any) -> Any:
-        if not self._place:
-            return batch
-        from accelerate.utils import send_to_device  # noqa: PLC0415  # only who uses it pays for it
-
-        accelerator = self._accelerator
-        return send_to_device(batch, accelerator.device, non_blocking=accelerator.non_blocking)
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Load a state of the Loader; for the session."""
-        self.loader.load_state_dict(state)
+        return to_device(self._accelerator, batch) if self._place else batch
 
 
 _END: Any = object()
 
 
-class _Telling:
+class _OpenLoop:
     """Lets a loader tell the accelerator of its end as long as its loop is open."""
 
     def __init__(self, accelerator: Any, loader: PreparedLoader) -> None:
@@ -230,12 +219,12 @@ class _Telling:
 
     def __enter__(self) -> None:
         self._loader.end_of_dataloader, self._loader.remainder = False, -1
-        self._loader.telling = self
+        self._loader.newest = self
         private.begin_loop(self._accelerator, self._loader)
 
     def __exit__(self, *_: object) -> None:
-        if self._loader.telling is self:  # Accelerate drops all loops of a loader, so an older one leaves the newest
-            self._loader.telling = None
+        if self._loader.newest is self:  # Accelerate drops all loops of a loader, so an older one leaves the newest
+            self._loader.newest = None
             private.end_loop(self._accelerator, self._loader)
 
 

@@ -11,9 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resumable._distribution import UPGRADE
-from resumable.errors import UnsupportedError
-from resumable.integrations._names import missing_names
+from resumable.integrations import _library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,12 +64,7 @@ def check_names(accelerator: Any) -> None:
     Raises:
         UnsupportedError: the message says which ones.
     """
-    if missing := missing_names(accelerator, _NAMES):
-        raise UnsupportedError(
-            f"this version of Accelerate has no {', '.join(missing)} in its Accelerator.\n"
-            "The batches that are in the weights could not be told, and a checkpoint would not fit them. Use version "
-            f"1.15, or a newer version of this package: {UPGRADE}"
-        )
+    _library.check_names(accelerator, _NAMES, library="Accelerate", tried="version 1.15")
 
 
 def is_preparing(*, depth: int) -> bool:

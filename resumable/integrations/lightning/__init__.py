@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable.integrations.lightning import callback as _callback
 from resumable.integrations.lightning import checked as _checked
-from resumable.integrations.lightning.bases import derive_from_imported
+from resumable.integrations.lightning.callback import derive_from_imported
 
 if TYPE_CHECKING:
     from resumable.integrations.lightning.callback import ResumableCallback

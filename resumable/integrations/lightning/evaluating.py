@@ -8,8 +8,7 @@ from weakref import WeakSet
 
 from resumable._order.cursor import Cursor
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
-from resumable.integrations.lightning.shown import ShownLoader, loader_of
-from resumable.integrations.lightning.sources import replace_loaders
+from resumable.integrations.lightning.loaders import LoaderView, loader_of, replace_loaders
 from resumable.iteration import EvaluationPass
 from resumable.loader import Loader
 
@@ -64,7 +63,7 @@ class EvaluationStreams:
             )
         if not self.has(loader):
             self._streams[id(loader)] = _EvaluationStream(loader, name)
-        return ShownLoader(self._streams[id(loader)], hides_dataset=self._overfit)
+        return LoaderView(self._streams[id(loader)], hides_dataset=self._overfit)
 
 
 class _EvaluationStream:

@@ -1,26 +1,44 @@
-"""The Trainer's train loaders, each as a stream."""
+"""The Trainer's train loaders: found in what the user gives, and each replaced by a stream.
+
+The Trainer asks for an iterator more often than it reads one (to check the type, before it knows of a checkpoint, in
+every epoch), reads ahead if there is no length, and starts short loaders again (`max_size_cycle`). A stream delivers
+the batches of the Loader's epochs such that none of this matters: an iterator starts where training is. Only the
+iterators that the Trainer holds get batches. A loop of the user's over `trainer.train_dataloader` raises `LoopError`.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from typing import TYPE_CHECKING, Any, Protocol
 
+from torch.utils import _pytree as pytree
+
+from resumable._options import Options
 from resumable._order.cursor import Cursor
+from resumable._order.world import World
+from resumable._state import without_settings
 from resumable._twins import tell_twins_of
-from resumable.errors import ConfigurationError, UnsupportedError
+from resumable._wrap import make_loader as make_named
+from resumable.errors import ConfigurationError, StateMismatchError, UnsupportedError
 from resumable.integrations.lightning import private
-from resumable.integrations.lightning.handed import Handed
-from resumable.integrations.lightning.shares import divide_as_strategy
-from resumable.integrations.lightning.shown import ShownTrainLoader, given_for
-from resumable.integrations.lightning.sources import make_loader, replace_loaders
-from resumable.integrations.lightning.streams import TrainStream
+from resumable.iteration import deliver, taken_away
 from resumable.loader import Loader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-__all__ = ["TrainLoaders"]
+__all__ = [
+    "LoaderView",
+    "TrainLoaders",
+    "TrainStream",
+    "divide_as_strategy",
+    "loader_of",
+    "make_loader",
+    "replace_loaders",
+]
 
 
 class TrainLoaders:
@@ -45,7 +63,7 @@ class TrainLoaders:
         self._is_evaluated = is_evaluated
         self._trainer, self._wrap, self._on_fetch, self._resume = trainer, wrap, on_fetch, resume
         self.streams: list[TrainStream] = []
-        self.handed = Handed()
+        self.fetched = FetchedBatches()
         self._lengths: list[float] = []
 
     def make(self, tree: Any) -> Any:
@@ -53,7 +71,7 @@ class TrainLoaders:
         before, self.streams = self.streams, []
         for stream in before:
             stream.give_back()
-        self.handed.clear()
+        self.fetched.clear()
         tree = replace_loaders(tree, self._stream)
         tell_twins_of([stream.loader for stream in self.streams])
         if not self._resume(self.streams):
@@ -61,7 +79,7 @@ class TrainLoaders:
         self._lengths = self._count()
         return tree
 
-    def _stream(self, source: Any, name: str) -> ShownTrainLoader:
+    def _stream(self, source: Any, name: str) -> TrainLoaderView:
         trainer, number = self._trainer, len(self.streams)
         overfit = trainer.overfit_batches > 0
         loader = make_loader(source, name, self._wrap, world_size=trainer.world_size, overfit=overfit)
@@ -76,12 +94,21 @@ class TrainLoaders:
                 f"the train loader {name} is given to the Trainer twice.\nBoth would take batches of one stream. Make "
                 "a Loader for each place."
             )
-        is_the_trainers = partial(private.holds, trainer)
-        stream = TrainStream(loader, name, number, self.handed, self._on_fetch, is_the_trainers)
-        stream.stands_in_for = given_for(source)
+        stream = TrainStream(loader, name, number, self.fetched, self._on_fetch, self._holds)
+        before = stream_of(source)  # the user may give what the Trainer held in an earlier run
+        stream.stands_in_for = source if before is None else before.stands_in_for
         self.streams.append(stream)
         stream.begin_run(same_epoch=overfit)
-        return ShownTrainLoader(stream)
+        return TrainLoaderView(stream)
+
+    def _holds(self, stream: TrainStream, iterator: Iterator[Any]) -> bool:
+        """Return whether the Trainer itself reads an iterator of a stream."""
+        reader = private.train_reader(self._trainer)
+        if reader is None:
+            return False
+        if all(stream_of(one) is not stream for one in reader.iterables):
+            return True  # a strategy has put a loader of its own around it, of which this is the iterator
+        return any(one is iterator for one in reader.iterators)
 
     def has(self, loader: Loader) -> bool:
         """Return whether a Loader is one of the train loaders."""
@@ -120,7 +147,7 @@ class TrainLoaders:
 
     def end_epoch(self) -> None:
         """Go to where the Trainer's next epoch begins."""
-        self.handed.clear()
+        self.fetched.clear()
         for stream in self.streams:
             stream.end_epoch()
 
@@ -149,3 +176,457 @@ class TrainLoaders:
         """Let loops over the Loaders continue where training ended."""
         for stream in self.streams:
             stream.give_back()
+
+
+_NAME = "Lightning's Trainer"
+
+
+class TrainStream:
+    """A Loader as the Trainer's train loader: an epoch of the Trainer is one of the Loader, or several if it is cycled.
+
+    Args:
+        loader: delivers nothing to loops of the user's from now on, until `give_back`.
+        name: its place in the Trainer's collection of loaders, for messages.
+        number: the same as a number.
+        fetched: is told of each batch that is delivered.
+        on_fetch: called before each batch is fetched.
+        is_the_trainers: tells whether the Trainer holds an iterator.
+
+    Raises:
+        ConfigurationError: another training has the Loader.
+        UnsupportedError: batches of it are in flight, and its source cannot go back.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  # made in one place
+        self,
+        loader: Loader,
+        name: str,
+        number: int,
+        fetched: FetchedBatches,
+        on_fetch: Callable[[], None],
+        is_the_trainers: Callable[[TrainStream, Iterator[Any]], bool],
+    ) -> None:
+        loader.drive(_NAME)
+        self.loader, self.name = loader, name
+        self._number, self._fetched, self._on_fetch = number, fetched, on_fetch
+        self._is_the_trainers = is_the_trainers
+        self.stands_in_for: Any = loader
+        self._home: dict[str, Any] | None = None
+        self._reading: _StreamIterator | None = None  # the iterator that started last
+        self.exhausted = False  # it came to the end of its epoch
+        self._is_given_back = False
+        self._set_base()
+
+    def begin_run(self, *, same_epoch: bool) -> None:
+        """Get ready to train.
+
+        Args:
+            same_epoch: read the same epoch again and again (`overfit_batches`).
+        """
+        loader = self.loader
+        loader.progress.stand_together(False)  # ranks that were saved after an error on one of them catch up
+        if loader.progress.following.epoch > loader.acknowledged.epoch:
+            loader.end_epoch()  # nothing is left of it
+        self._home = without_settings(loader.state_dict()) if same_epoch else None
+        self._set_base()
+
+    def _set_base(self) -> None:
+        self.base = self.epoch = self.loader.acknowledged.epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.loader) if self._is_given_back else _StreamIterator(self)
+
+    def __len__(self) -> int:
+        """Count the batches of the whole epoch.
+
+        Raises:
+            TypeError: the length is unknown before its end.
+        """
+        return self.loader.total_steps(self.epoch)
+
+    def __repr__(self) -> str:
+        return f"<TrainStream {self.name} of {self.loader!r}>"
+
+    # ------------------------------------------------------------------ for the iterators
+
+    def begin(self, reading: _StreamIterator) -> int:
+        """Get ready to deliver batches to a new iterator, and return the number of the Loader's epoch.
+
+        Raises:
+            LoopError: it is the user's.
+            UnsupportedError: the Trainer dropped batches that it had fetched, and the source cannot go back.
+        """
+        progress = self.loader.progress
+        if self._is_given_back or not self._is_the_trainers(self, reading):
+            raise taken_away(_NAME)
+        if self.exhausted:  # the Trainer cycles
+            self._reading, self.exhausted = reading, False
+            return progress.delivered.epoch
+        progress.rewind()
+        progress.begin()
+        self._fetched.forget(self._number)
+        self._reading = reading
+        return self.epoch
+
+    def next_batch(self, reading: _StreamIterator, epoch: int) -> Any:
+        """Deliver a batch.
+
+        Raises:
+            StopIteration: the epoch is over, or the Trainer has started a newer iterator.
+        """
+        self._on_fetch()
+        if reading is not self._reading or self.exhausted:
+            raise StopIteration
+        if self.loader.cursor.epoch != epoch:
+            self.exhausted = True
+            raise StopIteration
+        try:
+            batch = deliver(self.loader, epoch)
+        except StopIteration:
+            self.exhausted = True
+            raise
+        self._fetched.add(self._number)
+        return batch
+
+    # ------------------------------------------------------------------ for the callback
+
+    def ack(self) -> None:
+        """Count the oldest batch as trained on."""
+        self.loader.ack()
+        self.epoch = self.loader.acknowledged.epoch
+
+    def end_epoch(self) -> None:
+        """Go to where the Trainer's next epoch starts: the Loader's next epoch. What was fetched ahead is skipped."""
+        self.loader.progress.rewind(leaves=True)
+        if self._home is not None:
+            self.loader.load_state_dict(self._home)
+        elif self.loader.acknowledged.epoch == self.epoch:
+            self.loader.end_epoch()
+        self.exhausted, self._reading = False, None
+        self._set_base()
+
+    def give_back(self) -> None:
+        """Let loops over the Loader continue after the last batch that is in the weights."""
+        if not self._is_given_back:
+            self._is_given_back = True
+            self.loader.give_back()
+            self.loader.progress.stand_together(True)
+
+    def bookmark(self) -> Callable[[], dict[str, Any]]:
+        """Return a function that makes what `restore` takes, of where training stands now."""
+        epoch, base, make = self.epoch, self.base, self.loader.progress.bookmark()
+        return lambda: {"epoch": epoch, "base": base, "state": make()}
+
+    def restore(self, saved: Mapping[str, Any], *, strict: bool) -> None:
+        """Go to where a bookmark was taken."""
+        try:
+            self.loader.load_state_dict(saved["state"], strict=strict)
+        except Exception as error:
+            error.add_note(f"It is the train loader {self.name} of the Trainer.")
+            raise
+        self.epoch, self.base = saved["epoch"], saved["base"]
+        self.exhausted, self._reading = False, None
+
+    def go_to(self, epoch: int, batch: int) -> None:
+        """Go to a batch of an epoch.
+
+        Raises:
+            UnsupportedError: it goes only to where it was before.
+        """
+        self.loader.seek(epoch=epoch, step=batch)
+        self._set_base()
+
+    def catch_up(self, target: Mapping[str, Any]) -> None:
+        """Read on, and throw away, up to the place of another rank's bookmark.
+
+        Raises:
+            StateMismatchError: this stream has no such place.
+        """
+        loader, cursor = self.loader, Cursor.from_dict(target["state"]["cursor"])
+        while _step(loader.acknowledged) < _step(cursor):
+            epoch = loader.acknowledged.epoch
+            with suppress(StopIteration), loader.progress.catching_up():
+                deliver(loader, epoch)
+                loader.ack()
+        if _step(loader.acknowledged) != _step(cursor):
+            raise StateMismatchError(
+                f"the train loader {self.name} of this rank has no place {cursor}: it goes on at {loader.acknowledged}."
+                "\nThe ranks would train on different steps. Resume from another checkpoint."
+            )
+        self.epoch, self.base = target["epoch"], target["base"]
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load the Loader's state."""
+        self.loader.load_state_dict(state_dict)
+        self.exhausted, self._reading = False, None
+        self._set_base()
+
+
+def _step(cursor: Cursor) -> tuple[int, int]:
+    """Return what all ranks have in common; their last batches may be of different sizes."""
+    return cursor.epoch, cursor.step
+
+
+class _StreamIterator:
+    """One iterator of a stream; nothing happens before its first `next()`."""
+
+    def __init__(self, stream: TrainStream) -> None:
+        self._stream = stream
+        self._epoch = -1
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._epoch < 0:
+            self._epoch = self._stream.begin(self)
+        return self._stream.next_batch(self, self._epoch)
+
+
+class FetchedBatches:
+    """The Trainer's batches from being fetched to being trained on, in their order.
+
+    One batch of the Trainer is a batch of each loader; a loader that is exhausted (`max_size`) gives none. A loader
+    that gives a second one has begun the Trainer's next batch.
+    """
+
+    def __init__(self) -> None:
+        self._fetched: deque[set[int]] = deque()
+
+    def __len__(self) -> int:
+        """Count the Trainer's batches that were fetched and not taken."""
+        return len(self._fetched)
+
+    def add(self, loader: int) -> None:
+        """Note that a loader has delivered a batch."""
+        if not self._fetched or loader in self._fetched[-1]:
+            self._fetched.append(set())
+        self._fetched[-1].add(loader)
+
+    def take(self) -> Iterable[int]:
+        """Take the oldest of the Trainer's batches away: the loaders that gave to it."""
+        return self._fetched.popleft() if self._fetched else ()
+
+    def forget(self, loader: int) -> None:
+        """Forget what a loader gave, as it will give it again."""
+        for batch in self._fetched:
+            batch.discard(loader)
+        self._fetched = deque(filter(None, self._fetched))
+
+    def clear(self) -> None:
+        """Forget all that was fetched."""
+        self._fetched.clear()
+
+
+def replace_loaders(tree: Any, replace: Callable[[Any, str], Any]) -> Any:
+    """Replace each loader in the Trainer's collection of them.
+
+    Args:
+        tree: a loader; dictionaries, lists and tuples of loaders, nested as they like; or a CombinedLoader. It is left
+            as it is, so a loop over the user's CombinedLoader does not read what the Trainer reads.
+        replace: is given a loader and the name of its place.
+
+    Returns:
+        The same collection of what `replace` returned.
+    """
+    if _is_combined(tree):
+        _, names = _flatten(tree.iterables)
+        pairs = zip(tree.flattened, names, strict=True)
+        combined = copy(tree)
+        combined.flattened = [replace(loader, name) for loader, name in pairs]
+        return combined
+    leaves, names = _flatten(tree)
+    replaced = [replace(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+    _, spec = pytree.tree_flatten(tree, is_leaf=_is_data)
+    return pytree.tree_unflatten(replaced, spec)
+
+
+def _flatten(tree: Any) -> tuple[list[Any], list[str]]:
+    pairs, _ = pytree.tree_flatten_with_path(tree, is_leaf=_is_data)
+    return [leaf for _, leaf in pairs], [pytree.keystr(path) or private.THE_ONLY for path, _ in pairs]
+
+
+def _is_combined(tree: Any) -> bool:
+    return hasattr(tree, "flattened") and hasattr(tree, "iterables")
+
+
+def _is_data(node: Any) -> bool:
+    """Return whether a list or tuple holds batches and not loaders: anything in it that cannot be iterated for batches.
+
+    The Trainer alone takes a list of tensors for a collection of loaders, one per tensor.
+    """
+    if not isinstance(node, (list, tuple)):
+        return False
+    return not node or any(isinstance(leaf, _values()) for leaf in pytree.tree_leaves(node))
+
+
+def _values() -> tuple[type, ...]:
+    return (int, float, str, bytes, type(None), sys.modules["torch"].Tensor, sys.modules["numpy"].ndarray)
+
+
+def make_loader(source: Any, name: str, wrap: bool | Mapping[str, Any], *, world_size: int, overfit: bool) -> Loader:
+    """Return the Loader of a train loader.
+
+    Args:
+        source: what the user gave: a Loader, or something to wrap.
+        name: its place in the Trainer's collection, for messages.
+        wrap: whether to wrap what is no Loader; or the options for it.
+        world_size: number of ranks.
+        overfit: no shuffling (`overfit_batches`).
+
+    Raises:
+        UnsupportedError: it is no Loader, and is not to be wrapped or cannot be.
+    """
+    source = loader_of(source)
+    if isinstance(source, Loader):
+        if source.evaluation:
+            raise UnsupportedError(
+                f"the train loader {name} was wrapped with evaluation=True, each loop over which begins at the "
+                "beginning.\nA resumed run would train on its first batches again. Wrap it without evaluation=True."
+            )
+        return source
+    if wrap is False:
+        raise UnsupportedError(
+            f"the train loader {name} is no resumable Loader but a {type(source).__module__}."
+            f"{type(source).__qualname__}.\nA resumed run would begin its data again, in the middle of an epoch. Give "
+            "the Trainer resumable.wrap(loader), or use ResumableCallback(wrap=True)."
+        )
+    options = dict(wrap) if wrap is not True else {}
+    if _has_plain_order(source):
+        if world_size > 1 and not source.drop_last:
+            options.setdefault("tail", "pad")  # equal shares, as by the DistributedSampler that Lightning injects
+        if overfit:
+            source = _without_shuffling(source)
+    try:
+        return make_named(
+            source, Options.of(options), suggested="train" if name == private.THE_ONLY else f"train{name}"
+        )
+    except Exception as error:
+        error.add_note(f"It is the train loader {name} of the Trainer, which ResumableCallback(wrap=...) wraps.")
+        raise
+
+
+def _has_plain_order(source: Any) -> bool:
+    """Return whether it is a DataLoader made with `batch_size` and with or without `shuffle`, and no sampler."""
+    data = sys.modules["torch"].utils.data
+    if not isinstance(source, data.DataLoader) or isinstance(source.dataset, data.IterableDataset):
+        return False
+    return source.batch_size is not None and type(source.sampler) in {data.SequentialSampler, data.RandomSampler}
+
+
+def _without_shuffling(source: Any) -> Any:
+    """Return a DataLoader like this one that reads its dataset from front to back."""
+    data = sys.modules["torch"].utils.data
+    names = "dataset", "batch_size", "num_workers", "collate_fn", "pin_memory", "drop_last", "worker_init_fn"
+    return data.DataLoader(**{name: getattr(source, name) for name in names}, shuffle=False)
+
+
+def divide_as_strategy(loader: Loader, trainer: Any) -> None:
+    """Let a Loader that was given no world divide its data as the Trainer would by a `DistributedSampler`.
+
+    Raises:
+        ConfigurationError: it was used before, in another world.
+    """
+    kwargs = getattr(trainer.strategy, "distributed_sampler_kwargs", None)
+    if not kwargs:
+        return
+    world = World(int(kwargs["rank"]), int(kwargs["num_replicas"]))
+    if world != loader.progress.world:
+        loader.progress.divide_among(world)
+
+
+# ---------------------------------------------------------------------- what the Trainer holds
+
+
+class _Stream(Protocol):
+    loader: Loader
+    stands_in_for: Any
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __len__(self) -> int: ...
+
+
+class LoaderView:
+    """What the Trainer holds instead of a Loader, such as `trainer.train_dataloader`, with iterators of a stream.
+
+    Hooks read `dataset` or `batch_size`, and Lightning searches for `sampler`. The Loader itself answers: whatever it
+    shows or rejects is shown or rejected here, with the same advice.
+
+    Args:
+        stream: of the Loader.
+        hides_dataset: up to the first iterator. With `overfit_batches`, Lightning makes a new DataLoader over the
+            dataset of everything that shows one, and raises if that is not a DataLoader. Only then does it iterate.
+    """
+
+    def __init__(self, stream: _Stream, *, hides_dataset: bool = False) -> None:
+        self._stream, self._hides_dataset = stream, hides_dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        self._hides_dataset = False
+        return iter(self._stream)
+
+    def __len__(self) -> int:
+        """Count the batches of the whole epoch.
+
+        Raises:
+            TypeError: the length is unknown before its end.
+        """
+        return len(self._stream)
+
+    def __bool__(self) -> bool:
+        """A Loader is true, even if its length is unknown."""
+        return True
+
+    def __repr__(self) -> str:
+        return f"<{self._stream.loader!r}, held by the Trainer>"
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the Loader.
+
+        Raises:
+            AttributeError: the Loader does not show it; the message says what to do instead.
+        """
+        # Frameworks mark their own objects with names that start with "_", and a copy has no stream yet.
+        if name.startswith("_") or (name == "dataset" and self._hides_dataset):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return getattr(self._stream.loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute of the Loader.
+
+        Raises:
+            AttributeError: the Loader rejects it, because its batches would stay what they are.
+        """
+        if name.startswith("_"):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._stream.loader, name, value)
+
+
+class TrainLoaderView(LoaderView):
+    """The same for training. The Trainer saves the state of each loader that has these two methods.
+
+    A run without the callback loads it; with the callback, its own part of the checkpoint is loaded instead.
+    """
+
+    _stream: TrainStream
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the Loader's state."""
+        return self._stream.loader.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load the Loader's state."""
+        self._stream.load_state_dict(state_dict)
+
+
+def stream_of(held: Any) -> Any:
+    """Return the stream of an object that the Trainer holds; None if it is held as it was given."""
+    return vars(held)["_stream"] if isinstance(held, LoaderView) else None
+
+
+def loader_of(held: Any) -> Any:
+    """Return the Loader of an object that the Trainer holds, or the object itself if it holds none."""
+    stream = stream_of(held)
+    return held if stream is None else stream.loader

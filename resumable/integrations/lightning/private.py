@@ -10,10 +10,7 @@ from contextlib import contextmanager, suppress
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal
 
-from resumable._distribution import UPGRADE
-from resumable.errors import UnsupportedError
-from resumable.integrations._names import missing_names
-from resumable.integrations.lightning.shown import stream_of
+from resumable.integrations import _library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIT_LOOP",
+    "THE_ONLY",
     "Loop",
     "at_epoch_end",
     "begin_epoch_again",
@@ -38,7 +36,6 @@ __all__ = [
     "give_sources_back",
     "gives_iterator",
     "has_callback",
-    "holds",
     "is_accumulating",
     "is_beginning",
     "is_ending",
@@ -59,10 +56,13 @@ __all__ = [
     "set_lengths",
     "sigterm_path",
     "steps_logged",
+    "swap_source_of",
     "swap_sources",
+    "train_reader",
 ]
 
 FIT_LOOP = "fit_loop"  # of the checkpoint's "loops"
+THE_ONLY = "(the only one)"  # name of a train loader that is no part of a collection
 Loop = Literal["train", "validation"]
 
 _NAMES = """
@@ -108,13 +108,12 @@ def check_names(trainer: Any) -> None:
     Raises:
         UnsupportedError: the message says which ones.
     """
-    if missing := missing_names(trainer, _NAMES):
-        package = type(trainer).__module__.partition(".")[0]
-        raise UnsupportedError(
-            f"this version of {package} has no {', '.join(missing)} in its Trainer.\n"
-            "The batches that it trains on could not be followed, and a checkpoint would not fit them. Use a version "
-            f"from 2.2 to 2.6, or a newer version of this package: {UPGRADE}"
-        )
+    _check_names(trainer, _NAMES)
+
+
+def _check_names(trainer: Any, names: str) -> None:
+    library = type(trainer).__module__.partition(".")[0]
+    _library.check_names(trainer, names, library=library, tried="a version from 2.2 to 2.6")
 
 
 # ---------------------------------------------------------------------- where the loaders come from
@@ -133,13 +132,7 @@ def swap_source_of(trainer: Any, stage: str, change: Change) -> None:
     Raises:
         UnsupportedError: this Lightning has no such names.
     """
-    if missing_names(trainer, f"{stage}_loop._data_source.dataloader"):
-        package = type(trainer).__module__.partition(".")[0]
-        raise UnsupportedError(
-            f"this version of {package} has no {stage}_loop._data_source.dataloader in its Trainer.\n"
-            "Passes over its loaders would depend on what was read before. Use a version from 2.2 to 2.6, or a newer "
-            f"version of this package: {UPGRADE}"
-        )
+    _check_names(trainer, f"{stage}_loop._data_source.dataloader")
     loop = getattr(trainer, f"{stage}_loop")
     loop._data_source = _Source(loop._data_source, change)
 
@@ -173,15 +166,10 @@ class _Source:
         setattr(self._original, name, value)
 
 
-def holds(trainer: Any, stream: Any, iterator: Iterator[Any]) -> bool:
-    """Return whether the Trainer itself reads an iterator of one of its train loaders."""
+def train_reader(trainer: Any) -> Any:
+    """Return what reads the train loaders (`iterables`) by its `iterators`; None before it starts."""
     combined = trainer.fit_loop._combined_loader
-    reader = None if combined is None else combined._iterator
-    if reader is None:
-        return False
-    if all(stream_of(one) is not stream for one in reader.iterables):
-        return True  # a strategy has put a loader of its own around it, of which this is the iterator
-    return any(one is iterator for one in reader.iterators)
+    return None if combined is None else combined._iterator
 
 
 def restore_consumed(trainer: Any, consumed: Sequence[bool]) -> None:

@@ -7,23 +7,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from resumable import rng
+from resumable._parts import digest_of
+from resumable._ranks.store import is_initialized
 from resumable.errors import UnsupportedError
 from resumable.integrations._buffers import Buffers
+from resumable.integrations._saved import gather
 from resumable.integrations.lightning import private
-from resumable.integrations.lightning.asked import Asked, Asking
 from resumable.integrations.lightning.evaluating import EvaluationStreams
-from resumable.integrations.lightning.foreign import Foreign
-from resumable.integrations.lightning.loaders import TrainLoaders
-from resumable.integrations.lightning.place import Place, rewind
-from resumable.integrations.lightning.ranks import Notes, RankState, check_ranks, exchange
-from resumable.integrations.lightning.saved import FORMAT, Saved
-from resumable.integrations.lightning.shares import divide_as_strategy
+from resumable.integrations.lightning.lightning_state import (
+    UNSTARTED,
+    LightningState,
+    LoaderCall,
+    RankNotes,
+    TrainerPosition,
+    write_counters,
+)
+from resumable.integrations.lightning.loaders import TrainLoaders, divide_as_strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resumable.integrations._buffers import KeptBuffers
-    from resumable.integrations.lightning.streams import TrainStream
+    from resumable.integrations.lightning.loaders import TrainStream
     from resumable.loader import Loader
 
 __all__ = ["Session"]
@@ -33,24 +38,24 @@ class Boundary(NamedTuple):
     """A moment between two optimizer steps; replaced by one assignment, as signal handlers save.
 
     Attributes:
-        place: where training stood.
+        position: where training stood.
         steps: optimizer steps in the weights (`trainer.global_step`).
         logged: those after which everything was done, validation included.
         loaders: make the states of the train loaders.
         buffers: of the module.
         callbacks: states of the other callbacks, where gradients are accumulated: batches are trained on again then.
         generators: makes the state of this rank's global generators.
-        asked: when the loaders in use were made.
+        calls: those that made the loaders in use.
     """
 
-    place: Place
+    position: TrainerPosition
     steps: int
     logged: int
     loaders: Sequence[Callable[[], dict[str, Any]]]
     buffers: KeptBuffers
     callbacks: Mapping[str, Any]
     generators: Callable[[], dict[str, Any]]
-    asked: Mapping[str, Asked]
+    calls: Mapping[str, LoaderCall]
 
 
 class Session:
@@ -79,13 +84,13 @@ class Session:
         self._following = False
         self._alone = False  # the other ranks are not to be asked
         self._boundary: Boundary | None = None
-        self._origin: Saved | Foreign | None = None  # to be resumed from
+        self._origin: LightningState | None = None  # to be resumed from
         self._steps, self._counters = 0, dict[str, Any]()  # of that checkpoint
         self._loaded_late = False
         self._placed = False
-        self._known: list[RankState] = []  # what the ranks said last
+        self._known: list[Mapping[str, Any]] = []  # what the ranks said last
         self._buffers: Buffers | None = None
-        self._train, self._validation = Asking(trainer, "train"), Asking(trainer, "validation")
+        self._train, self._validation = LoaderCalls(trainer, "train"), LoaderCalls(trainer, "validation")
         private.swap_sources(trainer, self._make_train_loaders, self._make_validation_loaders)
         private.call_after_interruption(trainer, self.finish)
 
@@ -100,9 +105,9 @@ class Session:
         self._busy = True
         return self._evaluated(self._validation(make))
 
-    def _asked(self) -> dict[str, Asked]:
-        both = {"train": self._train.asked, "validation": self._validation.asked}
-        return {loop: asked for loop, asked in both.items() if asked is not None}
+    def _calls(self) -> dict[str, LoaderCall]:
+        both = {"train": self._train.last, "validation": self._validation.last}
+        return {loop: call for loop, call in both.items() if call is not None}
 
     def _is_trained_on(self, loader: Loader) -> bool:
         return self._loaders.has(loader)
@@ -121,16 +126,16 @@ class Session:
             return
         if values is None:
             every = self._trainer.reload_dataloaders_every_n_epochs
-            self._origin = Foreign(loop, strict=self._strict, every=every)
+            self._origin = LightningState.from_counters(loop, strict=self._strict, every=every)
         else:
-            self._origin = Saved.from_dict(values)
-        rewind(checkpoint, self._origin.place)
+            self._origin = LightningState.from_dict(values)
+        write_counters(checkpoint, self._origin.position)
         self._steps = checkpoint["global_step"]
         self._counters = deepcopy({name: counter for name, counter in loop.items() if name != "state_dict"})
-        asked = self._origin.asked(self._trainer.global_rank)
-        if asked:
-            self._validation.resume(asked.get("validation"))
-            if self._train.resume(asked.get("train")):
+        calls = self._origin.calls(self._trainer.global_rank)
+        if calls:
+            self._validation.resume(calls.get("validation"))
+            if self._train.resume(calls.get("train")):
                 private.forget_loaders(self._trainer, "train")
                 return
         if self._loaders.streams:  # they were asked for before the checkpoint was read
@@ -156,7 +161,7 @@ class Session:
     def start(self) -> None:
         """Begin to train: at the beginning, or at the checkpoint's place."""
         trainer, saved = self._trainer, self._origin
-        check_ranks(trainer.world_size)
+        _check_ranks(trainer.world_size)
         self._seen = private.counters(trainer)[1].total.processed
         self._train.start()
         self._validation.start()
@@ -169,14 +174,14 @@ class Session:
         saved.restore_generators(trainer.global_rank)
         saved.warn(trainer.global_rank)
         private.restore_metrics(trainer, saved.metrics)
-        self._set_boundary(saved.place)
+        self._set_boundary(saved.position)
         self._tell_ranks()
-        if saved.place.stage == "epoch":
+        if saved.position.stage == "epoch":
             self._placed = True  # loaders that are due to be made again in this epoch begin as they are
             private.begin_epoch_again(trainer)
-            if saved.place.schedulers_due:
+            if saved.position.schedulers_due:
                 private.finish_epoch(trainer)
-            self._place_at_epoch(saved.place.epoch)
+            self._place_at_epoch(saved.position.epoch)
         else:
             private.restore_consumed(trainer, self._loaders.consumed())
             private.call_at_entry(trainer, self._enter)
@@ -185,16 +190,16 @@ class Session:
         """Go on in the middle of the checkpoint's epoch."""
         assert self._origin is not None
         saved, self._origin, trainer = self._origin, None, self._trainer
-        place = saved.place
+        position = saved.position
         saved.restore_generators(trainer.global_rank)
         if private.has_callback(trainer, "GradientAccumulationScheduler"):
             trainer.accumulate_grad_batches = saved.accumulates
-        self._set_boundary(place)
+        self._set_boundary(position)
         private.finish_batch(
             trainer,
-            is_last=place.is_last,
-            pending=place.stage in {"batch", "validated"},
-            validated=place.stage == "validated",
+            is_last=position.is_last,
+            pending=position.stage in {"batch", "validated"},
+            validated=position.stage == "validated",
         )
 
     def begin_epoch(self) -> None:
@@ -216,7 +221,7 @@ class Session:
         self._following = True
         try:
             self._refuse_reading_ahead()
-            self._held += [self._loaders.handed.take() for _ in range(processed - self._seen)]
+            self._held += [self._loaders.fetched.take() for _ in range(processed - self._seen)]
             self._seen = processed
             if self._is_stepped():
                 self._settle()
@@ -224,7 +229,7 @@ class Session:
             self._following = False
 
     def _refuse_reading_ahead(self) -> None:
-        taken = len(self._loaders.handed)
+        taken = len(self._loaders.fetched)
         if private.gives_iterator(self._trainer) and taken > 1:
             raise UnsupportedError(
                 f"training_step took {taken} batches from dataloader_iter for one step.\n"
@@ -244,8 +249,8 @@ class Session:
         self._held.clear()
         epochs, batches = private.counters(self._trainer)
         last = bool(batches.is_last_batch)
-        place = Place("batch", epochs.current.ready - 1, batches.current.processed, self._seen, is_last=last)
-        self._set_boundary(place)
+        at = epochs.current.ready - 1, batches.current.processed
+        self._set_boundary(TrainerPosition("batch", *at, self._seen, is_last=last))
 
     def note_validation(self) -> None:
         """A validation begins, which uses up random numbers."""
@@ -254,9 +259,9 @@ class Session:
     def end_validation(self) -> None:
         """A validation came to its end."""
         boundary = self._boundary
-        if boundary is not None and boundary.place.stage == "batch" and not self._held:
-            place = replace(boundary.place, stage="validated")
-            self._boundary = boundary._replace(place=place, generators=rng.capture(), asked=self._asked())
+        if boundary is not None and boundary.position.stage == "batch" and not self._held:
+            position = replace(boundary.position, stage="validated")
+            self._boundary = boundary._replace(position=position, generators=rng.capture(), calls=self._calls())
             self._busy = False
 
     def end_epoch(self) -> None:
@@ -272,19 +277,19 @@ class Session:
         self._place_at_epoch(private.counters(self._trainer)[0].current.processed, schedulers_due=due)
 
     def _place_at_epoch(self, epoch: int, *, schedulers_due: bool = False) -> None:
-        self._set_boundary(Place("epoch", epoch, 0, self._seen, schedulers_due=schedulers_due))
+        self._set_boundary(TrainerPosition("epoch", epoch, 0, self._seen, schedulers_due=schedulers_due))
 
-    def _set_boundary(self, place: Place) -> None:
+    def _set_boundary(self, position: TrainerPosition) -> None:
         trainer = self._trainer
         self._boundary = Boundary(
-            place,
+            position,
             trainer.global_step,
             private.steps_logged(trainer),
             self._loaders.bookmarks(),
-            self._find_buffers(again=place.stage == "epoch").keep(),
+            self._find_buffers(again=position.stage == "epoch").keep(),
             private.callback_states(trainer) if self._may_hold() else {},
             rng.capture(),
-            self._asked(),
+            self._calls(),
         )
         self._busy = False
 
@@ -331,10 +336,11 @@ class Session:
             return self._save_unchanged(checkpoint)
         alone = self._alone or private.is_interrupted(trainer)
         in_flight = self._busy or private.is_interrupted(trainer) or private.is_beginning(trainer)
-        place = self._place_now(boundary)
-        own, rank = self._rank_state(in_flight=in_flight), trainer.global_rank
+        position = self._position_now(boundary)
+        generators = boundary.generators() if in_flight else rng.state_dict()
+        own, rank = _of_rank(boundary.loaders, generators, boundary.calls), trainer.global_rank
         if alone:
-            self._known = Notes(self._exchanges).gather(self._known, own, rank, str(place))
+            self._known = RankNotes(self._exchanges).gather(self._known, own, rank, str(position))
         else:
             self._exchange(own)
         if in_flight:
@@ -342,42 +348,124 @@ class Session:
         if self._held:
             checkpoint["callbacks"].update(boundary.callbacks)
         torn = trainer.global_step != boundary.steps
-        rewind(checkpoint, place, as_saved=True)
+        write_counters(checkpoint, position, as_saved=True)
         metrics = private.metrics(trainer)
-        partial = private.partial_metrics(trainer) if place.batch else []
+        partial = private.partial_metrics(trainer) if position.batch else []
         accumulates = trainer.accumulate_grad_batches
-        return Saved(place, torn, self._known, metrics, partial, accumulates).as_dict()
+        return LightningState(position, torn, self._known, metrics, partial, accumulates).as_dict()
 
     def _save_unchanged(self, checkpoint: dict[str, Any]) -> dict[str, Any] | None:
         """Save again what is resumed from, where the run fails before it trains; or that nothing was begun."""
         if self._origin is None:
-            return {"format": FORMAT, "unstarted": True}
-        if isinstance(self._origin, Foreign) or private.is_restoring(self._trainer):
+            return dict(UNSTARTED)
+        if not self._origin.ranks or private.is_restoring(self._trainer):
             return None
         checkpoint["global_step"] = self._steps  # the Trainer has others while it asks for its loaders
         checkpoint["loops"][private.FIT_LOOP].update(deepcopy(self._counters))
-        rewind(checkpoint, self._origin.place, as_saved=True)
+        write_counters(checkpoint, self._origin.position, as_saved=True)
         return self._origin.as_dict()
 
     def _tell_ranks(self) -> None:
         """Exchange where the loaders stand; all ranks have to call it."""
-        states = [make() for make in self._loaders.bookmarks()]
-        self._exchange(RankState(states, rng.state_dict(), asked=self._asked()))
+        self._exchange(_of_rank(self._loaders.bookmarks(), rng.state_dict(), self._calls()))
 
-    def _exchange(self, own: RankState) -> None:
-        self._known = exchange(own, self._trainer.world_size)
+    def _exchange(self, own: Mapping[str, Any]) -> None:
+        self._known = gather(own, self._trainer.world_size)
         Session._exchanges += 1
 
-    def _place_now(self, boundary: Boundary) -> Place:
-        place = boundary.place
-        if place.stage in {"batch", "validated"} and private.steps_logged(self._trainer) > boundary.logged:
-            return replace(place, stage="ready")
-        if place.schedulers_due and not private.at_epoch_end(self._trainer):
-            return replace(place, schedulers_due=False)
-        return place
+    def _position_now(self, boundary: Boundary) -> TrainerPosition:
+        position = boundary.position
+        if position.stage in {"batch", "validated"} and private.steps_logged(self._trainer) > boundary.logged:
+            return replace(position, stage="ready")
+        if position.schedulers_due and not private.at_epoch_end(self._trainer):
+            return replace(position, schedulers_due=False)
+        return position
 
-    def _rank_state(self, *, in_flight: bool) -> RankState:
-        boundary = self._boundary
-        assert boundary is not None
-        generators = boundary.generators() if in_flight else rng.state_dict()
-        return RankState([make() for make in boundary.loaders], generators, asked=boundary.asked)
+
+def _of_rank(
+    loaders: Sequence[Callable[[], dict[str, Any]]], generators: Mapping[str, Any], calls: Mapping[str, LoaderCall]
+) -> dict[str, Any]:
+    """Return what a rank alone knows of a position."""
+    states = [make() for make in loaders]
+    return {"loaders": states, "generators": dict(generators), "exact": True, "asked": dict(calls)}
+
+
+def _check_ranks(world_size: int) -> None:
+    """Refuse several ranks that cannot exchange anything.
+
+    Raises:
+        UnsupportedError: they have no process group of `torch.distributed`.
+    """
+    if world_size > 1 and not is_initialized():
+        raise UnsupportedError(
+            f"the Trainer has {world_size} ranks and no process group of torch.distributed.\n"
+            "The states of the other ranks could not be saved. Use a strategy that is based on it, such as "
+            'strategy="ddp".'
+        )
+
+
+class LoaderCalls:
+    """Asks the Trainer's source for the loaders of a loop, and notes when, for a resumed run to make the same ones.
+
+    `train_dataloader()` and `val_dataloader()` are the user's code. It may read `current_epoch` for a curriculum, or
+    choose a part of the data at random. The Trainer calls it when a run starts, at every
+    `reload_dataloaders_every_n_epochs`, and when a run is resumed, which may be in a later epoch.
+
+    Args:
+        trainer: the Trainer.
+        loop: the loop.
+    """
+
+    def __init__(self, trainer: Any, loop: private.Loop) -> None:
+        self._trainer, self._loop = trainer, loop
+        self._resumed = self._training = False
+        self._again: LoaderCall | None = None  # the saved call, to be repeated
+        self.last: LoaderCall | None = None  # for the loaders in use
+
+    def __call__(self, make: Callable[[], Any]) -> Any:
+        """Return what the source makes."""
+        again, trainer = self._again, self._trainer
+        if again is not None and not (self._training and private.is_reload_due(trainer, again.reloaded_at)):
+            made = self._make_as(again, make)
+            self.last = again
+            private.note_reload(trainer, self._loop, again.reloaded_at)
+            return made
+        epoch, step, before = trainer.current_epoch, trainer.global_step, rng.capture()
+        made = make()
+        unchanged = digest_of(before()) == digest_of(rng.state_dict())
+        # Lightning notes a reload for validation before it asks, and one for training after that.
+        reloaded_at = epoch if self._loop == "train" else private.reloaded_at(trainer, self._loop)
+        self.last = LoaderCall(epoch, step, reloaded_at, None if unchanged else before())
+        return made
+
+    def _make_as(self, call: LoaderCall, make: Callable[[], Any]) -> Any:
+        now = rng.state_dict()
+        if call.generators is not None:
+            rng.restore(call.generators)
+        try:
+            with private.counters_at(self._trainer, call.epoch, call.step):
+                return make()
+        finally:
+            rng.restore(now)
+
+    def resume(self, call: LoaderCall | None) -> bool:
+        """Repeat the call that made the checkpoint's loaders; None if nothing had made them yet.
+
+        Returns:
+            Whether a different call made the loaders in use.
+        """
+        self._resumed, self._again = True, call
+        if self.last is None or call is None:
+            return False
+        same_place = (self.last.epoch, self.last.step) == (call.epoch, call.step)
+        return not same_place or call.generators is not None
+
+    def start(self) -> None:
+        """Training starts: from now on, the Trainer asks when a reload is due."""
+        if self._resumed and self._again is None and self.last is not None:
+            private.forget_loaders(self._trainer, self._loop)  # the checkpoint's run asks only when it first validates
+            self.last = None
+        self._training = True
+        if self.last is not None:
+            self._again = None
+            private.note_reload(self._trainer, self._loop, self.last.reloaded_at)

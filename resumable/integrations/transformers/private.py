@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resumable._distribution import UPGRADE
-from resumable.errors import UnsupportedError
-from resumable.integrations._names import missing_names
+from resumable.integrations import _library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -59,20 +58,15 @@ def check_names(trainer: Any) -> None:
     Raises:
         UnsupportedError: the message says which ones.
     """
-    missing = missing_names(trainer, _NAMES if trl_name(trainer) is None else f"{_NAMES} {_NAMES_OF_TRL}")
-    if not hasattr(_module(), "skip_first_batches"):
-        missing.append("transformers.trainer.skip_first_batches")
-    if missing:
-        raise UnsupportedError(
-            f"this version of transformers, or of TRL, has no {', '.join(missing)} in its Trainer.\n"
-            "A resumed run would differ. Use version 5.23 of transformers and 1.16 of TRL, or a newer version of this "
-            f"package: {UPGRADE}"
-        )
+    tried = "version 5.23 of transformers and 1.16 of TRL"
+    names = _NAMES if trl_name(trainer) is None else f"{_NAMES} {_NAMES_OF_TRL}"
+    _library.check_names(trainer, names, library="transformers, or of TRL,", tried=tried)
+    _library.check_names(_module(), "skip_first_batches", library="transformers.trainer", tried=tried)
 
 
-def replace(trainer: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put a function in the place of a method, for this Trainer alone; it is given what was there."""
-    setattr(trainer, name, wrapper(getattr(trainer, name)))
+def replace(trainer: Any, name: str, function: Callable[..., Any]) -> None:
+    """Put a function in the place of a method, for this Trainer alone; its first argument is what was there."""
+    setattr(trainer, name, partial(function, getattr(trainer, name)))
 
 
 def callbacks(trainer: Any) -> list[Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from resumable.errors import ConfigurationError, UnsupportedError
-from resumable.integrations._given import check_given
-from resumable.integrations.accelerate.refusals import check_engine, check_settings, check_world
+from resumable.integrations._library import check_given
+from resumable.integrations.accelerate.session import check_engine, check_settings, check_world
 from resumable.integrations.transformers import private
 from resumable.loader import Loader
 

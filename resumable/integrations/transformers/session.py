@@ -6,13 +6,14 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
+
 from resumable._wrap import wrap
 from resumable.errors import CheckpointNotFoundError, ConfigurationError, PromiseWarning, StateMismatchError
-from resumable.integrations.accelerate.ranks import exchange
+from resumable.integrations._buffers import Buffers
+from resumable.integrations._saved import gather, gather_at_step
 from resumable.integrations.transformers import private
-from resumable.integrations.transformers.callback import ResumableState
-from resumable.integrations.transformers.checkpoints import NAME, last_whole_checkpoint, read_saved
-from resumable.integrations.transformers.rank_buffers import load_buffers, save_buffers
 from resumable.integrations.transformers.refusals import (
     check_epochs,
     check_loader,
@@ -20,8 +21,15 @@ from resumable.integrations.transformers.refusals import (
     check_types,
     refuse_options,
 )
-from resumable.integrations.transformers.saved import Saved
 from resumable.integrations.transformers.train_loader import DRIVER, TrainLoader
+from resumable.integrations.transformers.transformers_state import (
+    NAME,
+    TransformersState,
+    last_whole_checkpoint,
+    load_buffers,
+    read_saved,
+    save_buffers,
+)
 from resumable.loader import Loader
 
 if TYPE_CHECKING:
@@ -29,7 +37,7 @@ if TYPE_CHECKING:
 
     from resumable._order.cursor import Cursor
 
-__all__ = ["Session"]
+__all__ = ["ResumableState", "Session"]
 
 
 class Session:
@@ -51,10 +59,10 @@ class Session:
         self._first: dict[str, Any] | None = None  # where the Loader that was given stood before the first run
         self._inside = False
         self._checkpoint: str | None = None
-        self._saved: Saved | None = None
+        self._saved: TransformersState | None = None
         self._ended = False
         self._stopped_at: int | None = None  # an epoch that a callback had ended before the checkpoint
-        self.to_save: Saved | None = None
+        self.to_save: TransformersState | None = None
         self.callback = ResumableState(self)
 
     def install(self) -> None:
@@ -78,16 +86,13 @@ class Session:
 
     # ------------------------------------------------------------------ a run begins
 
-    def _train(self, train: Callable[..., Any]) -> Callable[..., Any]:
-        def train_exactly(resume_from_checkpoint: Any = None, *rest: Any, **options: Any) -> Any:
-            if resume_from_checkpoint is True:
-                resume_from_checkpoint = self._newest()
-            elif resume_from_checkpoint:
-                resume_from_checkpoint = os.fspath(resume_from_checkpoint)
-                read_saved(resume_from_checkpoint)
-            return train(resume_from_checkpoint, *rest, **options)
-
-        return train_exactly
+    def _train(self, train: Callable[..., Any], resume_from_checkpoint: Any = None, *rest: Any, **options: Any) -> Any:
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = self._newest()
+        elif resume_from_checkpoint:
+            resume_from_checkpoint = os.fspath(resume_from_checkpoint)
+            read_saved(resume_from_checkpoint)
+        return train(resume_from_checkpoint, *rest, **options)
 
     def _newest(self) -> str | bool:
         """Return the newest whole checkpoint, as rank 0 sees it; True where there is none at all, for the Trainer."""
@@ -105,31 +110,30 @@ class Session:
             )
         return newest or True
 
-    def _run(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def run_exactly(
-            batch_size: int | None = None, *rest: Any, resume_from_checkpoint: str | None = None, **options: Any
-        ) -> Any:
-            self._checkpoint, self._inside, self._loader = resume_from_checkpoint, True, None
-            try:
-                with private.skipping_by(self._skip):
-                    return run(batch_size, *rest, resume_from_checkpoint=resume_from_checkpoint, **options)
-            finally:
-                self._inside = False
-                self._give_back()
+    def _run(
+        self,
+        run: Callable[..., Any],
+        batch_size: int | None = None,
+        *rest: Any,
+        resume_from_checkpoint: str | None = None,
+        **options: Any,
+    ) -> Any:
+        self._checkpoint, self._inside, self._loader = resume_from_checkpoint, True, None
+        try:
+            with private.skipping_by(self._skip):
+                return run(batch_size, *rest, resume_from_checkpoint=resume_from_checkpoint, **options)
+        finally:
+            self._inside = False
+            self._give_back()
 
-        return run_exactly
-
-    def _get_train_dataloader(self, get: Callable[[], Any]) -> Callable[[], Any]:
-        def get_train_loader() -> TrainLoader:
-            if self._inside and self._loader is not None:
-                return self._loader  # a callback asks for it; a second one would start the run again
-            loader = self._given or self._wrapped(get)
-            prepared = TrainLoader(loader, self._trainer.accelerator, self._gives_nothing, self._may_look)
-            if self._inside:
-                self._begin(prepared)
-            return prepared
-
-        return get_train_loader
+    def _get_train_dataloader(self, get: Callable[[], Any]) -> TrainLoader:
+        if self._inside and self._loader is not None:
+            return self._loader  # a callback asks for it; a second one would start the run again
+        loader = self._given or self._wrapped(get)
+        prepared = TrainLoader(loader, self._trainer.accelerator, self._gives_nothing, self._may_look)
+        if self._inside:
+            self._begin(prepared)
+        return prepared
 
     def _wrapped(self, get: Callable[[], Any]) -> Loader[Any]:
         args = self._trainer.args
@@ -161,7 +165,7 @@ class Session:
             self._first = _at_its_beginning(loader)
         self._saved = None if self._checkpoint is None else read_saved(self._checkpoint)
         if self._saved is not None:
-            loader.load_state_dict(self._saved.state_of(*self._ranks))
+            loader.load_state_dict(self._saved.of_rank(*self._ranks)["loaders"][0])
         elif self._first is not None:
             loader.load_state_dict(self._first)
 
@@ -184,22 +188,21 @@ class Session:
             if driven is not self._given:
                 driven.close()
 
-    def _begin_state(self, begin: Callable[..., Any]) -> Callable[..., Any]:
-        def begin_exactly(max_steps: int, updates: int, epochs: int, *rest: Any) -> tuple[int, int]:
-            place: tuple[int, int] = begin(max_steps, updates, epochs, *rest)
-            self._keep_callback()
-            self._trainer.state.stateful_callbacks.setdefault(NAME, self.callback.state())
-            if self._loader is not None:
-                check_epochs(self._loader, epochs)
-            if self._saved is None:
-                return place
-            if self._is_done() and self._saved.ended:  # nothing is left to do, and the end of the epoch was seen
-                assert self._checkpoint is not None
-                private.load_generators(self._trainer, self._checkpoint)
-                return epochs, 0
-            return self._place()
-
-        return begin_exactly
+    def _begin_state(
+        self, begin: Callable[..., Any], max_steps: int, updates: int, epochs: int, *rest: Any
+    ) -> tuple[int, int]:
+        place: tuple[int, int] = begin(max_steps, updates, epochs, *rest)
+        self._keep_callback()
+        self._trainer.state.stateful_callbacks.setdefault(NAME, self.callback.state())
+        if self._loader is not None:
+            check_epochs(self._loader, epochs)
+        if self._saved is None:
+            return place
+        if self._is_done() and self._saved.ended:  # nothing is left to do, and the end of the epoch was seen
+            assert self._checkpoint is not None
+            private.load_generators(self._trainer, self._checkpoint)
+            return epochs, 0
+        return self._place()
 
     def _place(self) -> tuple[int, int]:
         """Return the epoch in which the Loader stands, and how many micro-batches of it are in the weights."""
@@ -277,7 +280,7 @@ class Session:
         counts = self._saved.counts_of(rank, size)
         if counts is not None and private.counts(self._trainer) is not None:
             private.begin_counts(self._trainer, counts)
-        if size == self._saved.world_size:
+        if size == len(self._saved.ranks):
             load_buffers(self._trainer.model, self._checkpoint, rank)
 
     def acknowledge(self) -> None:
@@ -295,32 +298,31 @@ class Session:
         if not ((stops or self._is_done()) and left):
             self._loader.end_epoch()
 
-    def _save(self, save: Callable[..., Any]) -> Callable[..., Any]:
-        def save_generators_and_place(output_dir: str) -> Any:
-            result = save(output_dir)
-            if self._loader is not None:
-                save_buffers(self._trainer.model, output_dir, *self._ranks)
-                self.to_save = self._gathered(self._loader.loader)
-            return result
+    def _save(self, save: Callable[..., Any], output_dir: str) -> Any:
+        result = save(output_dir)
+        if self._loader is not None:
+            self.to_save = self._gathered(self._loader.loader, output_dir)
+        return result
 
-        return save_generators_and_place
-
-    def _gathered(self, loader: Loader[Any]) -> Saved:
+    def _gathered(self, loader: Loader[Any], folder: str) -> TransformersState:
         """Return what all ranks know. They wait for each other, so rank 0 writes the last file after the others."""
-        _, size = self._ranks
+        rank, size = self._ranks
         losses, logged = private.logged(self._trainer)
         own = {"loaders": [loader.state_dict()], "losses": losses, "counts": private.counts(self._trainer)}
-        everyone = exchange(own, size)
-        return Saved(
-            states=[one["loaders"][0] for one in everyone],
-            world_size=size,
+        buffers = [Buffers(self._trainer.model).keep()] if size > 1 else []
+        ranks, differ = gather_at_step(own, buffers, size)
+        if any(differ):
+            if differ[rank]:
+                save_buffers(buffers[0], folder, rank)
+            gather(None, size)  # until all have written theirs
+        control = self._trainer.control
+        return TransformersState(
+            ranks=ranks,
             accumulation=self._trainer.args.gradient_accumulation_steps,
-            losses=[one["losses"] for one in everyone],
             logged=logged,
-            counts=[one["counts"] for one in everyone],
             ended=self._ended,
-            epoch_stopped=bool(self._trainer.control.should_epoch_stop) and not self._ended,
-            stopped=bool(self._trainer.control.should_training_stop) and not self._is_done(),
+            epoch_stopped=bool(control.should_epoch_stop) and not self._ended,
+            stopped=bool(control.should_training_stop) and not self._is_done(),
             max_steps=self._trainer.state.max_steps,
         )
 
@@ -346,3 +348,35 @@ def _is_map_style(source: Any) -> bool:
     from torch.utils.data import IterableDataset  # noqa: PLC0415  # only who uses it pays for it
 
     return not isinstance(getattr(source, "dataset", None), IterableDataset)
+
+
+class ResumableState(TrainerCallback, ExportableState):  # type: ignore[misc]  # transformers is untyped here
+    """Files the Loader's state under its own name in `trainer_state.json`.
+
+    Args:
+        session: the run of the Trainer. The Trainer makes a callback without one where it restores callbacks from a
+            checkpoint; the session puts the right one back.
+    """
+
+    def __init__(self, session: Session | None = None) -> None:
+        self._session = session
+
+    def state(self) -> dict[str, Any]:
+        """Return what goes into the checkpoint; nothing, before the first save."""
+        saved = None if self._session is None else self._session.to_save
+        return {"args": {}, "attributes": {} if saved is None else {"saved": saved.as_dict()}}
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Go on with what the Trainer itself begins again."""
+        if self._session is not None:
+            self._session.go_on()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Count all that was delivered as trained on: the Trainer draws the batches of one step, and no more."""
+        if self._session is not None:
+            self._session.acknowledge()
+
+    def on_epoch_end(self, _: Any, __: Any, control: Any, **___: Any) -> None:
+        """Count the epoch as done, unless the run stops in the middle of it."""
+        if self._session is not None:
+            self._session.end_epoch(stops=control.should_training_stop)

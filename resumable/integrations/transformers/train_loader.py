@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from resumable.integrations.accelerate.session import to_device
 from resumable.iteration import deliver, taken_away
 
 if TYPE_CHECKING:
@@ -116,8 +117,4 @@ class TrainLoader:
             raise taken_away(DRIVER)
 
     def _placed(self, batches: Iterator[Any]) -> Iterator[Any]:
-        from accelerate.utils import send_to_device  # noqa: PLC0415  # only who uses it pays for it
-
-        accelerator = self._accelerator
-        for batch in batches:
-            yield send_to_device(batch, accelerator.device, non_blocking=accelerator.non_blocking)
+        return (to_device(self._accelerator, batch) for batch in batches)

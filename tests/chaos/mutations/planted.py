@@ -386,8 +386,8 @@ def acked_when_fetched() -> None:
 
         return next_batch
 
-    swap("resumable.integrations.lightning.streams:TrainStream", "next_batch", make)
-    import_module("resumable.integrations.lightning.streams").TrainStream.ack = lambda self: None
+    swap("resumable.integrations.lightning.loaders:TrainStream", "next_batch", make)
+    import_module("resumable.integrations.lightning.loaders").TrainStream.ack = lambda self: None
 
 
 def seed_of_the_time() -> int:

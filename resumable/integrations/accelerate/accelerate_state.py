@@ -1,26 +1,73 @@
-"""Folders that `save_state` wrote: which of them are whole.
+"""What `save_state` writes of the prepared Loaders, in one file for all ranks.
+
+format    of this dictionary
+ranks     per rank, of the last optimizer step: states of the loaders (None: those of rank 0), generators, and the
+          buffers of each model (None: those of rank 0; left out by earlier versions)
+step      the accelerator's count then
+since     None; saved within an accumulation: schedulers, parameter groups and buffers of the last step
+number    of the checkpoint, as the accelerator counts its saves; left out by earlier versions
+of_step   gradient_accumulation_steps of the run; left out by earlier versions
 
 Accelerate writes file after file in place, so that a kill within a save leaves a part of it; written over an older
 checkpoint, new weights beside an old place. What is registered is written last, after everything of all ranks. So
-those files go first, and their presence says that the save came to its end.
+those files are removed first, and their presence says that the save came to its end.
 """
 
 from __future__ import annotations
 
 import re
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from resumable.integrations._saved import RankedState
 from resumable.integrations.accelerate import private
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from os import PathLike
 
-__all__ = ["go_on_counting", "last_whole_checkpoint", "unmark"]
+__all__ = ["AccelerateState", "go_on_counting", "last_whole_checkpoint", "unmark"]
 
 _NUMBER = re.compile(r"\d+(?=\D*$)")
 _COUNT = "resumable_objects.txt"
+
+
+@dataclass(frozen=True)
+class AccelerateState(RankedState):
+    """The prepared Loaders' part of a checkpoint."""
+
+    part: ClassVar[str] = "the state of the prepared Loaders"
+    hint: ClassVar[str] = (
+        "Register objects in the order in which the run that saved did, and prepare Loaders at the same place among "
+        "them. "
+    )
+
+    ranks: Sequence[Mapping[str, Any]]
+    step: int
+    since: Mapping[str, Any] | None
+    number: int = 0
+    of_step: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values and tensors."""
+        ranks = [
+            {**one, "loaders": None if number and one["loaders"] == self.states else one["loaders"]}
+            for number, one in enumerate(self.ranks)
+        ]
+        count = {"step": self.step, "since": self.since, "number": self.number, "of_step": self.of_step}
+        return {"format": self.newest, "ranks": ranks, **count}
+
+    @classmethod
+    def _read(cls, values: Mapping[str, Any]) -> Self:
+        first = values["ranks"][0]["loaders"]
+        ranks = [
+            {"loaders": one["loaders"] or first, "generators": one["generators"], "buffers": one.get("buffers")}
+            for one in values["ranks"]
+        ]
+        number, of_step = int(values.get("number", 0)), values.get("of_step")
+        return cls(ranks, int(values["step"]), values["since"], number, of_step)
 
 
 def unmark(folder: Path, number: int) -> None:

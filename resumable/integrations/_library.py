@@ -1,16 +1,18 @@
-"""What `prepare` of an integration is given: something of the library that it is for, and a Loader."""
+"""What an integration needs of the library that it is for: an instance of its class, and names that it has."""
 
 from __future__ import annotations
 
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from resumable._distribution import UPGRADE, pip_install
 from resumable.errors import MissingDependencyError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["check_given"]
+__all__ = ["check_given", "check_names"]
 
 
 def check_given(  # noqa: PLR0913  # what two integrations differ in
@@ -34,9 +36,7 @@ def check_given(  # noqa: PLR0913  # what two integrations differ in
     try:
         kind = getattr(import_module(library), name)
     except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f'{library} is not installed.\nInstall it: pip install "resumable-data[{library}]"'
-        ) from error
+        raise MissingDependencyError(f"{library} is not installed.\nInstall it: {pip_install(library)}") from error
     if not isinstance(given, kind):
         article = "an" if name[0] in "AEIOU" else "a"
         raise UnsupportedError(
@@ -49,3 +49,31 @@ def check_given(  # noqa: PLR0913  # what two integrations differ in
             f"prepare() was given a {type(loader).__qualname__}, which is no Loader.\n"
             f"It has no place that could be saved. Wrap it before: {wrapped}; {advice}."
         )
+
+
+def check_names(owner: Any, names: str, *, library: str, tried: str) -> None:
+    """Refuse a version of a library that lacks a name on which this package relies.
+
+    Args:
+        owner: an object of the library.
+        names: dotted paths from there, with spaces between them.
+        library: its name.
+        tried: the versions that have all of them.
+
+    Raises:
+        UnsupportedError: the message says which ones are missing.
+    """
+    if missing := [path for path in names.split() if not _has(owner, path)]:
+        raise UnsupportedError(
+            f"this version of {library} has no {', '.join(missing)} in its {type(owner).__name__}.\n"
+            "It is unknown which batches are in the weights, so a checkpoint would not fit them. Use "
+            f"{tried}, or a newer version of this package: {UPGRADE}"
+        )
+
+
+def _has(owner: Any, path: str) -> bool:
+    try:
+        attrgetter(path)(owner)
+    except AttributeError:
+        return False
+    return True
