@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import re
@@ -128,8 +129,8 @@ def _read_file(place: Place) -> Content:
         kind = "file of torch.save, of its older format" if by_torch else "pickle"
         return Content("Lightning checkpoint" if _is_lightning(tree) else kind, tree, size)
     if head.startswith(_NPY):
-        source, mode = (place.path, "r") if place.is_local else (file, None)
-        return Content("file of NumPy", _array("its array", partial(np.load, source, mode, allow_pickle=False)), size)
+        load = partial(np.load, place.path, "r") if place.is_local else partial(np.load, file)
+        return Content("file of NumPy", _array("its array", partial(load, allow_pickle=False)), size)
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= size:
         return Content("file of safetensors", _read_safetensors(place), size)
     if head.startswith(MAGIC):
@@ -198,47 +199,43 @@ _SAFETENSORS = {
 }
 
 
-def _read_safetensors(place: Place) -> dict[str, Any]:
+def _package(name: str, what: str, extra: str) -> Any:
     try:
-        import safetensors  # noqa: PLC0415  # for such files only
+        return importlib.import_module(name)
     except ImportError as error:
         raise MissingDependencyError(
-            f"{place.name} is a file of safetensors, and that package failed to import: {error}.\n"
-            f"Install it: {pip_install('cli')}"
+            f"{what} is read by the package {name}, which failed to import: {error}.\nInstall it: {pip_install(extra)}"
         ) from error
+
+
+def _read_safetensors(place: Place) -> dict[str, Any]:
+    safetensors = _package("safetensors", place.name, "cli")
     try:
         if place.is_local:
             file = safetensors.safe_open(place.path, "np")
             found = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
             return {
-                name: _tensor(one.get_dtype(), one.get_shape(), partial(_numbers, place.path, name))
+                name: _tensor(one.get_dtype(), one.get_shape(), partial(_numbers, place.path, name, one.get_dtype()))
                 for name, one in found.items()
             }
-        parts = safetensors.deserialize(place.read())
-        return {name: _tensor(one["dtype"], one["shape"], lambda _, one=one: one["data"]) for name, one in parts}
+        parts = dict(safetensors.deserialize(place.read()))
+        return {name: _tensor(one["dtype"], one["shape"], partial(one.get, "data")) for name, one in parts.items()}
     except safetensors.SafetensorError as error:
         raise CorruptCheckpointError(f"its header is cut or damaged: {error}") from error
 
 
-def _tensor(kind: str, shape: list[int], read: Callable[[str], Any]) -> Any:
+def _tensor(kind: str, shape: list[int], read: Callable[[], Any]) -> Any:
     dtype = _SAFETENSORS.get(kind)
     if dtype is None:
         return Opaque(f"tensor of {kind}", tuple(shape))
-    return Tensor(tuple(shape), dtype, lambda: np.frombuffer(read(dtype), f"<{DTYPES[dtype][1]}").reshape(shape))
+    return Tensor(tuple(shape), dtype, lambda: np.frombuffer(read(), f"<{DTYPES[dtype][1]}").reshape(shape))
 
 
-def _numbers(path: str, name: str, dtype: str) -> Any:
-    from safetensors import safe_open  # noqa: PLC0415  # for such files only
-
-    if not dtype.startswith(("bfloat", "float8")):
+def _numbers(path: str, name: str, kind: str) -> Any:
+    safe_open = _package("safetensors", path, "cli").safe_open
+    if not kind.startswith(("BF16", "F8")):
         return safe_open(path, "np").get_tensor(name)
-    try:
-        import torch  # noqa: PLC0415  # NumPy has no such type
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"a tensor of {dtype} is read by torch, which failed to import: {error}.\n"
-            f"Install it: {pip_install('torch')}"
-        ) from error
+    torch = _package("torch", f"a tensor of {kind}", "torch")  # NumPy has no such type
     return safe_open(path, "pt").get_tensor(name).reshape(-1).view(torch.uint8).numpy()
 
 

@@ -124,7 +124,11 @@ def test_tensors_of_a_state_are_what_was_saved(tmp_path: Path) -> None:
     tensors = {
         str(kind): torch.arange(6).to(kind).reshape(2, 3).T for kind in (torch.bfloat16, torch.bool, torch.int16)
     }
-    state = {"format": 1, "cursor": [0, 0, 0], "tensors": [tensors, torch.tensor(3.5), torch.zeros(0, 2)]}
+    state: dict[str, Any] = {
+        "format": 1,
+        "cursor": [0, 0, 0],
+        "tensors": [tensors, torch.tensor(3.5), torch.zeros(0, 2)],
+    }
     torch.save({"data": state}, tmp_path / "file")
     (found,) = _states_in(tmp_path / "file").values()
     assert found["cursor"] == [0, 0, 0]
