@@ -131,7 +131,7 @@ def _loaded(value: Any) -> Any:
     if isinstance(value, Tensor):
         torch = import_torch()
         numbers = value.read()
-        raw = numbers.astype(numbers.dtype.newbyteorder("="), order="C").reshape(-1).view(np.uint8)
+        raw = numbers.astype(numbers.dtype.newbyteorder("=")).reshape(-1).view(np.uint8)
         return torch.from_numpy(raw).view(getattr(torch, value.dtype)).reshape(value.shape)
     if isinstance(value, Opaque | Name):
         kind = value.kind if isinstance(value, Opaque) else value
