@@ -11,7 +11,18 @@ from resumable._selfcheck.streams import first_difference, order_differs
 if TYPE_CHECKING:
     from resumable._selfcheck.streams import Batch, Difference
 
-__all__ = ["ALIAS", "MOVED", "CheckReport", "LoaderReport", "Trial", "indented", "of_cut", "of_processes", "of_runs"]
+__all__ = [
+    "ALIAS",
+    "MOVED",
+    "WIDTH",
+    "CheckReport",
+    "LoaderReport",
+    "Trial",
+    "indented",
+    "of_cut",
+    "of_processes",
+    "of_runs",
+]
 
 WIDTH = 60  # columns
 _WORDS = {True: "kept", False: "BROKEN", None: "not checked"}

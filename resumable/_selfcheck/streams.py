@@ -25,7 +25,7 @@ from resumable.errors import OnePassError
 from resumable.testing.runs import digest, draw_from_generators
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from resumable.loader import Loader
 
@@ -235,15 +235,6 @@ class Generators:
         torch = sys.modules.get("torch")
         if torch is not None and "torch" not in self.state:
             torch.manual_seed(torch.Generator().initial_seed())
-
-    def calling(self, make: Callable[[], Any]) -> Callable[[], Any]:
-        """Return the same function, which puts them back first."""
-
-        def called() -> Any:
-            self.put_back()
-            return make()
-
-        return called
 
 
 _log = logging.getLogger("resumable")
