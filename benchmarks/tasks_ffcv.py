@@ -16,7 +16,6 @@ from ffcv.transforms import Cutout, RandomHorizontalFlip, RandomTranslate, Squee
 from ffcv.writer import DatasetWriter
 
 import resumable
-from resumable.backends.ffcv import source
 
 __all__ = ["Epochs", "loader"]
 
@@ -41,12 +40,11 @@ class Epochs:
         workers: threads of the Loader.
         images: in the file.
         size: of an image, in pixels.
-        cache: folder for compiled code; empty for none.
     """
 
-    def __init__(self, *, mode: str, workers: int, images: int, size: int, cache: str = "") -> None:
+    def __init__(self, *, mode: str, workers: int, images: int, size: int) -> None:
         self._plain = loader(mode, workers, images, size)
-        self._wrapped = resumable.wrap(source(self._plain, compile_cache=cache or False))
+        self._wrapped = resumable.wrap(self._plain)
 
     def first(self, *, wrapped: bool) -> float:
         """Return the seconds to the first batch, compiling included."""

@@ -93,7 +93,7 @@ class IndexBuild:
     """
 
     def __init__(self, records: int, size: int) -> None:
-        from resumable.backends.tfds.crc import masked_crc  # noqa: PLC0415  # not installed everywhere
+        from resumable.backends.tfds.tfrecord import masked_crc  # noqa: PLC0415  # not installed everywhere
 
         self._folder = tempfile.TemporaryDirectory()
         self._file, self._records = str(Path(self._folder.name, "records")), records

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from resumable._inspect.batches import Samples, samples
-from resumable._inspect.comparing import Diff, StateDifference, TensorDifference, ValueDifference, diff
-from resumable._inspect.looking import Inspection, Part, inspect
+from resumable._inspect.inspection import (
+    Diff,
+    Inspection,
+    Part,
+    StateDifference,
+    TensorDifference,
+    ValueDifference,
+    diff,
+    inspect,
+)
 from resumable._inspect.reading import Step
 from resumable._inspect.states import LoaderState
 

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable._inspect.builders import BUILDERS
-from resumable._inspect.pickles import read_pickle
-from resumable._inspect.torch_files import read_bare_pickle, read_torch_zip
+from resumable._inspect.pickles import read_bare_pickle, read_pickle, read_torch_zip
 from resumable._inspect.values import DTYPES, Opaque, Tensor
 from resumable.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from resumable._inspect.places import Place
+    from resumable._inspect.values import Place
 
 __all__ = ["METADATA", "SHARD", "read_distributed"]
 
@@ -31,7 +29,7 @@ def read_distributed(place: Place) -> dict[Any, Any]:
     Raises:
         CorruptCheckpointError: its metadata, or a file that they name, is cut, damaged or missing.
     """
-    metadata = read_pickle(place.child(METADATA).read(), BUILDERS)
+    metadata = read_pickle(place.child(METADATA).read())
     try:
         stored = _stored(place, metadata.state)
         paths = metadata.state.get("planner_data") or {}

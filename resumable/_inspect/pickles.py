@@ -1,8 +1,9 @@
-"""A reader of pickles that runs nothing: every class and function is a name, every object a stand-in.
+"""Pickles, and the files of `torch.save` that are made of them, read without running anything.
 
-It goes through the opcodes as the standard library lists them. Nothing is imported and nothing of the pickle is called,
-whatever it asks for, so that a pickle made to do harm is as readable as any other. Tensors, ordered dicts, sizes, sets
-and bytes are put together by the functions below, as they are known to mean what they say.
+Every class and function is a name, and every object a stand-in. The reader goes through the opcodes as the standard
+library lists them. Nothing is imported and nothing of the pickle is called, whatever it asks for, so that a pickle made
+to do harm is as readable as any other. Tensors, ordered dicts, sizes, sets and bytes are put together by the functions
+below, as they are known to mean what they say.
 
 joblib, by which scikit-learn's models are saved, writes the numbers of an array between two opcodes, after the object
 that stands for it. They become one of its attributes.
@@ -10,23 +11,157 @@ that stands for it. They become one of its attributes.
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import math
 import pickletools
+import struct
+import zipfile
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable._inspect.values import Name, Opaque
-from resumable.errors import CorruptCheckpointError
+from resumable._inspect.values import DTYPES, Name, Opaque, Tensor
+from resumable.errors import CheckpointError, CorruptCheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import BinaryIO
 
-__all__ = ["Builders", "damaged_pickle", "read_pickle"]
+    from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    Builders = Mapping[str, Callable[..., Any]]
+__all__ = ["BUILDERS", "MOST_PACKED", "read_bare_pickle", "read_pickle", "read_torch_zip", "unpack"]
+
+_KINDS = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "UntypedStorage": "uint8",
+    "ComplexDoubleStorage": "complex128",
+    "ComplexFloatStorage": "complex64",
+}
+_REPEATED = 4  # times that an element may stand in a tensor, besides in dimensions that repeat it throughout
+
+
+@dataclass(frozen=True, eq=False)
+class _Storage:
+    """The numbers of one or several tensors, which stay in the file.
+
+    Args:
+        dtype: type of its elements.
+        read: gives its bytes.
+        order: of the bytes, `"<"` or `">"`.
+    """
+
+    dtype: str
+    read: Callable[[], bytes]
+    order: str = "<"
+
+
+def _storage_of(pid: Any, read: Callable[[str], bytes], order: str) -> _Storage | Opaque:
+    """Return what a persistent id of torch's stands for: ("storage", kind, key, device, size)."""
+    if isinstance(pid, tuple) and len(pid) > 2 and pid[0] == "storage" and isinstance(pid[1], Name):  # noqa: PLR2004
+        dtype, key = _KINDS.get(pid[1].name), str(pid[2])
+        if dtype is not None:
+            return _Storage(dtype, lambda: read(key), order)
+    return Opaque("reference", pid)
+
+
+def _tensor(storage: Any, offset: int, shape: Any, stride: Any, *_: Any) -> Tensor:
+    return _tensor_of(storage, storage.dtype, offset, shape, stride)
+
+
+def _tensor_with_dtype(
+    storage: Any, offset: int, shape: Any, stride: Any, _grad: Any, _hooks: Any, dtype: Any, *_: Any
+) -> Tensor:
+    return _tensor_of(storage, dtype.name, offset, shape, stride)
+
+
+def _tensor_of(storage: _Storage, dtype: str, offset: int, shape: Any, stride: Any) -> Tensor:
+    if not isinstance(storage, _Storage):
+        raise TypeError("no storage")
+    shape, stride = tuple(shape), tuple(stride)
+    numbers = (offset, *shape, *stride)
+    if dtype not in DTYPES or len(shape) != len(stride) or not all(type(one) is int and one >= 0 for one in numbers):
+        raise ValueError("no tensor")
+    return Tensor(shape, dtype, lambda: _view(storage, dtype, offset, shape, stride))
+
+
+def _view(storage: _Storage, dtype: str, offset: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> NDArray[Any]:
+    """Look at a storage as a tensor. Dimensions that repeat an element are read once, and repeated without a copy."""
+    size, name = DTYPES[dtype]
+    raw = storage.read()
+    flat = np.frombuffer(raw[: len(raw) // size * size], np.dtype(name).newbyteorder(storage.order))  # type: ignore[arg-type]
+    last = offset + sum((length - 1) * step for length, step in zip(shape, stride, strict=True))
+    counted = [length for length, step in zip(shape, stride, strict=True) if step]
+    if 0 in shape:
+        return np.empty(shape, flat.dtype)
+    if last >= len(flat) or np.prod([float(one) for one in counted]) > _REPEATED * len(flat):
+        raise CorruptCheckpointError(
+            f"a tensor of shape {shape} needs {last + 1} elements, and {len(flat)} are there for it"
+        )
+    return np.lib.stride_tricks.as_strided(flat[offset:], shape, [step * size for step in stride], writeable=False)
+
+
+def _from_type(build: Any, _type: Any, args: Any, *_: Any) -> Any:
+    """Give the tensor that a subclass, or one with attributes, is made of."""
+    return BUILDERS[str(build)](*args)
+
+
+def _first(value: Any, *_: Any) -> Any:
+    return value
+
+
+def _encoded(text: str, encoding: str) -> bytes:
+    """Give the bytes that a pickle of protocol 2 writes as text."""
+    if encoding not in {"latin1", "latin-1"}:
+        raise ValueError("not how bytes are written")
+    return text.encode("latin-1")
+
+
+def _ordered(*pairs: Any) -> dict[Any, Any]:
+    return dict(*pairs)
+
+
+def _default(_: Any = None, *pairs: Any) -> dict[Any, Any]:
+    return dict(*pairs)
+
+
+def _bytes_only(raw: bytes = b"") -> bytes:
+    """Give the bytes of a bytearray; not as many zeros as a number says."""
+    if not isinstance(raw, bytes):
+        raise TypeError("no bytes")
+    return raw
+
+
+_BUILTINS: dict[str, Callable[..., Any]] = {
+    **{kind.__name__: kind for kind in (set, frozenset, list, tuple, dict, complex)},
+    **dict.fromkeys(("bytes", "bytearray"), _bytes_only),
+}
+BUILDERS: dict[str, Callable[..., Any]] = {
+    "collections.OrderedDict": _ordered,
+    "collections.defaultdict": _default,
+    "torch.Size": tuple,
+    "_codecs.encode": _encoded,
+    "torch._utils._rebuild_tensor_v2": _tensor,
+    "torch._utils._rebuild_tensor": _tensor,
+    "torch._utils._rebuild_tensor_v3": _tensor_with_dtype,
+    "torch._utils._rebuild_parameter": _first,
+    "torch._utils._rebuild_parameter_with_state": _first,
+    "torch._tensor._rebuild_from_type_v2": _from_type,
+    **{f"{module}.{name}": build for module in ("builtins", "__builtin__") for name, build in _BUILTINS.items()},
+}
+
 
 _MARK = object()
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
@@ -43,14 +178,16 @@ _ARRAY_OF_JOBLIB = "joblib.numpy_pickle.NumpyArrayWrapper"
 
 
 def read_pickle(
-    data: Any, builders: Builders, persistent: Callable[[Any], Any] = lambda pid: Opaque("reference", pid)
+    data: Any,
+    persistent: Callable[[Any], Any] = lambda pid: Opaque("reference", pid),
+    builders: Mapping[str, Callable[..., Any]] = BUILDERS,
 ) -> Any:
     """Return what a pickle says, with stand-ins for all objects.
 
     Args:
         data: bytes, or a file, of which one pickle is read.
-        builders: of what is put together, by the names of the classes and functions that stand for it.
         persistent: gives what a persistent id stands for.
+        builders: of what is put together, by the names of the classes and functions that stand for it.
 
     Raises:
         CorruptCheckpointError: it is no pickle, cut or damaged.
@@ -58,18 +195,13 @@ def read_pickle(
     try:
         return _Machine(builders, persistent).run(data)
     except _DAMAGE as error:
-        raise damaged_pickle(error) from error
-
-
-def damaged_pickle(error: Exception) -> CorruptCheckpointError:
-    """Return the error for a pickle that cannot be read."""
-    return CorruptCheckpointError(f"its pickle is cut or damaged: {type(error).__name__}: {error}")
+        raise CorruptCheckpointError(f"its pickle is cut or damaged: {type(error).__name__}: {error}") from error
 
 
 class _Machine:
     """The stack and the memo of a pickle."""
 
-    def __init__(self, builders: Builders, persistent: Callable[[Any], Any]) -> None:
+    def __init__(self, builders: Mapping[str, Callable[..., Any]], persistent: Callable[[Any], Any]) -> None:
         self._builders, self._persistent = builders, persistent
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
@@ -100,14 +232,10 @@ class _Machine:
             self._memo[len(self._memo)] = self._stack[-1]
         elif name in {"BINGET", "LONG_BINGET", "GET"}:
             self._push(self._memo[arg])
+        elif (act := getattr(self, f"_{name.lower()}", None)) is not None:
+            act(arg)
         else:
-            getattr(self, f"_{name.lower()}", self._unknown(name))(arg)
-
-    def _unknown(self, name: str) -> Callable[[Any], None]:
-        def refuse(_: Any) -> None:
             raise ValueError(f"{name} has no meaning in a file")
-
-        return refuse
 
     # ------------------------------------------------------------------ the stack
 
@@ -251,3 +379,130 @@ class _Machine:
         self._push(Name("extension", str(arg)))
 
     _ext2 = _ext4 = _ext1
+
+
+_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of a file of the older format
+_PROTOCOL = 1001
+_FEW = 3  # names that are shown
+
+
+def read_torch_zip(file: BinaryIO) -> Any:
+    """Return what a file of `torch.save` holds.
+
+    Args:
+        file: stays open as long as tensors are to be read.
+
+    Raises:
+        CorruptCheckpointError: it is cut or damaged.
+        CheckpointError: it is another kind of zip file.
+    """
+    try:
+        archive = zipfile.ZipFile(file)
+    except (zipfile.BadZipFile, ValueError, struct.error, EOFError, NotImplementedError) as error:
+        raise CorruptCheckpointError(f"it begins as a zip file, and is cut or damaged: {error}") from error
+    names = {info.filename: info for info in archive.infolist()}
+    pickles = [name for name in names if name == "data.pkl" or name.endswith("/data.pkl")]
+    if not pickles:
+        more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+        held = ", ".join(list(names)[:_FEW]) or "nothing"
+        raise CheckpointError(f"it is a zip file, but none of torch.save or NumPy: it holds {held}{more}")
+    folder = pickles[0].removesuffix("data.pkl")
+    order = ">" if f"{folder}byteorder" in names and _record(archive, f"{folder}byteorder") == b"big" else "<"
+    read = partial(_data, archive, folder)
+    return read_pickle(_record(archive, pickles[0]), lambda pid: _storage_of(pid, read, order))
+
+
+def _data(archive: zipfile.ZipFile, folder: str, key: str) -> bytes:
+    return _record(archive, f"{folder}data/{key}")
+
+
+def _record(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Read a record, whose checksum the zip file has; torch compresses none."""
+    try:
+        if (info := archive.getinfo(name)).compress_type != zipfile.ZIP_STORED:
+            raise CorruptCheckpointError(f"its record {name} is compressed, which torch.save never does")
+        return archive.read(info)
+    except (
+        KeyError,
+        zipfile.BadZipFile,
+        EOFError,
+        ValueError,
+        struct.error,
+        RuntimeError,
+        NotImplementedError,
+    ) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CorruptCheckpointError(f"its record {name} is cut or damaged: {error}") from error
+
+
+def read_bare_pickle(file: BinaryIO) -> tuple[bool, Any]:
+    """Return what a pickle holds, and whether it is of the format that torch.save had before the zip files.
+
+    In a pickle that `pickle.dump` wrote of tensors, each storage is such a file by itself, in bytes.
+
+    Raises:
+        CorruptCheckpointError: it is cut or damaged.
+    """
+    return _read_older(io.BytesIO(file.read()), {**BUILDERS, "torch.storage._load_from_bytes": _of_bytes})
+
+
+def _of_bytes(content: bytes) -> Any:
+    is_file, value = _read_older(io.BytesIO(content), BUILDERS)
+    if not is_file or not isinstance(value, _Storage):
+        raise ValueError("no storage of torch")
+    return value
+
+
+def _read_older(content: io.BytesIO, builders: Mapping[str, Callable[..., Any]]) -> tuple[bool, Any]:
+    first = read_pickle(content, builders=builders)
+    if first != _MAGIC:
+        return False, first
+    if read_pickle(content, builders=builders) != _PROTOCOL:
+        raise CorruptCheckpointError("it is a file of torch.save of an unknown format")
+    read_pickle(content, builders=builders)  # about the machine that wrote it, which all that count are alike
+    kinds: dict[str, str] = {}
+    where: dict[str, bytes] = {}
+    value = read_pickle(content, partial(_older_storage, kinds, where), builders)
+    for key in read_pickle(content, builders=builders):
+        (count,) = struct.unpack("<q", content.read(8).ljust(8, b"\xff"))
+        size = max(count, 0) * DTYPES[kinds.get(key, "uint8")][0]
+        where[key] = content.read(size)
+        if count < 0 or len(where[key]) != size:
+            raise CorruptCheckpointError(f"its file ends in the numbers of the tensor {key}")
+    return True, value
+
+
+def _older_storage(kinds: dict[str, str], where: dict[str, bytes], pid: Any) -> _Storage | Opaque:
+    found = _storage_of(pid, lambda key: where.get(key, b""), "<")
+    if isinstance(found, _Storage):
+        kinds[str(pid[2])] = found.dtype
+    return found
+
+
+# A state that has to go where only text or bytes may stand is packed into a file of JSON, `torch.save` or pickle: in
+# Hugging Face's `trainer_state.json`, or as one leaf of torch.distributed.checkpoint.
+MOST_PACKED = 4  # files in one another
+_ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
+_ENCODED = ("UEsDB", "gA")  # how these begin in base64
+
+
+def unpack(value: Any) -> Any:
+    """Return the dict or list that was packed into bytes or a text; None where none was. Nothing of it is executed."""
+    try:
+        inside = _read(value)
+    except (CheckpointError, ValueError, RecursionError):
+        return None
+    return inside if isinstance(inside, dict | list) else None
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(_ENCODED):
+        value = base64.b64decode(value, validate=True)
+    if isinstance(value, str | bytes) and value[:1] in {"{", b"{", "[", b"["}:
+        return json.loads(value)
+    if not isinstance(value, bytes):
+        return None
+    if value.startswith(_ZIP):
+        return read_torch_zip(io.BytesIO(value))
+    return read_bare_pickle(io.BytesIO(value))[1] if value.startswith(_PICKLE) else None

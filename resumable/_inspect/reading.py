@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import re
+import zipfile
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from resumable._distribution import pip_install
 from resumable._flight.record import KIND
 from resumable._inspect.distributed import METADATA, SHARD, read_distributed
-from resumable._inspect.numpy_files import NPY, is_npz, read_npy, read_npz
-from resumable._inspect.places import open_place
-from resumable._inspect.safetensors import LARGEST_HEADER, read_safetensors
-from resumable._inspect.torch_files import read_bare_pickle, read_torch_zip
-from resumable._inspect.values import File
+from resumable._inspect.pickles import read_bare_pickle, read_torch_zip
+from resumable._inspect.values import DTYPES, File, Opaque, Tensor, open_place
 from resumable.checkpoint.marker import MARKER, Marker
 from resumable.checkpoint.steps import DIRECTORY
-from resumable.errors import CheckpointError, CheckpointNotFoundError, ConfigurationError, CorruptCheckpointError
+from resumable.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    ConfigurationError,
+    CorruptCheckpointError,
+    MissingDependencyError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import BinaryIO
 
-    from resumable._inspect.places import Place
+    from numpy.typing import NDArray
+
+    from resumable._inspect.values import Place
 
 __all__ = ["Content", "Step", "open_checkpoint"]
 
@@ -108,18 +120,19 @@ def _read_file(place: Place) -> Content:
     if not head:
         raise CorruptCheckpointError("it is empty")
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        if is_npz(file):
-            return Content("file of NumPy", read_npz(file), size)
+        if _is_npz(file):
+            return Content("file of NumPy", _read_npz(file), size)
         tree = read_torch_zip(file)
         return Content("Lightning checkpoint" if _is_lightning(tree) else "file of torch.save", tree, size)
     if head.startswith(b"\x80"):
         by_torch, tree = read_bare_pickle(file)
         kind = "file of torch.save, of its older format" if by_torch else "pickle"
         return Content("Lightning checkpoint" if _is_lightning(tree) else kind, tree, size)
-    if head.startswith(NPY):
-        return Content("file of NumPy", read_npy(file), size)
-    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= min(size, LARGEST_HEADER):
-        return Content("file of safetensors", read_safetensors(file, size), size)
+    if head.startswith(_NPY):
+        load = partial(np.load, place.path, "r") if place.is_local else partial(np.load, file)
+        return Content("file of NumPy", _array("its array", partial(load, allow_pickle=False)), size)
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= size:
+        return Content("file of safetensors", _read_safetensors(place), size)
     if head.startswith(KIND):
         raise _is_flight(place)
     if head.lstrip()[:1] in {b"{", b"["}:
@@ -137,6 +150,93 @@ def _read_json(text: bytes, size: int) -> Content:
             with contextlib.suppress(ValueError, RecursionError):
                 return Content("JSON, line by line", list(map(json.loads, lines)), size)
         raise CorruptCheckpointError(f"it begins as JSON, and is cut or damaged: {error}") from error
+
+
+# ------------------------------------------------------------------ files of NumPy and safetensors
+
+_NPY = b"\x93NUMPY"  # how the file of one array begins
+_NUMPYS = (ValueError, OSError, EOFError, MemoryError, RuntimeError, NotImplementedError, zipfile.BadZipFile)
+_OF_OBJECTS = ("allow_pickle", "Python objects")  # how NumPy says that it does not read an array
+
+
+def _is_npz(file: BinaryIO) -> bool:
+    """Return whether a zip file holds arrays and nothing else."""
+    try:
+        names = zipfile.ZipFile(file).namelist()
+    except _NUMPYS:
+        return False
+    finally:
+        file.seek(0)
+    return bool(names) and all(name.endswith(".npy") for name in names)
+
+
+def _read_npz(file: BinaryIO) -> dict[str, Any]:
+    arrays = np.load(file, allow_pickle=False)
+    return {name: _array(f"its array {name}", partial(arrays.__getitem__, name)) for name in arrays.files}
+
+
+def _array(name: str, load: Callable[[], NDArray[Any]]) -> Any:
+    try:
+        array = load()
+    except _NUMPYS as error:
+        if any(one in str(error) for one in _OF_OBJECTS):
+            return Opaque("array of objects")
+        raise CorruptCheckpointError(f"{name} is cut or damaged: {error}") from error
+    if array.dtype.name in DTYPES:
+        return Tensor(array.shape, array.dtype.name, lambda: array)
+    return array.tolist()
+
+
+_SAFETENSORS = {
+    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "C64": "complex64",
+    "BOOL": "bool",
+}
+
+
+def _package(name: str, what: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{what} is read by the package {name}, which failed to import: {error}.\nInstall it: {pip_install(extra)}"
+        ) from error
+
+
+def _read_safetensors(place: Place) -> dict[str, Any]:
+    safetensors = _package("safetensors", place.name, "cli")
+    try:
+        if place.is_local:
+            file = safetensors.safe_open(place.path, "np")
+            found = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+            return {
+                name: _tensor(one.get_dtype(), one.get_shape(), partial(_numbers, place.path, name, one.get_dtype()))
+                for name, one in found.items()
+            }
+        parts = dict(safetensors.deserialize(place.read()))
+        return {name: _tensor(one["dtype"], one["shape"], partial(one.get, "data")) for name, one in parts.items()}
+    except safetensors.SafetensorError as error:
+        raise CorruptCheckpointError(f"its header is cut or damaged: {error}") from error
+
+
+def _tensor(kind: str, shape: list[int], read: Callable[[], Any]) -> Any:
+    dtype = _SAFETENSORS.get(kind)
+    if dtype is None:
+        return Opaque(f"tensor of {kind}", tuple(shape))
+    return Tensor(tuple(shape), dtype, lambda: np.frombuffer(read(), f"<{DTYPES[dtype][1]}").reshape(shape))
+
+
+def _numbers(path: str, name: str, kind: str) -> Any:
+    safe_open = _package("safetensors", path, "cli").safe_open
+    if not kind.startswith(("BF16", "F8")):
+        return safe_open(path, "np").get_tensor(name)
+    torch = _package("torch", f"a tensor of {kind}", "torch")  # NumPy has no such type
+    return safe_open(path, "pt").get_tensor(name).reshape(-1).view(torch.uint8).numpy()
 
 
 def _is_lightning(tree: Any) -> bool:
@@ -278,7 +378,7 @@ def _read_one(place: Place, size: int | None, looked: _Looked, notes: list[str],
         return _gather(place, sizes, looked, notes, deep + 1) or None
     try:
         return _read_file(place).tree
-    except CorruptCheckpointError as error:
+    except (CorruptCheckpointError, MissingDependencyError) as error:
         if size:
             notes.append(f"{place.name}: {error}")
         return File(size, str(error))

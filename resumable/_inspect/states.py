@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from resumable._inspect.packed import MOST_PACKED, unpack
+from resumable._inspect.pickles import MOST_PACKED, unpack
 from resumable._inspect.values import Tensor, walk
 from resumable._order.plan import Schedule
 from resumable._parts import dotted

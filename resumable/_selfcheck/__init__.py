@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resumable._selfcheck.checking import check
 from resumable._selfcheck.report import CheckReport
+from resumable._selfcheck.trials import check
 
 __all__ = ["CheckReport", "check"]

@@ -10,13 +10,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resumable._selfcheck.making import Maker, hearing
-from resumable._selfcheck.scripts import loading
+from resumable._selfcheck.scripts import Maker, hearing, loading
 from resumable._selfcheck.streams import Clock, Generators, read
 from resumable.errors import ResumableError
 
 if TYPE_CHECKING:
-    from resumable._selfcheck.batches import Batch
+    from resumable._selfcheck.streams import Batch
 
 __all__ = ["Job", "Process", "Read", "is_fresh", "main"]
 

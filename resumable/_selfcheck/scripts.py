@@ -1,23 +1,37 @@
-"""Finds a function by `script.py:name` or `package.module:name`, and runs it as a training script would."""
+"""A user's code: finds a function, runs it as a training script would, and makes fresh loaders of what it returns."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
+import logging
+import multiprocessing
 import sys
+import tempfile
+import time
+import traceback
+import warnings
+import weakref
+import zlib
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resumable._selfcheck.calling import ended, raised
-from resumable._selfcheck.files import FORM, load_file, remove_stand_ins
-from resumable.errors import ConfigurationError, ResumableError
+from resumable._registry import refuse_list
+from resumable._wrap import wrap
+from resumable.errors import ConfigurationError, ResumableError, UnsupportedError
+from resumable.loader import Loader
+from resumable.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
-__all__ = ["absolute", "check_callable", "loading", "spec_of"]
+    from resumable._selfcheck.streams import Generators
+
+__all__ = ["Maker", "absolute", "call", "check_callable", "hearing", "living_workers", "loading", "raised", "spec_of"]
 
 _ARGUMENTS = "Give a function without arguments that returns the loader; functools.partial fills arguments in."
 
@@ -120,3 +134,257 @@ def check_callable(make: Any, what: str) -> None:
             f"{what} needs the arguments {', '.join(needed)}, and is called without any.\nNothing was checked. "
             f"{_ARGUMENTS}"
         )
+
+
+FORM = "Give script.py:name or package.module:name, as in: resumable check train.py:make_loader"
+_STAND_IN = """__file__ = {file!r}
+with open(__file__, "rb") as script:
+    exec(compile(script.read(), __file__, "exec"))
+"""
+_folders: list[tempfile.TemporaryDirectory[str]] = []  # of stand-ins
+
+
+def load_file(path: Path) -> ModuleType:
+    """Load a script, and put its folder first in `sys.path`.
+
+    Raises:
+        ConfigurationError: there is none, it raised, or it ended itself.
+    """
+    if not path.is_file():
+        raise ConfigurationError(f"there is no file {path}.\nNothing was loaded. {FORM}")
+    path = path.resolve()
+    name = _free_name(path)
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ResumableError:
+        raise
+    except SystemExit as error:
+        del sys.modules[name]
+        raise ConfigurationError(ended(error)) from error
+    except Exception as error:
+        del sys.modules[name]
+        raise ConfigurationError(f"{raised(f'loading {path.name}', error)}\n{_advice(path, error)}") from error
+    return module
+
+
+def remove_stand_ins() -> None:
+    """Remove what workers imported scripts by."""
+    while _folders:
+        _folders.pop().cleanup()
+
+
+def _free_name(path: Path) -> str:
+    """Return its own name, if no other module has that; else one that workers find by a stand-in."""
+    name = path.stem
+    if name.isidentifier() and not _is_taken(name, path):
+        return name
+    name = f"script_{zlib.crc32(str(path).encode()):08x}"
+    folder = tempfile.TemporaryDirectory(prefix="resumable-script-")
+    _folders.append(folder)
+    Path(folder.name, f"{name}.py").write_text(_STAND_IN.format(file=str(path)), encoding="utf-8")
+    sys.path.append(folder.name)
+    return name
+
+
+def _is_taken(name: str, path: Path) -> bool:
+    known = sys.modules.get(name)
+    if known is not None:
+        return getattr(known, "__file__", None) != str(path)
+    found = importlib.util.find_spec(name)
+    return found is not None and (found.origin is None or Path(found.origin).resolve() != path)
+
+
+def _advice(path: Path, error: Exception) -> str:
+    if isinstance(error, ImportError) and "relative import" in str(error):
+        folders = [one.name for one in path.parents if (one / "__init__.py").is_file()]
+        dotted = ".".join([*reversed(folders), path.stem]) if folders else "package.module"
+        return f"A script that is given by its path is in no package. Give its module: {dotted}:make"
+    return 'What is to run in training only belongs below `if __name__ == "__main__":`.'
+
+
+def call(make: Callable[[], Any], what: str = "") -> Any:
+    """Call a user's function.
+
+    Raises:
+        ConfigurationError: it raised; the message has its traceback.
+    """
+    try:
+        return make()
+    except ResumableError:
+        raise
+    except (Exception, SystemExit) as error:
+        name = what or getattr(make, "__qualname__", repr(make))
+        raise ConfigurationError(raised(f"{name}()", error)) from error
+
+
+def raised(what: str, error: BaseException) -> str:
+    """Say that a user's code raised, with the traceback from its own first line on."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = str(Path(__file__).parents[1])
+    first = next((number for number, frame in enumerate(frames) if not _is_ours(frame.filename, own)), 0)
+    shown = "".join([*traceback.format_list(frames[first:]), *traceback.format_exception_only(error)])
+    return f"{what} raised {type(error).__name__}, so nothing could be checked.\n{shown.rstrip()}"
+
+
+def ended(error: SystemExit) -> str:
+    """Say that a script ended itself while it was imported, as argparse does."""
+    status = 0 if error.code is None else error.code if isinstance(error.code, int) else 1
+    reason = f": {error.code}" if isinstance(error.code, str) else ""
+    return (
+        f"the script ended itself while it was imported (status {status}){reason}.\n"
+        "Nothing was checked. Give it its arguments after two dashes, as in: resumable check train.py:make -- -v. "
+        'Or put what is to run in training only below `if __name__ == "__main__":`.'
+    )
+
+
+def _is_ours(file: str, own: str) -> bool:
+    return file.startswith((own, "<frozen importlib")) or "importlib" in Path(file).parts
+
+
+_PATIENCE = 5.0  # seconds for workers to be gone after close()
+
+
+class Maker:
+    """Makes the loaders of a user's function, as often as wanted.
+
+    Args:
+        make: the function.
+        generators: are put back before each call.
+        what: the function, for messages.
+    """
+
+    def __init__(self, make: Callable[[], Any], generators: Generators, what: str = "") -> None:
+        self._make, self._generators, self._what = make, generators, what
+        self._seen: list[weakref.ref[Loader]] = []
+        self.trained = tuple(key for key, loader in self.all().items() if not loader.evaluation)
+
+    def all(self) -> dict[str, Loader]:
+        """Return all loaders of one call, by their keys.
+
+        Raises:
+            ConfigurationError: the function raised, or there is no loader in what it returned.
+        """
+        self._generators.put_back()
+        found = dict(_loaders(call(self._make, self._what), ""))
+        for loader in found.values():
+            self._refuse_known(loader)
+        if not found:
+            raise ConfigurationError("the function returned an empty collection of loaders.\nNothing was checked.")
+        return found
+
+    def _refuse_known(self, loader: Loader) -> None:
+        if any(one() is loader for one in self._seen):
+            raise ConfigurationError(
+                "the function returned the same loader twice.\nIt cannot be compared with itself. Make a new one "
+                "at each call of the function."
+            )
+        self._seen.append(weakref.ref(loader))
+
+    @contextmanager
+    def loader(self, key: str, state: Any = None, seek: tuple[int, int] | None = None) -> Iterator[Loader]:
+        """Give a fresh loader, and close it and all others of its call at the end.
+
+        Args:
+            key: of the loader.
+            state: to load first; None for none.
+            seek: epoch and step to go to first.
+        """
+        loaders = self.all()
+        try:
+            if state is not None:
+                loaders[key].load_state_dict(state)
+            if seek is not None:
+                loaders[key].seek(epoch=seek[0], step=seek[1])
+            yield loaders[key]
+        finally:
+            for one in loaders.values():
+                one.close()
+
+
+def living_workers(before: set[int | None]) -> list[str]:
+    """Return the child processes that were not there before, after they had some time to end."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        living = [one for one in multiprocessing.active_children() if one.pid not in before]
+        if not living or time.monotonic() > end:
+            return [f"{one.name} (pid {one.pid})" for one in living]
+        time.sleep(0.02)
+
+
+@contextmanager
+def hearing() -> Iterator[list[str]]:
+    """Give a list that gets each warning of this package once, and keep them from being shown."""
+    said: list[str] = []
+    log, listener = logging.getLogger("resumable"), _Listener(said)
+    passes_on = log.propagate
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *_, **__: _note(said, str(message))
+        log.addHandler(listener)
+        log.propagate = False
+        try:
+            yield said
+        finally:
+            log.removeHandler(listener)
+            log.propagate = passes_on
+
+
+class _Listener(logging.Handler):
+    def __init__(self, said: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._said = said
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _note(self._said, record.getMessage())
+
+
+def _note(said: list[str], text: str) -> None:
+    if text not in said:
+        said.append(text)
+
+
+def _loaders(made: Any, key: str) -> Iterator[tuple[str, Loader]]:
+    if made is None:
+        raise UnsupportedError("the function returned None, and no loader.\nNothing was checked. Let it return one.")
+    if isinstance(made, dict):
+        for name, one in made.items():
+            yield from _loaders(one, f"{key}[{name!r}]")
+    elif isinstance(made, (list, tuple)) and made and _is_loader(made[0]):
+        for number, one in enumerate(made):
+            yield from _loaders(one, f"{key}[{number}]")
+    elif not isinstance(made, Loader) and callable(getattr(made, "train_dataloader", None)):
+        yield from _loaders(_of_module(made), key)
+    else:
+        yield key, _unrecorded(made if isinstance(made, Loader) else wrap(made))
+
+
+def _is_loader(one: Any) -> bool:
+    """Return whether a list that begins with this is one of loaders, and not one of samples."""
+    if isinstance(one, Loader) or any(base.__name__ == "DataLoader" for base in type(one).__mro__):
+        return True
+    try:
+        refuse_list([one])
+    except UnsupportedError:
+        return True
+    return False
+
+
+def _of_module(module: Any) -> Any:
+    """Return what a LightningDataModule trains from, without a Trainer."""
+    for name, arguments in (("prepare_data", ()), ("setup", ("fit",))):
+        if callable(getattr(module, name, None)):
+            call(partial(getattr(module, name), *arguments), name)
+    return call(module.train_dataloader)
+
+
+def _unrecorded(loader: Loader) -> Loader:
+    """Take the flight recorder out: its folder has the record of the real run."""
+    options = loader._options  # noqa: SLF001  # there is no other way to ask
+    if options.recorder is not None:
+        loader.progress = Progress(loader._fetcher, options.unrecorded())  # noqa: SLF001  # likewise
+    return loader

@@ -1,28 +1,221 @@
-"""What is tried with one loader."""
+"""`resumable.check`: cuts a user's own loaders in several places, resumes them, and compares every batch."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import pickle
+import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resumable._selfcheck import causes
-from resumable._selfcheck.batches import Difference, first_difference, take_apart
-from resumable._selfcheck.making import living_workers
-from resumable._selfcheck.parts import cuts_of, middle_of
-from resumable._selfcheck.report import Trial
-from resumable._selfcheck.streams import carried, read
-from resumable.errors import OnePassError, ResumableError
+from resumable._fetch import IndexedFetcher
+from resumable._selfcheck import fresh
+from resumable._selfcheck.fresh import Job, Process
+from resumable._selfcheck.report import (
+    ALIAS,
+    MOVED,
+    CheckReport,
+    LoaderReport,
+    Trial,
+    of_cut,
+    of_processes,
+    of_runs,
+)
+from resumable._selfcheck.scripts import Maker, check_callable, hearing, living_workers, raised, spec_of
+from resumable._selfcheck.streams import (
+    Clock,
+    Difference,
+    Generators,
+    borders_of,
+    carried,
+    first_difference,
+    read,
+    recorded,
+    take_apart,
+)
+from resumable.errors import ConfigurationError, OnePassError, ResumableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from resumable._selfcheck.batches import Batch
-    from resumable._selfcheck.making import Maker
-    from resumable._selfcheck.parts import Cut, Part
-    from resumable._selfcheck.streams import Clock, Recorded
+    from resumable._selfcheck.fresh import Read
+    from resumable._selfcheck.streams import Batch, Recorded
+    from resumable.loader import Loader
 
-__all__ = ["NO_TIME", "Trials", "compared"]
+__all__ = ["check"]
+
+_SHARE = 0.08  # of the time, for the uninterrupted run: it is read about ten times
+_INSIDE = (
+    "check() was called while a script was loaded for a check.\nEach would begin another one. Call it below "
+    '`if __name__ == "__main__":`.'
+)
+
+
+def check(make: Callable[[], Any], *, seconds: float = 30.0, spec: str | None = None) -> CheckReport:
+    """Check that your own loader resumes at the exact batch: cut it, resume it, and compare every batch by content.
+
+        report = resumable.check(make_loader)
+        print(report)
+        assert report
+
+    A bounded part of the data is read: two epochs where they are short, else the beginning, and the end of the first
+    epoch where going there reads nothing before it. The global generators are put back before each call of `make`,
+    and after the check.
+
+    Args:
+        make: returns a fresh loader each time: a Loader, anything that `wrap` takes, a dict or list of these, or a
+            LightningDataModule, whose `train_dataloader()` is checked.
+        seconds: after which nothing more is tried: it ends soon after, as your code is not interrupted. What was left
+            out is told.
+        spec: where a fresh process finds the function, as in "train.py:make_loader"; by default found out.
+
+    Raises:
+        ConfigurationError: `make` needs arguments, or it or the uninterrupted run raised; the message has the
+            traceback.
+        UnsupportedError: it returns something that cannot be wrapped.
+    """
+    if fresh.is_fresh():
+        raise ConfigurationError(_INSIDE)
+    if not seconds > 0:
+        raise ConfigurationError(f"seconds must be above 0, but it is {seconds!r}.\nNothing would be checked.")
+    check_callable(make, getattr(make, "__qualname__", repr(make)))
+    generators, clock = Generators(), Clock(seconds)
+    inherited = None if spec else generators.state  # a script that is run sets them itself, maybe outside of `make`
+    try:
+        with hearing() as said, contextlib.redirect_stdout(sys.stderr):
+            check_all = _Check(Maker(make, generators), clock, spec or spec_of(make), inherited)
+            loaders = check_all.run()
+    finally:
+        generators.put_back()
+    return CheckReport(loaders, tuple(said), clock.seconds - clock.left, not clock.was_short)
+
+
+class _Check:
+    def __init__(self, maker: Maker, clock: Clock, spec: str | None, inherited: Any) -> None:
+        self._maker, self._clock, self._spec, self._inherited = maker, clock, spec, inherited
+
+    def run(self) -> tuple[LoaderReport, ...]:
+        """Check each loader; the fresh process reads meanwhile."""
+        parts = {key: parts_of(loader) for key, loader in self._maker.all().items()}
+        share = _SHARE / sum(map(len, parts.values()))
+        runs = {key: [self._record(key, part, share) for part in some] for key, some in parts.items()}
+        with contextlib.closing(Across(self._spec, self._inherited, runs, self._clock)) as across:
+            tried = {key: self._trials(key, parts[key], some) for key, some in runs.items()}
+            first = {key: self._try_first(some[0], runs[key][0]) for key, some in tried.items()}
+            trials = {key: first[key] + self._try_rest(first[key], tried[key], runs[key]) for key in runs}
+            found = {key: some + across.trials(key, some) for key, some in trials.items()}
+        return tuple(self._report(key, runs[key], found[key]) for key in parts)
+
+    def _record(self, key: str, part: Part, share: float) -> Recorded:
+        try:
+            with self._maker.loader(key, seek=part.seek) as loader:
+                return recorded(loader, part.length, self._clock, share)
+        except ResumableError:
+            raise
+        except Exception as error:
+            raise ConfigurationError(raised(f"reading the loader{f' {key}' if key else ''}", error)) from error
+
+    def _trials(self, key: str, parts: list[Part], runs: list[Recorded]) -> list[Trials]:
+        return [Trials(self._maker, key, part, run, self._clock) for part, run in zip(parts, runs, strict=True)]
+
+    def _try_first(self, trials: Trials, run: Recorded) -> list[Trial]:
+        """Try what tells most, while there is time."""
+        found = trials.repeatable()
+        return [found, trials.middle()] if run.states and found.kept is not False else [found]
+
+    def _try_rest(self, before: list[Trial], trials: list[Trials], runs: list[Recorded]) -> list[Trial]:
+        first = trials[0]
+        if before[0].kept is False:
+            return [first.closes()]
+        found = [first.generators(), first.closes()]
+        for one, run in zip(trials, runs, strict=True):
+            found += one.cuts() if run.states else []
+            if run.states and one is first:
+                found += [one.used(), one.twice(), one.states()]
+        return found
+
+    def _report(self, key: str, runs: list[Recorded], trials: list[Trial]) -> LoaderReport:
+        loader = self._maker.all()[key]
+        read = map(_in_words, runs)
+        return LoaderReport(key, repr(loader).strip("<>").partition(", at ")[0], "; ".join(read), tuple(trials))
+
+
+def _in_words(run: Recorded) -> str:
+    if not run.batches:
+        return "no batch was read"
+    first, last = run.batches[0], run.batches[-1]
+    return f"{len(run.batches)} batches, from {first.place} to {last.place}"
+
+
+_MOST = 200  # batches of a part
+_FEW = 32  # of the beginning of a long epoch
+_AROUND = 3  # batches before the end of a long epoch, and after it
+
+
+class Part(NamedTuple):
+    """A part of the stream.
+
+    Args:
+        length: number of batches.
+        seek: epoch and step of its first one; None for the beginning.
+    """
+
+    length: int
+    seek: tuple[int, int] | None = None
+
+
+class Cut(NamedTuple):
+    """A place at which a run is cut.
+
+    Args:
+        where: in words.
+        after: so many batches of the part.
+    """
+
+    where: str
+    after: int
+
+
+def parts_of(loader: Loader) -> list[Part]:
+    """Return what is read: two epochs and a bit where they are short, else the beginning and the end of the first."""
+    if loader.evaluation or not loader.is_sized:
+        return [Part(_MOST)]
+    length = loader.total_steps(0)
+    if 2 * length + 2 <= _MOST:
+        return [Part(2 * length + 2)]
+    fetcher = loader._fetcher  # noqa: SLF001  # whether going to a place reads nothing is not seen from outside
+    if isinstance(fetcher, IndexedFetcher) and fetcher.can.own_state is None:
+        return [Part(_FEW), Part(2 * _AROUND, (0, length - _AROUND))]
+    return [Part(_MOST)]
+
+
+def middle_of(run: Recorded) -> int:
+    """Return after how many batches a run is cut in its middle."""
+    most = len(run.batches)
+    return min((done for done in run.states if done < most), key=lambda done: abs(2 * done - most))
+
+
+def cuts_of(run: Recorded, part: Part) -> list[Cut]:
+    """Return where a part is cut: at its beginning, in its middle, and around the ends of epochs."""
+    batches, cuts = run.batches, list[Cut]()
+    if part.seek is None:
+        cuts += [Cut("cut before the first batch", 0), Cut("cut after the first batch", 1)]
+        middle = middle_of(run)
+        cuts.append(Cut(f"cut after {middle} batches", middle))
+    for number in borders_of(batches):
+        epoch = batches[number - 1].epoch
+        cuts += [
+            Cut(f"cut before the last batch of epoch {epoch}", number - 1),
+            Cut(f"cut after the last batch of epoch {epoch}", number),
+            Cut(f"cut after the first batch of epoch {epoch + 1}", number + 1),
+        ]
+    found: dict[int, Cut] = {}
+    for cut in cuts:
+        if cut.after in run.states and cut.after < len(batches):
+            found.setdefault(cut.after, cut)
+    return list(found.values())
+
 
 NO_TIME = "The time was over before."
 _END = "the end of the run"
@@ -49,7 +242,7 @@ class Trials:
         if trial.kept is not False or not again:
             return trial
         third = self._read()
-        return causes.add(trial, causes.of_runs(self._run.batches, again, third))
+        return replace(trial, cause=of_runs(self._run.batches, again, third))
 
     def generators(self) -> Trial:
         """Whether the trainer's generators were left alone."""
@@ -58,13 +251,13 @@ class Trials:
             return Trial(name, None, cause='randomness="off" leaves them to the dataset.')
         if (moved := self._run.moved) is None:
             return Trial(name, True)
-        return Trial(name, False, cause=causes.MOVED.format(moved.place))
+        return Trial(name, False, cause=MOVED.format(moved.place))
 
     def states(self) -> Trial:
         """Whether a state stays the same: while its run goes on, and where it is loaded and taken again."""
         name = "a state stays as it was taken"
         if self._run.changed is not None:
-            return Trial(name, False, cause=causes.ALIAS.format(self._run.changed))
+            return Trial(name, False, cause=ALIAS.format(self._run.changed))
         for done, state in self._run.states.items():
             if self._clock.is_over():
                 break
@@ -140,7 +333,7 @@ class Trials:
         if trial.kept is not False or not found:
             return trial
         state = self._run.states[after]
-        return causes.add(trial, causes.of_cut(self._run.batches, after, found, has_snapshot=_has_snapshot(state)))
+        return replace(trial, cause=of_cut(self._run.batches, after, found, has_snapshot=_has_snapshot(state)))
 
     def _try(self, name: str, run: Callable[[], list[Batch]], expected: list[Batch]) -> tuple[Trial, list[Batch]]:
         if self._clock.is_over():
@@ -176,3 +369,86 @@ def _has_snapshot(state: Any) -> bool:
 
 def _as_run(state: Any) -> list[Batch]:
     return [take_apart(state, 0, 0)]
+
+
+_MOST_OF_FRESH = 24  # batches that a fresh process reads of a loader, from the beginning and from the state each
+_SAME = "a fresh process reads the same"
+_RESUMED = "a fresh process resumes after {} batches"
+_NO_SPEC = "A fresh process cannot find the function: it is inside of another one, or in no file."
+_DIFFERS = "Two runs of this process differ already."
+
+
+class Across:
+    """A fresh process with another PYTHONHASHSEED, which reads the beginnings of the loaders and goes on from a state.
+
+    Args:
+        spec: where it finds the function; None where it cannot.
+        generators: state of the global generators that it gets; None for its own.
+        runs: the uninterrupted ones, by the key of the loader.
+        clock: of the check.
+    """
+
+    def __init__(self, spec: str | None, generators: Any, runs: dict[str, list[Recorded]], clock: Clock) -> None:
+        self._spec, self._generators, self._clock = spec, generators, clock
+        self._runs = {key: some[0] for key, some in runs.items()}
+        self._after = {key: _middle_of_fresh(run) for key, run in self._runs.items()}
+        self._process = None if spec is None else self._start(spec)
+        self._found: dict[str, Read] | str | None = None
+
+    def trials(self, key: str, before: list[Trial]) -> list[Trial]:
+        """Return what comes out for a loader, after what was tried in this process."""
+        if before[0].kept is False:
+            return [Trial(_SAME, None, cause=_DIFFERS)]
+        if self._process is None:
+            return [Trial(_SAME, None, cause=_NO_SPEC)]
+        if self._found is None:
+            self._found = self._process.result()
+        if isinstance(self._found, str):
+            return [Trial(_SAME, None, cause=self._found)]
+        return self._compare(key, self._found[key])
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.close()
+
+    def _start(self, spec: str) -> Process:
+        jobs = []
+        for key, run in self._runs.items():
+            after = self._after[key]
+            state = None if after is None else pickle.dumps(carried(run.states[after]))
+            jobs.append(Job(key, min(len(run.batches), _MOST_OF_FRESH), state))
+        return Process(spec, jobs, self._generators, self._clock.seconds)
+
+    def _compare(self, key: str, found: Read) -> list[Trial]:
+        run, after = self._runs[key].batches, self._after[key]
+        same = compared(_SAME, run[: len(found.beginning)], found.beginning, cut_short=True)
+        if same.kept is False:
+            return [replace(same, cause=of_processes(found.beginning, self._another(key), run[:_MOST_OF_FRESH]))]
+        if after is None or same.kept is None:
+            return [same]
+        return [same, self._compare_rest(_RESUMED.format(after), key, after, found.rest)]
+
+    def _compare_rest(self, name: str, key: str, after: int, rest: list[Batch] | str) -> Trial:
+        run = self._runs[key]
+        if isinstance(rest, str):
+            return Trial(name, False, cause=rest)
+        trial = compared(name, run.batches[after:][: len(rest)], rest, cut_short=True)
+        if trial.kept is not False:
+            return trial
+        snapshot = bool(run.states[after].get("source_state"))
+        return replace(trial, cause=of_cut(run.batches, after, rest, has_snapshot=snapshot))
+
+    def _another(self, key: str) -> list[Batch] | None:
+        """Return what one more process reads, with the PYTHONHASHSEED of the first one."""
+        assert self._spec is not None
+        self.close()
+        self._process = self._start(self._spec)
+        found = self._process.result()
+        return None if isinstance(found, str) else found[key].beginning
+
+
+def _middle_of_fresh(run: Recorded) -> int | None:
+    """Return after how many batches the fresh process resumes; None where there is no state to resume from."""
+    some = [done for done in run.states if done < len(run.batches)]
+    return min(some, key=lambda done: abs(2 * done - min(len(run.batches), 2 * _MOST_OF_FRESH)), default=None)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resumable._selfcheck.batches import take_apart
-from resumable._selfcheck.calling import raised
-from resumable._selfcheck.making import Maker, hearing
+import numpy as np
+
+from resumable._inspect.reading import open_checkpoint
+from resumable._inspect.states import find_states
+from resumable._inspect.values import Name, Opaque, Tensor
 from resumable._selfcheck.report import indented
-from resumable._selfcheck.saved import states_in
-from resumable._selfcheck.streams import Generators
+from resumable._selfcheck.scripts import Maker, hearing, raised
+from resumable._selfcheck.streams import Generators, take_apart
+from resumable.checkpoint.content import import_torch
 from resumable.errors import ConfigurationError, DataError, ResumableError, StateError
 
 if TYPE_CHECKING:
@@ -88,14 +90,14 @@ def verify(checkpoint: str | os.PathLike[str], make: Callable[[], Any]) -> Verif
     A state belongs to the loader with its key or name; else to the first one that takes it.
 
     Args:
-        checkpoint: the folder of a `CheckpointStore` or of one of its steps, a file of `torch.save`, such as
-            Lightning's, or JSON.
+        checkpoint: path or URL of a checkpoint, as `resumable.inspect` takes it.
         make: as for `resumable.check`.
 
     Raises:
         ConfigurationError: the checkpoint has no state, `make` or the data raised, or a loader has no place to save.
+        CheckpointError: the checkpoint cannot be read.
     """
-    states, generators = states_in(Path(checkpoint)), Generators()
+    states, generators = _states_in(checkpoint), Generators()
     try:
         with hearing() as notes, contextlib.redirect_stdout(sys.stderr):
             maker, verdicts, left = Maker(make, generators), list[Verdict](), dict(states)
@@ -106,6 +108,39 @@ def verify(checkpoint: str | os.PathLike[str], make: Callable[[], Any]) -> Verif
     finally:
         generators.put_back()
     return Verified(tuple(verdicts), tuple(left), tuple(notes))
+
+
+def _states_in(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the states in a checkpoint by their places in it, as Python writes them."""
+    with open_checkpoint(path) as content:
+        states = find_states(content.tree)
+        if not states:
+            raise ConfigurationError(
+                f"no state of a Loader is in {path}.\nNothing was verified. It is what loader.state_dict() returns: "
+                "save it with the model."
+            )
+        return {"".join(f"[{key!r}]" for key in one.path): _loaded(one.values) for one in states}
+
+
+def _loaded(value: Any) -> Any:
+    """Return a part of a state as `torch.load(weights_only=True)` gives it, for what was read from the file."""
+    if isinstance(value, dict):
+        return {key: _loaded(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_loaded, value))
+    if isinstance(value, Tensor):
+        torch = import_torch()
+        numbers = value.read()
+        raw = numbers.astype(numbers.dtype.newbyteorder("=")).reshape(-1).view(np.uint8)
+        return torch.from_numpy(raw).view(getattr(torch, value.dtype)).reshape(value.shape)
+    if isinstance(value, Opaque | Name):
+        kind = value.kind if isinstance(value, Opaque) else value
+        raise ConfigurationError(
+            f"the state of a Loader holds {kind}, which is neither a tensor nor a plain value.\n"
+            "Nothing was verified, as loading such objects may run any code. Let the source's state_dict() "
+            "return plain values and tensors only. `resumable inspect` shows the state."
+        )
+    return value
 
 
 def _best(maker: Maker, key: str, states: dict[str, Any]) -> Verdict:

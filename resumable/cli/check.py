@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from resumable._selfcheck.checking import check
 from resumable._selfcheck.scripts import absolute
+from resumable._selfcheck.trials import check
 from resumable.cli.show import Help, print_json, wrapped
 from resumable.cli.users import users_function
 

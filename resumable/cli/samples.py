@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from resumable._inspect import samples
-from resumable._selfcheck.calling import call
+from resumable._selfcheck.scripts import call
 from resumable.cli.show import Help, Page, print_json
 from resumable.cli.users import users_function
 

@@ -7,8 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from resumable._selfcheck.calling import raised
-from resumable._selfcheck.scripts import loading
+from resumable._selfcheck.scripts import loading, raised
 from resumable.errors import ConfigurationError, ResumableError
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resumable._selfcheck.verify import verify
@@ -26,8 +25,7 @@ def add_verify(commands: Any) -> None:
         epilog="exit status: 0 if every loader takes its state, 1 if one does not, 2 if nothing could be verified.",
         formatter_class=Help,
     )
-    what = "folder of a CheckpointStore or of a step, file of torch.save or Lightning, or JSON"
-    parser.add_argument("checkpoint", type=Path, help=what)
+    parser.add_argument("checkpoint", help="path or URL of a checkpoint, as `resumable inspect` takes it")
     parser.add_argument("function", help="script.py:name or package.module:name, such as train.py:make_loader")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(act=_verify)

@@ -1,8 +1,7 @@
-"""FFCV: what is refused or warned about, operations of the user's own, failures, memory, and kept code."""
+"""FFCV: what is refused or warned about, operations of the user's own, failures, and memory."""
 
 from __future__ import annotations
 
-import os
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,7 @@ from ffcv.traversal_order.base import TraversalOrder
 from numba import njit
 
 import resumable
-from resumable.backends.ffcv import compiling, source
-from resumable.backends.ffcv.code_cache import CodeCache, own_folder
-from resumable.backends.ffcv.compiling import CodeMaker
+from resumable.backends.ffcv import source
 from resumable.backends.ffcv.memory import Memory
 from resumable.backends.ffcv.seeding import generator_words, seed_generator
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
@@ -28,7 +25,6 @@ from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedErro
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 
@@ -278,99 +274,3 @@ def test_the_generator_is_seeded_as_said() -> None:
         "state": {"key": generator_words(0x0123456789ABCDEF).astype(np.uint32), "pos": 0},
     }
     assert np.array_equal(draw(0x0123456789ABCDEF), np.random.RandomState(generator).random_sample(700))
-
-
-def kept_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.code"))
-
-
-def make_adder(constant: int) -> Any:
-    def add(x: Any) -> Any:
-        return x + constant
-
-    return add
-
-
-def test_code_is_kept_by_content_and_damaged_files_are_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def compile_again(constant: int) -> Any:
-        monkeypatch.setattr(compiling, "_compiled", {})
-        return CodeMaker(tmp_path).compile(make_adder(constant))
-
-    assert (compile_again(1)(10), compile_again(2)(10)) == (11, 12)
-    assert len(kept_files(tmp_path)) == 2
-    again = compile_again(1)
-    assert isinstance(again._cache, CodeCache)
-    assert again(10) == 11
-    assert again.overloads[again.signatures[0]].metadata is None, "loaded, not compiled"
-    for file in kept_files(tmp_path):
-        file.write_bytes(file.read_bytes()[:-1] + b"\0")
-    fresh = compile_again(1)
-    assert fresh(10) == 11
-    assert fresh.overloads[fresh.signatures[0]].metadata is not None, "compiled again"
-
-
-def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a path belong to somebody else."""
-    if os.geteuid() == 0:
-        os.chown(path, 12345, -1)
-    else:
-        monkeypatch.setattr(os, "geteuid", lambda: 12345)
-
-
-WRITABLE: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
-    "folder of a group": lambda folder, _: folder.chmod(0o770),
-    "folder of all": lambda folder, _: folder.chmod(0o707),
-    "folder of another": give_away,
-    "file of a group": lambda folder, _: kept_files(folder)[0].chmod(0o660),
-    "file of all": lambda folder, _: kept_files(folder)[0].chmod(0o606),
-    "file of another": lambda folder, patch: give_away(kept_files(folder)[0], patch),
-}
-
-
-@pytest.mark.parametrize("case", WRITABLE)
-def test_code_that_somebody_else_could_have_written_is_not_run(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "kept"
-    before = os.umask(0)  # what is written is ours alone, whatever the mask
-    try:
-        assert CodeMaker(folder).compile(make_adder(3))(10) == 13
-    finally:
-        os.umask(before)
-    (file,) = kept_files(folder)
-    assert (folder.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
-    monkeypatch.setattr(compiling, "_compiled", {})
-    assert own_folder(folder) == folder
-    WRITABLE[case](folder, monkeypatch)
-    again = CodeMaker(folder).compile(make_adder(3))
-    with pytest.warns(PromiseWarning, match=r"the kept code in '.*' is not used: it (can be written|belongs to user)"):
-        assert again(10) == 13
-    assert again.overloads[again.signatures[0]].metadata is not None, "compiled, not loaded"
-    if case.startswith("folder"):
-        with pytest.warns(PromiseWarning, match="is not used") as told:
-            resumable.wrap(source(make_loader(ToTensor()), compile_cache=folder))
-        assert told[0].filename == __file__
-
-
-def test_a_link_to_code_elsewhere_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "kept"
-    CodeMaker(folder).compile(make_adder(3))(10)
-    (file,) = kept_files(folder)
-    file.replace(tmp_path / "elsewhere")
-    file.symlink_to(tmp_path / "elsewhere")
-    monkeypatch.setattr(compiling, "_compiled", {})
-    again = CodeMaker(folder).compile(make_adder(3))
-    assert again(10) == 13
-    assert again.overloads[again.signatures[0]].metadata is not None, "compiled, not loaded"
-
-
-def test_code_whose_content_cannot_be_told_is_not_kept(tmp_path: Path) -> None:
-    large = np.zeros(2_000_000, np.uint8)
-
-    def take(i: Any) -> Any:
-        return large[i]
-
-    assert CodeMaker(tmp_path).compile(take)(3) == 0
-    assert not kept_files(tmp_path)

@@ -16,7 +16,6 @@ from numba import njit
 
 from resumable._randomness.keyed import derive, random_u64
 from resumable.backends.ffcv import operations
-from resumable.backends.ffcv.compiling import CodeMaker
 from resumable.backends.ffcv.keyed import per_sample
 from resumable.backends.ffcv.operations import draws_few
 from resumable.backends.ffcv.seeding import FEW, generator_words, seed_generator, seed_generator_for_few, words_drawn
@@ -86,12 +85,12 @@ def test_what_draws_few_numbers_does_the_same_as_with_all(name: str) -> None:
     operation = FEW_OF[name]
     assert draws_few(operation)
     Compiler.set_num_threads(1)
-    _, query = operation.declare_state_and_memory(State(True, torch.device("cpu"), np.dtype("u1"), (16, 16, 3)))
+    _, query = operation.declare_state_and_memory(State(True, torch.device("cpu"), (16, 16, 3), np.dtype("u1")))
     images = np.random.default_rng(0).integers(0, 256, (300, 16, 16, 3), np.uint8)
     keys = random_u64(derive(5, words=2, purpose=b"test"), np.arange(len(images)))
     results: list[Any] = []
     for few in (False, True):
-        run = per_sample(CodeMaker(None), operation.generate_code(), int(query is not None), 3, few=few)
+        run = per_sample(operation.generate_code(), int(query is not None), 3, few=few)
         memory = None if query is None else np.zeros((len(images), *query.shape), np.uint8)
         given = images.copy()
         result = run(given, memory, keys, np.arange(len(images)))
@@ -132,8 +131,8 @@ def test_more_numbers_than_are_known_are_no_numbers() -> None:
     greedy_compiled = njit(greedy)
     keys, images = np.arange(2, dtype=np.uint64), np.zeros((2, 1))
     with pytest.raises(ValueError, match="more than 128 random words"):
-        per_sample(CodeMaker(None), call, 0, 1, few=True)(images, None, keys, keys)
-    per_sample(CodeMaker(None), call, 0, 1, few=False)(images, None, keys, keys)
+        per_sample(call, 0, 1, few=True)(images, None, keys, keys)
+    per_sample(call, 0, 1, few=False)(images, None, keys, keys)
 
 
 def test_only_what_was_measured_is_seeded_for_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import struct
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,14 +103,3 @@ class Notes:
 
     def load_state_dict(self, _: Any) -> None:
         raise NotImplementedError
-
-
-def safetensors(tensors: dict[str, torch.Tensor]) -> bytes:
-    """The bytes of a file of safetensors, as its format says."""
-    header, data = {"__metadata__": {"format": "pt"}}, b""
-    for name, tensor in tensors.items():
-        raw = tensor.numpy().tobytes()
-        entry = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(raw)]}
-        header[name], data = entry, data + raw  # type: ignore[assignment]
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + data

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import joblib
 import numpy as np
 import pytest
-from kept import FLAT, of_accelerate, of_distributed, of_step, of_torch, safetensors, trained
+import safetensors.torch
+from kept import FLAT, of_accelerate, of_distributed, of_step, of_torch, trained
 
 import resumable
 from resumable.errors import CheckpointError, CheckpointNotFoundError, CorruptCheckpointError, ResumableError
@@ -68,7 +69,7 @@ def test_json_that_is_cut(tmp_path: Path) -> None:
 
 
 def test_safetensors_that_are_cut(tmp_path: Path, content: dict[str, Any]) -> None:
-    raw = safetensors(content["model"])
+    raw = safetensors.torch.save(content["model"])
     for length in range(1, len(raw)):
         (tmp_path / "a.safetensors").write_bytes(raw[:length])
         with pytest.raises(CheckpointError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import fsspec
 import joblib
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from kept import FLAT, SAMPLES, of_store, of_torch, trained, wrapped
 from kept_lightning import fit_and_save
@@ -108,6 +110,10 @@ def test_files_of_numpy(tmp_path: Path, content: dict[str, Any]) -> None:
     assert [one.where for one in difference.tensors] == ["bias"]
     (part,) = resumable.inspect(tmp_path / "a.npy").parts
     assert (part.type, part.bytes) == ("int16 [3, 2]", 12)
+    for name, array in (("b.npy", np.array([None])), ("c.npy", np.zeros((0, 2)))):
+        np.save(tmp_path / name, array, allow_pickle=True)
+    shown = [resumable.inspect(tmp_path / name).parts[0].type for name in ("b.npy", "c.npy")]
+    assert shown == ["array of objects", "float64 [0, 2]"]
 
 
 def test_a_file_of_joblib(tmp_path: Path, content: dict[str, Any]) -> None:
@@ -119,6 +125,34 @@ def test_a_file_of_joblib(tmp_path: Path, content: dict[str, Any]) -> None:
     assert (found.kind, found.states[0].where, found.states[0].step) == ("pickle", "data", 3)
     texts = [parts_of_file(tmp_path / name, tmp_path) for name in ("a.joblib", "b.joblib")]
     assert [path for path in texts[0] if texts[0][path] != texts[1][path]] == ["model.weights.numbers"]
+
+
+def test_files_of_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a local disk tensors are read when they are asked for; elsewhere the file is read whole."""
+    kinds = (torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.bool, torch.int64)
+    for name, bias in (("a", 0), ("b", 1)):
+        tensors = {str(kind).removeprefix("torch."): torch.full((2, 3), bias).to(kind) for kind in kinds}
+        whole = safetensors.torch.save({**tensors, "scalar": torch.tensor(2.0).bfloat16(), "none": torch.zeros(0, 3)})
+        (tmp_path / f"{name}.safetensors").write_bytes(whole)
+        with fsspec.open(f"memory://{name}.safetensors", "wb") as file:
+            file.write(whole)
+    paths = [str(tmp_path / "a.safetensors"), "memory://a.safetensors"]
+    one, other = map(resumable.inspect, paths)
+    assert sorted(part.type for part in one.parts) == sorted(part.type for part in other.parts)
+    shapes = {f"{name} [2, 3]" for name in tensors} | {"bfloat16 []", "float32 [0, 3]"}
+    assert {part.type for part in one.parts} == shapes
+    assert resumable.diff(*paths).is_equal
+    for path in paths:
+        found = resumable.diff(path, path.replace("a.safe", "b.safe"))
+        assert {(each.where, each.differing, each.largest) for each in found.tensors} == {
+            (name, 6, None if name.startswith("float8") else 1.0) for name in tensors
+        }
+        assert set(found.equal) == {"scalar", "none"}
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(MissingDependencyError, match=r"safetensors.*\nInstall it: pip install .*\[cli\]"):
+        resumable.inspect(paths[0])
+    (tmp_path / "trainer_state.json").write_text('{"epoch": 1}')
+    assert "failed to import" in resumable.inspect(tmp_path).notes[0], "the other files are shown"
 
 
 @pytest.mark.parametrize("protocol", ["memory://inspected", "file://"])

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 import resumable
 from resumable._selfcheck import fresh
-from resumable._selfcheck.batches import first_difference, take_apart
+from resumable._selfcheck.streams import first_difference, take_apart
 from resumable.cli import main
 from resumable.errors import ConfigurationError, UnsupportedError
 

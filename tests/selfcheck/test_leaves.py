@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from resumable._selfcheck.batches import first_difference, take_apart
+from resumable._selfcheck.streams import first_difference, take_apart
 
 
 class Plain:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import pickle
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.distributed import checkpoint as dcp
 
 import resumable
+from resumable._selfcheck.verify import _states_in
 from resumable.cli import main
 
 sys.path.insert(0, str(Path(__file__).parent))  # the programs stand beside this file
@@ -80,12 +85,12 @@ def test_states_of_several_loaders_are_found_by_their_keys(state: Any, tmp_path:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (None, "there is no checkpoint"),
+        (None, "there is nothing at"),
         ("{}", "no state of a Loader is in"),
-        ("text", "cannot be read: it is neither JSON nor"),
-        ("", "cannot be read: it is empty"),
-        ("PK\x03\x04", "cannot be read: it is cut or damaged"),
-        ('{"a', "cannot be read: it begins as JSON"),
+        ("text", "it is no checkpoint that is known"),
+        ("", "it is empty"),
+        ("PK\x03\x04", "it begins as a zip file, and is cut or damaged"),
+        ('{"a', "it begins as JSON, and is cut or damaged"),
     ],
 )
 def test_what_cannot_be_verified(
@@ -99,23 +104,49 @@ def test_what_cannot_be_verified(
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_a_file_with_other_classes_is_told_in_our_own_words(
-    protocol: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_state_with_other_classes_is_told_in_our_own_words(
+    protocol: int, state: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    torch.save({"options": argparse.Namespace(rate=1)}, tmp_path / "file", pickle_protocol=protocol)
+    torch.save({"options": argparse.Namespace(rate=1), "data": state}, tmp_path / "file", pickle_protocol=protocol)
+    assert main(["verify", str(tmp_path / "file"), f"{SCRIPT}:right"]) == 0, "nothing but the state is loaded"
+    state["source_state"] = argparse.Namespace(rate=1)
+    torch.save({"data": state}, tmp_path / "file", pickle_protocol=protocol)
     assert main(["verify", str(tmp_path / "file"), f"{SCRIPT}:right"]) == 2
     said = capsys.readouterr().err
-    assert "holds objects of other classes" in said
+    assert "holds argparse.Namespace" in said
     assert "resumable inspect" in said
     assert "weights_only" not in said
     assert "\x1b" not in said
 
 
-def test_a_folder_without_steps_is_told_as_what_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, told in (("model.pt", "it holds model.pt"), (".metadata", "a distributed checkpoint of torch")):
-        (tmp_path / name).write_text("x")
-        assert main(["verify", str(tmp_path), f"{SCRIPT}:right"]) == 2
-        assert told in capsys.readouterr().err
+def test_tensors_of_a_state_are_what_was_saved(tmp_path: Path) -> None:
+    """The readers of checkpoints give stand-ins, which a Loader could not load."""
+    tensors = {
+        str(kind): torch.arange(6).to(kind).reshape(2, 3).T for kind in (torch.bfloat16, torch.bool, torch.int16)
+    }
+    state: dict[str, Any] = {
+        "format": 1,
+        "cursor": [0, 0, 0],
+        "tensors": [tensors, torch.tensor(3.5), torch.zeros(0, 2)],
+    }
+    torch.save({"data": state}, tmp_path / "file")
+    (found,) = _states_in(tmp_path / "file").values()
+    assert found["cursor"] == [0, 0, 0]
+    (first, *others), expected = found["tensors"], state["tensors"]
+    for one, other in zip([*first.values(), *others], [*tensors.values(), *expected[1:]], strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+
+
+def test_it_reads_what_inspect_reads(state: Any, tmp_path: Path) -> None:
+    content = {"model": {"w": torch.zeros(2)}, "data": state}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is one process
+        dcp.save(content, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    (tmp_path / "custom_checkpoint_0.pkl").write_bytes(pickle.dumps(state))
+    np.savez(tmp_path / "numpy", data=np.array(json.dumps(state)))
+    for name in ("dcp", "custom_checkpoint_0.pkl", "numpy.npz", ""):
+        assert resumable.verify(f"file://{tmp_path}/{name}", programs.right).ok, name
 
 
 def test_the_commands_are_functions_too(tmp_path: Path, state: Any, capsys: pytest.CaptureFixture[str]) -> None:

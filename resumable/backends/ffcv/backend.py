@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resumable.backends.ffcv.code_cache import default_folder, own_folder
-from resumable.backends.ffcv.compiling import CodeMaker
 from resumable.backends.ffcv.describe import describe_pipelines
 from resumable.backends.ffcv.epoch import EpochRun
 from resumable.backends.ffcv.file import describe_fields, fingerprint, hash_content
@@ -58,7 +55,7 @@ class FFCVBackend:
             hints=_HINTS, settings=settings.changed, set_settings=settings.change, reads_ahead=True
         )
         told = None if options.randomness == "off" else source.modes
-        self.pipeline = Pipeline(loader, CodeMaker(_folder(source)), told)
+        self.pipeline = Pipeline(loader, told)
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request: a tuple with one part for each field.
@@ -70,9 +67,3 @@ class FFCVBackend:
         if first is None:
             return iter(())
         return EpochRun(self._loader, self.pipeline, chain([first], source), self._more).batches()
-
-
-def _folder(source: Source) -> Path | None:
-    if not source.compile_cache:
-        return None
-    return own_folder(default_folder() if source.compile_cache is True else Path(source.compile_cache))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
+from resumable.backends.ffcv.compiling import compile_function
 from resumable.backends.ffcv.operations import draws_from_python
 from resumable.backends.ffcv.seeding import (
     FEW,
@@ -25,7 +26,6 @@ from resumable.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from resumable.backends.ffcv.compiling import CodeMaker
 
 __all__ = ["mixed", "per_batch", "per_batch_decoder", "per_sample", "per_sample_decoder"]
 
@@ -42,11 +42,10 @@ def mixed(key: Any, salt: Any) -> Any:
     return z ^ (z >> np.uint64(31))
 
 
-def per_sample(maker: CodeMaker, operation: Callable[..., Any], buffers: int, salt: int, *, few: bool) -> Any:
+def per_sample(operation: Callable[..., Any], buffers: int, salt: int, *, few: bool) -> Any:
     """Make a transform seed the generator before each sample.
 
     Args:
-        maker: compiles it.
         operation: what `generate_code` returned.
         buffers: how many arrays of memory it asked for.
         salt: number of the operation; 64 bits.
@@ -55,7 +54,7 @@ def per_sample(maker: CodeMaker, operation: Callable[..., Any], buffers: int, sa
     Returns:
         A function of `(input, memory, keys, indices)` that returns what the operation returned for the last sample.
     """
-    inner = maker.compile(operation)
+    inner = compile_function(operation)
     call, row = _caller(inner, indices=getattr(operation, "with_indices", False)), _rows(buffers)
     number, seed, check = np.uint64(salt), _seeder(operation, few=few), _check_few if few else _check_nothing
 
@@ -66,12 +65,12 @@ def per_sample(maker: CodeMaker, operation: Callable[..., Any], buffers: int, sa
             check()
         return result
 
-    return maker.compile(keyed)
+    return compile_function(keyed)
 
 
-def per_sample_decoder(maker: CodeMaker, decoder: Callable[..., Any], buffers: int, salt: int, *, few: bool) -> Any:
+def per_sample_decoder(decoder: Callable[..., Any], buffers: int, salt: int, *, few: bool) -> Any:
     """Do the same for a decoder; return a function of `(indices, memory, keys, metadata, storage)`."""
-    inner, row = maker.compile(decoder), _rows(buffers)
+    inner, row = compile_function(decoder), _rows(buffers)
     number, seed, check = np.uint64(salt), _seeder(decoder, few=few), _check_few if few else _check_nothing
 
     def keyed(indices: Any, memory: Any, keys: Any, metadata: Any, storage: Any) -> Any:
@@ -81,34 +80,34 @@ def per_sample_decoder(maker: CodeMaker, decoder: Callable[..., Any], buffers: i
             check()
         return result
 
-    return maker.compile(keyed)
+    return compile_function(keyed)
 
 
-def per_batch(maker: CodeMaker, operation: Callable[..., Any], salt: int) -> Any:
+def per_batch(operation: Callable[..., Any], salt: int) -> Any:
     """Make an operation seed the generator once, and take the samples one after the other.
 
     Returns:
         A function of `(input, memory, batch key, indices)`.
     """
-    inner, number, seed = maker.compile(operation), np.uint64(salt), _seeder(operation)
+    inner, number, seed = compile_function(operation), np.uint64(salt), _seeder(operation)
     call = _caller(inner, indices=getattr(operation, "with_indices", False))
 
     def keyed(images: Any, memory: Any, key: Any, indices: Any) -> Any:
         seed(mixed(key, number))
         return call(images, memory, indices)
 
-    return maker.compile(keyed)
+    return compile_function(keyed)
 
 
-def per_batch_decoder(maker: CodeMaker, decoder: Callable[..., Any], salt: int) -> Any:
+def per_batch_decoder(decoder: Callable[..., Any], salt: int) -> Any:
     """Do the same for a decoder; return a function of `(indices, memory, batch key, metadata, storage)`."""
-    inner, number, seed = maker.compile(decoder), np.uint64(salt), _seeder(decoder)
+    inner, number, seed = compile_function(decoder), np.uint64(salt), _seeder(decoder)
 
     def keyed(indices: Any, memory: Any, key: Any, metadata: Any, storage: Any) -> Any:
         seed(mixed(key, number))
         return inner(indices, memory, metadata, storage)
 
-    return maker.compile(keyed)
+    return compile_function(keyed)
 
 
 @njit  # type: ignore[untyped-decorator]  # Numba ships no types

@@ -13,22 +13,22 @@ import numpy as np
 from ffcv.transforms import LabelMixup
 from numba import prange
 
+from resumable.backends.ffcv.compiling import compile_function
 from resumable.backends.ffcv.keyed import mixed
 from resumable.backends.ffcv.seeding import seed_generator
 
 if TYPE_CHECKING:
     from ffcv.transforms import ImageMixup
 
-    from resumable.backends.ffcv.compiling import CodeMaker
 
 __all__ = ["mixup"]
 
 _SALT = np.uint64(0x6D69787570000001)  # one for images and labels
 
 
-def mixup(maker: CodeMaker, operation: ImageMixup | LabelMixup, *, parallel: bool) -> Any:
+def mixup(operation: ImageMixup | LabelMixup, *, parallel: bool) -> Any:
     """Return a function of `(input, memory, batch key, indices)` that does what a mixup operation does."""
-    proportions = maker.compile(_proportions(operation))
+    proportions = compile_function(_proportions(operation))
 
     def of_images(images: Any, memory: Any, key: Any, indices: Any) -> Any:  # noqa: ARG001  # a keyed batch's signature
         shares = proportions(key, len(images))
@@ -45,8 +45,8 @@ def mixup(maker: CodeMaker, operation: ImageMixup | LabelMixup, *, parallel: boo
         return memory
 
     if isinstance(operation, LabelMixup):
-        return maker.compile(of_labels)
-    return maker.compile(of_images, parallel=parallel)
+        return compile_function(of_labels)
+    return compile_function(of_images, parallel=parallel)
 
 
 def _proportions(operation: ImageMixup | LabelMixup) -> Any:

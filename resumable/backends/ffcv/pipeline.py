@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from ffcv.loader import Loader
 
-    from resumable.backends.ffcv.compiling import CodeMaker
     from resumable.backends.ffcv.operations import Mode
     from resumable.protocols import Request
 
@@ -63,15 +62,14 @@ class Pipeline:
 
     Args:
         loader: FFCV's.
-        maker: compiles the operations.
         told: modes of operations by their type, from the user; None to leave all randomness to FFCV.
 
     Attributes:
         watched: names of late operations, by their nodes, of which is told once that they draw random numbers.
     """
 
-    def __init__(self, loader: Loader, maker: CodeMaker, told: Mapping[type, Mode] | None) -> None:
-        self._loader, self._maker, self._told = loader, maker, told
+    def __init__(self, loader: Loader, told: Mapping[type, Mode] | None) -> None:
+        self._loader, self._told = loader, told
         self.watched: dict[int, str] = {}
         self._outputs = [result_of(node) for node in loader.graph.leaf_nodes.values()]
         self._generate()
@@ -83,7 +81,7 @@ class Pipeline:
         workers = self._loader.num_workers
         steps = [
             make_step(
-                self._maker, each.place, each.function, each.plan.mode, queries["operation"][each.place.node.id],
+                each.place, each.function, each.plan.mode, queries["operation"][each.place.node.id],
                 workers=workers,
             )
             for each in self.planned

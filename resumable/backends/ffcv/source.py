@@ -10,8 +10,6 @@ from resumable.backends.ffcv.operations import Mode
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ffcv.loader import Loader
 
 __all__ = ["Source", "source"]
@@ -27,17 +25,15 @@ class Source:
     on_nondeterministic: Literal["error", "warn"] = "error"
     content_hash: bool = False
     window: int | None = None
-    compile_cache: bool | str | Path = True
 
 
-def source(  # noqa: PLR0913  # options with defaults
+def source(
     loader: Loader,
     *,
     keyed: bool | Mapping[type, Mode] = True,
     on_nondeterministic: Literal["error", "warn"] = "error",
     content_hash: bool = False,
     window: int | None = None,
-    compile_cache: bool | str | Path = True,
 ) -> Source:
     """Give a Loader of FFCV the options that `wrap` does not have.
 
@@ -52,7 +48,6 @@ def source(  # noqa: PLR0913  # options with defaults
         content_hash: tell the file by all of its bytes, instead of its tables and 64 places of its content.
         window: pages that `OrderOption.QUASI_RANDOM` shuffles together; by default twice the samples of a step
             over all ranks.
-        compile_cache: keep compiled operations for the next start: False for not, or a folder to keep them in.
 
     Raises:
         ConfigurationError: an option has a bad value.
@@ -69,4 +64,4 @@ def source(  # noqa: PLR0913  # options with defaults
             f"on_nondeterministic must be error or warn, but it is {on_nondeterministic!r}.\n"
             "It says what to do about operations that no key can make reproducible."
         )
-    return Source(loader, keyed is not False, modes, on_nondeterministic, content_hash, window, compile_cache)
+    return Source(loader, keyed is not False, modes, on_nondeterministic, content_hash, window)

@@ -10,6 +10,7 @@ from ffcv.fields.bytes import BytesDecoder
 from ffcv.pipeline.graph import DecoderNode, RefNode
 
 from resumable._randomness.keyed import derive
+from resumable.backends.ffcv.compiling import compile_function
 from resumable.backends.ffcv.keyed import per_batch, per_batch_decoder, per_sample, per_sample_decoder
 from resumable.backends.ffcv.mixing import mixup
 from resumable.backends.ffcv.operations import draws_few, is_ffcvs
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from ffcv.pipeline.graph import Graph
     from ffcv.pipeline.operation import Operation
 
-    from resumable.backends.ffcv.compiling import CodeMaker
     from resumable.backends.ffcv.operations import Mode
 
 __all__ = ["Place", "Step", "make_step", "places", "result_of"]
@@ -85,7 +85,7 @@ def result_of(node: Any) -> int:
     return result_of(node.parent) if isinstance(node, RefNode) else int(node.id)
 
 
-def make_step(maker: CodeMaker, place: Place, function: Any, mode: Mode, query: Any, *, workers: int) -> Step:  # noqa: PLR0913  # what FFCV keeps in as many places
+def make_step(place: Place, function: Any, mode: Mode, query: Any, *, workers: int) -> Step:
     """Compile an operation, keyed as its mode says."""
     node, operation = place.node, place.operation
     decodes = isinstance(node, DecoderNode)
@@ -99,28 +99,24 @@ def make_step(maker: CodeMaker, place: Place, function: Any, mode: Mode, query: 
         source=None if decodes else result_of(node.parent),
         field=f"f{node.f_ix}" if decodes else "",
         mode=mode,
-        call=make(maker, place, function, mode, buffers, parallel=parallel),
+        call=make(place, function, mode, buffers, parallel=parallel),
         indices=not decodes and (mode in {"sample", "batch", "mixup"} or getattr(function, "with_indices", False)),
         divides=divides,
         clears=isinstance(operation, BytesDecoder),
     )
 
 
-def _decoder(maker: CodeMaker, place: Place, function: Any, mode: Mode, buffers: int, *, parallel: bool) -> Any:  # noqa: PLR0913  # one signature for both
+def _decoder(place: Place, function: Any, mode: Mode, buffers: int, *, parallel: bool) -> Any:
     if mode == "sample":
-        return per_sample_decoder(maker, function, buffers, place.salt, few=draws_few(place.operation))
-    return (
-        per_batch_decoder(maker, function, place.salt)
-        if mode == "batch"
-        else maker.compile(function, parallel=parallel)
-    )
+        return per_sample_decoder(function, buffers, place.salt, few=draws_few(place.operation))
+    return per_batch_decoder(function, place.salt) if mode == "batch" else compile_function(function, parallel=parallel)
 
 
-def _transform(maker: CodeMaker, place: Place, function: Any, mode: Mode, buffers: int, *, parallel: bool) -> Any:  # noqa: PLR0913  # one signature for both
+def _transform(place: Place, function: Any, mode: Mode, buffers: int, *, parallel: bool) -> Any:
     if mode == "sample":
-        return per_sample(maker, function, buffers, place.salt, few=draws_few(place.operation))
+        return per_sample(function, buffers, place.salt, few=draws_few(place.operation))
     if mode == "batch":
-        return per_batch(maker, function, place.salt)
+        return per_batch(function, place.salt)
     if mode == "mixup":
-        return mixup(maker, place.operation, parallel=parallel)
-    return maker.compile(function, parallel=parallel) if place.node.is_jitted else function
+        return mixup(place.operation, parallel=parallel)
+    return compile_function(function, parallel=parallel) if place.node.is_jitted else function

@@ -1,7 +1,7 @@
 """Random access to a TFRecord file, by an index of where its records begin. TensorFlow is not needed for it.
 
 A record is its length (8 bytes), a checksum of the length (4), the data, and a checksum of the data (4). The lengths
-have to be followed from the first record to the last, once; the checksums of all lengths are then verified at once.
+have to be followed from the first record to the last, once; the checksum of each is verified on the way.
 """
 
 from __future__ import annotations
@@ -9,23 +9,52 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from resumable.backends.tfds.crc import masked_crc, masked_crcs
-from resumable.errors import DataError
+from resumable._distribution import pip_install
+from resumable.errors import DataError, MissingDependencyError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
-__all__ = ["TFRecordFile", "build_index"]
+__all__ = ["TFRecordFile", "build_index", "masked_crc"]
 
 _HEADER, _FOOTER = 12, 4
 _HINT = "Its samples could not be told apart. Copy the file again from where it came from, or prepare the data again."
 _length = struct.Struct("<Q").unpack_from
 _checksum = struct.Struct("<I").unpack_from
+
+
+def masked_crc(data: bytes) -> int:
+    """Compute CRC-32C as TFRecord stores it: rotated, and with a constant added.
+
+    Raises:
+        MissingDependencyError: google-crc32c is not installed.
+    """
+    return _mask(_crc32c()(data))
+
+
+def _mask(crc: int) -> int:
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@cache
+def _crc32c() -> Callable[[bytes], int]:
+    try:
+        import google_crc32c  # noqa: PLC0415  # files of array_record are read without it
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"the checksums of TFRecord files need the package google-crc32c, which failed to import: {error}.\n"
+            f"Install it: {pip_install('tfds')}"
+        ) from error
+    value: Callable[[bytes], int] = google_crc32c.value
+    return value
 
 
 def build_index(path: str) -> NDArray[np.int64]:
@@ -41,37 +70,26 @@ def build_index(path: str) -> NDArray[np.int64]:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if hasattr(data, "madvise"):
                 data.madvise(mmap.MADV_RANDOM)  # the lengths are far apart, and what is between them is not needed
-            index = np.array(_follow(data, size), np.int64)
-            _verify_lengths(path, data, index)
+            index = np.array(_follow(path, data, size), np.int64)
     if index[-1] != size:
         _refuse(path, len(index) - 2, "is truncated", f"it ends at byte {index[-1]}, and the file at byte {size}")
     return index
 
 
-def _follow(data: mmap.mmap, size: int) -> list[int]:
+def _follow(path: str, data: mmap.mmap, size: int) -> list[int]:
     begin, begins = 0, [0]
-    last = size - _HEADER
+    last, crc32c = size - _HEADER, _crc32c()
     while begin <= last:
-        begin += _length(data, begin)[0] + _HEADER + _FOOTER
+        header = data[begin : begin + _HEADER]
+        if _mask(crc32c(header[:8])) != _checksum(header, 8)[0]:
+            where = f"the checksum of its length, at byte {begin}, is wrong"
+            _refuse(path, len(begins) - 1, "is corrupt", where)
+        begin += _length(header)[0] + _HEADER + _FOOTER
         begins.append(begin)
     if begin < size:
         begins.append(begin + _HEADER)  # of a header that is not whole
-    begins[-1] = min(begins[-1], 1 << 62)  # a corrupt length
+    begins[-1] = min(begins[-1], 1 << 62)  # no file is as long, and NumPy's numbers end soon after
     return begins
-
-
-def _verify_lengths(path: str, data: mmap.mmap, index: NDArray[np.int64]) -> None:
-    begins = index[:-1][index[:-1] + _HEADER <= len(data)]
-    if not len(begins):
-        return
-    everything = np.frombuffer(data, np.uint8)
-    headers = everything[begins[:, None] + np.arange(_HEADER)]
-    del everything  # a map that is looked at cannot be closed
-    stored = headers[:, 8:].copy().view("<u4")[:, 0]
-    wrong = np.flatnonzero(masked_crcs(headers[:, :8]) != stored)
-    if len(wrong):
-        where = f"the checksum of its length, at byte {begins[wrong[0]]}, is wrong"
-        _refuse(path, int(wrong[0]), "is corrupt", where)
 
 
 def _refuse(path: str, record: int, what: str, where: str) -> NoReturn:

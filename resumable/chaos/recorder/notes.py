@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
+from resumable._inspect.states import find_states
 from resumable._order.world import World
 from resumable.chaos.recorder.digest import digest_samples, is_lost
 from resumable.chaos.recorder.live import generators
 from resumable.chaos.recorder.overlay import STATE
-from resumable.chaos.recorder.saves import name_of, plain, series_of, states_in, step_in, without_states
+from resumable.chaos.recorder.saves import name_of, plain, series_of, step_in, without_states
 from resumable.chaos.recorder.sketch import digest_weights, parts_of
 
 __all__ = ["NOTES", "note_point"]
@@ -148,7 +149,8 @@ def _note_content(weights: Any) -> dict[str, Any]:
 
 
 def _places(content: Any) -> list[Any]:
-    return [state["cursor"] for state in states_in(content)]
+    states = {id(state.values): state.values for state in find_states(content)}  # one that stands in it twice, once
+    return [state["cursor"] for state in states.values()]
 
 
 NOTES: dict[str, Any] = {

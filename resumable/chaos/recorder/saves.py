@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from resumable._inspect.states import find_states
+from resumable._state import is_state
 from resumable.chaos.recorder.events import read_events
 from resumable.chaos.recorder.overlay import STATE
 from resumable.chaos.recorder.overlay.view import is_dir
@@ -46,29 +48,9 @@ class Agent(Protocol):
         """Write down an event at which nothing goes wrong."""
 
 
-def is_state(content: Any) -> bool:
-    """Return whether something is the state of a Loader."""
-    return isinstance(content, dict) and {"format", "cursor", "global_batch"} <= content.keys()
-
-
-def states_in(content: Any, known: set[int] | None = None) -> Iterator[dict[str, Any]]:
-    """Find the states of Loaders in a checkpoint; one that stands in it twice, once."""
-    known = set() if known is None else known
-    if not isinstance(content, (dict, list, tuple)) or id(content) in known:
-        return
-    known.add(id(content))
-    if isinstance(content, dict):
-        if is_state(content):
-            yield content
-            return
-        content = tuple(content.values())
-    for value in content:
-        yield from states_in(value, known)
-
-
 def step_in(content: Any) -> int | None:
     """Return how far the first loader in a checkpoint had come; None where there is none."""
-    step = next((state.get("global_step") for state in states_in(content)), None)
+    step = next((state.values.get("global_step") for state in find_states(content)), None)
     return step if isinstance(step, int) else None
 
 

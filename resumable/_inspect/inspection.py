@@ -1,4 +1,4 @@
-"""`resumable.diff`: which parts of two checkpoints differ, and by how much."""
+"""`resumable.inspect` and `resumable.diff`: what a checkpoint holds, and how two of them differ."""
 
 from __future__ import annotations
 
@@ -6,18 +6,132 @@ import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from resumable._inspect.numbers import TensorDifference, compare_tensors
-from resumable._inspect.packed import MOST_PACKED, unpack
-from resumable._inspect.reading import open_checkpoint
-from resumable._inspect.states import find_states
-from resumable._inspect.values import File, Name, Opaque, Tensor, children
+import numpy as np
+
+from resumable._inspect.pickles import MOST_PACKED, unpack
+from resumable._inspect.reading import Content, Step, open_checkpoint
+from resumable._inspect.states import LoaderState, describe_states, find_states
+from resumable._inspect.values import File, Name, Opaque, Tensor, children, walk
 from resumable._parts import parts_of, split, step, text_of
 from resumable.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Diff", "StateDifference", "TensorDifference", "ValueDifference", "diff"]
+    from numpy.typing import NDArray
+
+
+__all__ = ["Diff", "Inspection", "Part", "StateDifference", "TensorDifference", "ValueDifference", "diff", "inspect"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part at the top level of a checkpoint.
+
+    Args:
+        name: its key.
+        type: of the value.
+        tensors: how many are in it.
+        bytes: of its tensors; of a file that is no checkpoint, its size.
+        values: how many numbers, strings and the like are in it.
+        objects: the classes of objects that were not made, in alphabetical order.
+        problem: why it could not be read; empty where it could.
+    """
+
+    name: str
+    type: str
+    tensors: int = 0
+    bytes: int = 0
+    values: int = 0
+    objects: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What is in a checkpoint.
+
+    Args:
+        path: as it was given.
+        kind: of checkpoint, in words.
+        size: in bytes.
+        step: of a CheckpointStore; None elsewhere.
+        steps: all those of a store.
+        states: those of Loaders.
+        parts: at the top level.
+        notes: what else is to be said, a sentence each.
+    """
+
+    path: str
+    kind: str
+    size: int
+    step: int | None
+    steps: tuple[Step, ...]
+    states: tuple[LoaderState, ...]
+    parts: tuple[Part, ...]
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, as `resumable inspect --json` prints them."""
+        return {**asdict(self), "steps": [one._asdict() for one in self.steps]}
+
+
+def inspect(path: str | os.PathLike[str]) -> Inspection:
+    """Look into a checkpoint, and at the states of Loaders in it. Nothing of it is executed, and no file is written.
+
+    It may be of `CheckpointStore` (the folder of a run, or of a step), `torch.save`, Lightning,
+    `torch.distributed.checkpoint`, the Hugging Face Trainer, Accelerate, safetensors, or JSON.
+
+    Args:
+        path: of a file or folder; or a URL that fsspec knows.
+
+    Raises:
+        ConfigurationError: it is a flight recorder's folder, or a URL that fsspec does not know.
+        CheckpointNotFoundError: there is nothing, or nothing in it.
+        CorruptCheckpointError: it is cut or damaged.
+        CheckpointError: it is no checkpoint, or could not be read.
+    """
+    with open_checkpoint(path) as content:
+        states = describe_states(find_states(content.tree))
+        return Inspection(
+            os.fspath(path),
+            content.kind,
+            content.size,
+            content.step,
+            content.steps,
+            states,
+            _parts(content),
+            content.notes,
+        )
+
+
+def _parts(content: Content) -> tuple[Part, ...]:
+    tree = content.tree
+    return (
+        tuple(_part(str(key), value) for key, value in tree.items()) if isinstance(tree, dict) else (_part("", tree),)
+    )
+
+
+def _part(name: str, value: Any) -> Part:
+    if isinstance(value, File):
+        return Part(name, "file", bytes=value.size, problem=value.why)
+    tensors, values, objects = {}, 0, set()
+    for _, part in walk(value):
+        if isinstance(part, Tensor):
+            tensors[id(part)] = part
+        elif isinstance(part, Opaque):
+            objects.add(part.kind)
+        elif not isinstance(part, dict | list | tuple):
+            values += 1
+    size = sum(one.nbytes for one in tensors.values())
+    return Part(name, _type_of(value), len(tensors), size, values, tuple(sorted(objects)))
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.dtype} {list(value.shape)}"
+    return value.kind if isinstance(value, Opaque) else type(value).__name__
+
 
 _LONGEST = 10_000  # characters of a value
 
@@ -245,3 +359,93 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict | list | tuple):
         return f"{type(value).__name__} of {len(value)}"
     return (value if isinstance(value, str) else str(value) if isinstance(value, Name) else repr(value))[:_LONGEST]
+
+
+_AT_ONCE = 1 << 20  # elements, so that memory is needed for the two tensors and little else
+
+
+@dataclass(frozen=True)
+class TensorDifference:
+    """A tensor that differs.
+
+    Args:
+        where: its place, with a dot between the keys.
+        shapes: in the first checkpoint, and in the second.
+        dtypes: the same.
+        elements: how many there are; None where the shapes or types differ, so that no numbers were compared.
+        differing: how many elements differ. Those that are no numbers in both are equal; -0.0 and 0.0 differ.
+        largest: the largest absolute difference; None where it is none that NumPy can compute (8-bit floats).
+    """
+
+    where: str
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    dtypes: tuple[str, str]
+    elements: int | None = None
+    differing: int | None = None
+    largest: float | None = None
+
+
+def compare_tensors(where: str, a: Tensor, b: Tensor) -> TensorDifference | None:
+    """Compare two tensors; None where they are equal.
+
+    Raises:
+        CorruptCheckpointError: the file of one ends before it does.
+    """
+    kinds = (a.shape, b.shape), (a.dtype, b.dtype)
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return TensorDifference(where, *kinds)
+    one, other = _without_repeats(a.read(), b.read())
+    repeats = a.size // one.size if one.size else 1
+    differing, largest = 0, 0.0
+    flat, flat_other = one.reshape(-1), other.reshape(-1)
+    for start in range(0, flat.size, _AT_ONCE):
+        left, right = flat[start : start + _AT_ONCE], flat_other[start : start + _AT_ONCE]
+        if left.tobytes() != right.tobytes():
+            count, most = _compare(left, right, a.dtype)
+            differing, largest = differing + count, _larger(largest, most)
+    if not differing:
+        return None
+    return TensorDifference(
+        where, *kinds, a.size, differing * repeats, None if a.dtype.startswith("float8") else largest
+    )
+
+
+def _without_repeats(a: NDArray[Any], b: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Take one of the elements that a dimension repeats in both tensors, as after `expand`."""
+    repeated = tuple(
+        slice(0, 1) if not one and not other else slice(None) for one, other in zip(a.strides, b.strides, strict=True)
+    )
+    return a[repeated], b[repeated]
+
+
+def _compare(a: NDArray[Any], b: NDArray[Any], dtype: str) -> tuple[int, float]:
+    a, b = (one.astype(one.dtype.newbyteorder("=")) for one in (a, b))
+    if dtype == "bfloat16":
+        a, b = ((one.astype(np.uint32) << 16).view(np.float32) for one in (a, b))
+    differ = _bits_differ(a, b)
+    if a.dtype.kind in "fc":
+        differ &= ~(np.isnan(a) & np.isnan(b))
+    count = int(differ.sum())
+    if not count:
+        return 0, 0.0
+    return count, _largest(a[differ], b[differ])
+
+
+def _bits_differ(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
+    size = a.dtype.itemsize
+    differ: NDArray[np.bool_] = (a.view(np.uint8).reshape(-1, size) != b.view(np.uint8).reshape(-1, size)).any(axis=1)
+    return differ
+
+
+def _largest(a: NDArray[Any], b: NDArray[Any]) -> float:
+    if a.dtype.kind in "iu":
+        wide = np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64)  # exact, as it wraps around
+        return float(wide.max())
+    wider = a.astype(np.complex128 if a.dtype.kind == "c" else np.float64)
+    with np.errstate(all="ignore"):
+        return float(np.abs(wider - b).max())
+
+
+def _larger(one: float, other: float) -> float:
+    """Return the larger number; where one is none, that."""
+    return other if other != other or other > one else one  # noqa: PLR0124  # not a number
