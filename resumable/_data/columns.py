@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable._data.leaves import Part, leaves_of, names_a_file
-from resumable._data.sketches import tells_apart
+from resumable._content.elements import MixtureSample, leaves_of_samples, names_a_file, tells_apart
 from resumable._introspection import (
     ask,
     attributes_of,
@@ -206,11 +205,11 @@ def _joined(
         if not inner and not partly:
             return []
         if not inner:
-            values |= {index: Part(number, None) for index in some}
+            values |= {index: MixtureSample(number, None) for index in some}
             continue
         name, column = min(inner, key=lambda one: _rank(one[1]))
         names.append(name)
-        values |= {index: Part(number, value) for index, value in zip(some, column, strict=True)}
+        values |= {index: MixtureSample(number, value) for index, value in zip(some, column, strict=True)}
     if not names:
         return []
     name = ", ".join(dict.fromkeys(names))
@@ -271,7 +270,7 @@ def _is_scalar(value: Any) -> bool:
 
 def _rank(values: list[Any]) -> int:
     """Return 0 for what names files, 1 for texts, 2 for anything else."""
-    leaves = [leaf for one in leaves_of(values) for _, leaf in one]
+    leaves = [leaf for one in leaves_of_samples(values) for _, leaf in one]
     if any(map(names_a_file, leaves)):
         return 0
     return 1 if any(issubclass(type(leaf), (str, PurePath)) for leaf in leaves) else 2

@@ -6,12 +6,12 @@ import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from resumable._content import parts_of, split, step, text_of
 from resumable._inspect.numbers import TensorDifference, compare_tensors
 from resumable._inspect.packed import MOST_PACKED, unpack
 from resumable._inspect.reading import open_checkpoint
 from resumable._inspect.states import find_states
 from resumable._inspect.values import File, Name, Opaque, Tensor, children
-from resumable._parts import parts_of, split, step, text_of
 from resumable.errors import CheckpointError
 
 if TYPE_CHECKING:

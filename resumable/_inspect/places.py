@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from resumable.checkpoint.files import find_filesystem
+from resumable._storage import open_url
 from resumable.checkpoint.reports import in_one_line
 from resumable.errors import CheckpointError, CheckpointNotFoundError, ResumableError
 
@@ -93,7 +93,7 @@ def open_place(path: str | os.PathLike[str]) -> Iterator[Place]:
     """
     url = os.fspath(path)
     try:
-        filesystem, inside = find_filesystem(url, {}, repr(url))
+        filesystem, inside = open_url(url, what=repr(url))
         with Opened() as opened:
             if not url or not filesystem.exists(inside):  # without one it would be the working directory
                 raise CheckpointNotFoundError(  # noqa: TRY301  # ours are told apart below

@@ -11,12 +11,16 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from resumable import _content
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
 __all__ = ["DTYPES", "File", "Name", "Opaque", "Tensor", "children", "walk"]
+
+_DEEPEST = 200
 
 # torch's name -> bytes of an element, and NumPy's name; what NumPy lacks is compared as the bits that it is
 DTYPES: dict[str, tuple[int, str]] = {
@@ -139,14 +143,11 @@ def walk(value: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
     A tree that was made to be endless, or to grow with every level, is gone through in the time of reading it.
     """
     seen: set[int] = set()
-    waiting: list[tuple[tuple[Any, ...], Any]] = [((), value)]
-    while waiting:
-        path, part = waiting.pop()
-        yield path, part
-        if id(part) in seen or len(path) > _DEEPEST:
-            continue
+
+    def read(path: tuple[Any, ...], part: Any, depth: int) -> Any:
+        if id(part) in seen or depth > _DEEPEST:
+            return (part,), ()
         seen.add(id(part))
-        waiting += reversed([((*path, key), inner) for key, inner in children(part)])
+        return (part,), [((*path, key), inner) for key, inner in children(part)]
 
-
-_DEEPEST = 200
+    return _content.walk(value, read, path=())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resumable._data import Columns, Noted
+from resumable._data import Columns, DataFingerprint
 from resumable.errors import ConfigurationError, StateMismatchError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def places_of(source: Any, indices: Sequence[int], state: State) -> tuple[Any, .
         before = state.fingerprint.get(f"backend.{name}")
         if before not in {None, now}:
             raise StateMismatchError(_another(f"its {name} differ", before, now))
-    Noted(Columns(source, length), length).check(state.data, strict=True)
+    DataFingerprint(Columns(source, length), length).check(state.data, strict=True)
     by_epoch = hasattr(type(source), "resumable_epochs")  # whose indices go on with each epoch
     if not by_epoch and indices and max(indices) >= length:
         raise StateMismatchError(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from resumable._content import compare
+from resumable._content.elements import ElementDigest
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -29,22 +32,17 @@ _HINTS = {
     "randomness": "Give all ranks the same seed and randomness.",
 }
 _WOULD = "Samples would be read twice and others never, and a rank that ends earlier would leave the others waiting."
-_TOLERANCE = 0.01  # of the mean size of the numbers in a sample, as hosts compute features in their own last bits
 _WIDTH = 160
 
 
 def first_difference(rank: int, own: Mapping[str, Any], other_rank: int, other: Mapping[str, Any]) -> str | None:
     """Return what differs between the fingerprints of two ranks, as an error says it; None where nothing does."""
-    for name in [*own, *(name for name in other if name not in own)]:
-        mine, its = own.get(name), other.get(name)
-        if mine == its:
-            continue
-        what = _NAMES.get(name, name)
+    for name, mine, its in compare(own, other):
+        what, values = _NAMES.get(name, name), {rank: mine, other_rank: its}
         if name == "samples":
             if (which := _other_sample(mine, its)) is None:
                 continue
-            what, mine, its = f"sample {which[0]}", f"digest {which[1]}", f"digest {which[2]}"
-        values = {rank: mine, other_rank: its}
+            what, values = f"sample {which[0]}", {rank: f"digest {which[1]}", other_rank: f"digest {which[2]}"}
         told = "\n".join(f"  rank {number}: {_short(values[number])}" for number in sorted(values))
         hint = _HINTS.get(name) or _HINTS.get(name.partition(".")[0], "Give all ranks the same options.")
         return (
@@ -56,15 +54,11 @@ def first_difference(rank: int, own: Mapping[str, Any], other_rank: int, other: 
 
 def _other_sample(own: Any, other: Any) -> tuple[int, str, str] | None:
     """Return the first sample that differs by more than the last bits of its numbers, with both digests."""
-    for mine, its in zip(own or [], other or [], strict=False):
-        close = mine[:2] == its[:2] and abs((mine[2] or 0.0) - (its[2] or 0.0)) <= _TOLERANCE * max(mine[3], its[3])
-        if not close:
-            return mine[0], _digest(mine), _digest(its)
+    for (index, *mine), (its_index, *its) in zip(own or [], other or [], strict=False):
+        one, two = ElementDigest(*mine), ElementDigest(*its)
+        if index != its_index or not one.is_close(two):
+            return index, one.text, two.text
     return None
-
-
-def _digest(sample: Any) -> str:
-    return str(sample[1]) if sample[2] is None else f"{sample[1]}~{sample[2]:.4g}"
 
 
 def _short(value: Any) -> str:

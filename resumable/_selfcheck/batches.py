@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resumable._parts import Array, Uncompared, digest_arrays, leaves_of, text_of
+from resumable._content import Array, Uncompared, digest_arrays, leaves_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from resumable._state.canary import Canary
 from resumable._state.compare import (
     agree_on_batch,
     brought_along,
@@ -20,7 +19,6 @@ __all__ = [
     "FORMAT",
     "LEAF",
     "AtPlace",
-    "Canary",
     "Journal",
     "LeftEarly",
     "Mark",

@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from resumable._content import Canary, digest_of
 from resumable._distribution import UPGRADE
 from resumable._introspection import shorten
 from resumable._order.cursor import Cursor
-from resumable._state.canary import Canary
 from resumable._state.describe import BY_DCP, advise, describe
 from resumable._state.format1 import upgrade
 from resumable._state.journal import Journal
@@ -319,17 +319,11 @@ def _content(value: Any, deep: int = 0) -> Any:
         for base, plain in _BASES.items():
             if isinstance(value, base) and kind is not base:
                 return _content(plain(value), deep + 1)
-    return {"": _digest_of(value)}
+    return {"": digest_of(value)}
 
 
 def _key(key: Any) -> str:
     kind = type(key)
     if kind is str:
         return str(key)
-    return json.dumps(key) if kind in _PLAIN else _digest_of(key)
-
-
-def _digest_of(value: Any) -> str:
-    from resumable._parts import digest_of  # noqa: PLC0415  # most states have plain values alone
-
-    return digest_of(value)
+    return json.dumps(key) if kind in _PLAIN else digest_of(key)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import functools
 import io
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
+from resumable._durable import HashingFile
 from resumable.checkpoint.content import import_torch
-from resumable.checkpoint.files import CHUNK
 from resumable.checkpoint.marker import ALGORITHM, ALONE, FORMAT, MARKER, Marker, Part
 from resumable.checkpoint.reports import reporting
-from resumable.failpoints import point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from resumable.checkpoint.files import Files
+    from resumable._storage import Storage
     from resumable.checkpoint.steps import Steps
 
 __all__ = ["Serialized", "not_saved", "serialize", "write_and_commit", "write_part"]
@@ -95,68 +94,27 @@ def write_and_commit(
     return replaced
 
 
-def _give_up(files: Files, paths: Sequence[str]) -> None:
+def _give_up(files: Storage, paths: Sequence[str]) -> None:
     """Remove files as far as the failing storage lets us; a later save removes the rest."""
     for path in paths:
         with contextlib.suppress(Exception):
             files.remove(path)
 
 
-def _write(files: Files, path: str, content: Any) -> tuple[int, str]:
+def _write(files: Storage, path: str, content: Any) -> tuple[int, str]:
     """Write a data file, see that the filesystem holds as many bytes as went in, and give their number and digest."""
     with files.create(path) as file:
-        sink = _Sink(file)
-        sink.save(content)
+        sink = HashingFile(file)
+        sink.fill(functools.partial(_save, content))
     if (held := files.size(path)) != sink.count:
         raise OSError(f"{path} holds {held} bytes after {sink.count} were written")
     return sink.count, sink.hash.hexdigest()
 
 
-_HALF = 2  # the first write is the file's head, so that a part of the file is there at the second
-
-
-class _Sink:
-    """The file that `torch.save` writes to: counts and hashes on the way, and remembers the storage's own error."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.hash = hashlib.new(ALGORITHM)
-        self.count = self.writes = 0
-        self.error: Exception | None = None
-
-    def save(self, content: Any) -> None:
-        """Write `content` in torch's format, and raise the storage's error, which torch covers by its own."""
-        if isinstance(content, Serialized):
-            half = len(content.data) // 2
-            self.write(content.data[:half])
-            self.write(content.data[half:])
-            return
-        torch = import_torch()
-        try:
-            torch.save(content, self)
-        except Exception:
-            if self.error is not None:
-                raise self.error from None
-            raise
-
-    def write(self, data: Any) -> int:
-        """Write all of `data` in pieces; each is copied, as torch's memory is valid during this call only."""
-        if self.error is not None:
-            raise self.error
-        self.writes += 1
-        if self.writes == _HALF:
-            point("store.half")
-        view = memoryview(data).cast("B")
-        try:
-            for start in range(0, len(view), CHUNK):
-                piece = bytes(view[start : start + CHUNK])
-                self.file.write(piece)
-                self.hash.update(piece)
-                self.count += len(piece)
-        except Exception as error:
-            self.error = error
-            raise
-        return len(view)
-
-    def flush(self) -> None:
-        """Do nothing: closing the file flushes it."""
+def _save(content: Any, file: HashingFile) -> None:
+    if isinstance(content, Serialized):
+        half = len(content.data) // 2
+        file.write(content.data[:half])
+        file.write(content.data[half:])
+    else:
+        import_torch().save(content, file)

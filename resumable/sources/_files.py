@@ -13,7 +13,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from resumable._durable import write_whole
-from resumable.errors import ConfigurationError, DataError, MissingDependencyError, ResumableError
+from resumable._storage import open_url
+from resumable.errors import ConfigurationError, DataError, ResumableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -99,25 +100,12 @@ class Files:
             MissingDependencyError: its package is not installed.
             ConfigurationError: fsspec knows no such file system.
         """
-        from fsspec.core import url_to_fs  # noqa: PLC0415  # for URLs only
-
         self._own()
         protocol = name.partition("://")[0]
-        try:
-            if protocol not in self._systems:
-                self._systems[protocol] = url_to_fs(name, **self._options)[0]
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"{name} needs a package that is missing: {error}.\nInstall it: pip install 'fsspec[{protocol}]'"
-            ) from error
-        except ValueError as error:
-            raise ConfigurationError(
-                f"{name} cannot be opened: {error}.\nNothing could be read. Give a path, or a URL that fsspec knows, "
-                "such as s3://, gs:// or https://."
-            ) from error
+        if "::" in name or protocol not in self._systems:  # with "::", of file systems in one another
+            self._systems[protocol], path = open_url(name, self._options)
+            return self._systems[protocol], path
         system = self._systems[protocol]
-        if "::" in name:  # of file systems in one another
-            return system, url_to_fs(name, **self._options)[1]
         return system, system._strip_protocol(name)  # noqa: SLF001  # how fsspec's own functions do it
 
     def find(self, pattern: str) -> list[str]:

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from resumable._data.sketches import sketches_of
-from resumable._parts import digest_of
-from resumable._state import Canary
+from resumable._content import Canary, digest_of
+from resumable._content.elements import element_digests
 
 Pair = namedtuple("Pair", "image label")  # noqa: PYI024  # as many datasets have them
 PINNED = Path(__file__).with_name("digests.json")
@@ -97,7 +96,7 @@ CONTENTS: dict[str, Any] = {
 
 
 def digests_of(content: Any) -> list[str | None]:
-    return [Canary(content).digest, " ".join(one.text for one in sketches_of([content])), digest_of(content)]
+    return [Canary(content).digest, " ".join(one.text for one in element_digests([content])), digest_of(content)]
 
 
 @pytest.mark.parametrize("name", CONTENTS)
@@ -112,5 +111,5 @@ def test_every_pinned_digest_is_compared_and_they_tell_contents_apart() -> None:
 
 
 def test_files_are_named_below_the_folder_that_they_share() -> None:
-    assert [one.text for one in sketches_of(["/data/a/1.jpg", "/data/b/2.jpg"])] == FILES
-    assert [one.text for one in sketches_of(["/mnt/x/a/1.jpg", "/mnt/x/b/2.jpg"])] == FILES
+    assert [one.text for one in element_digests(["/data/a/1.jpg", "/data/b/2.jpg"])] == FILES
+    assert [one.text for one in element_digests(["/mnt/x/a/1.jpg", "/mnt/x/b/2.jpg"])] == FILES

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from resumable._order.world import World
-from resumable.chaos.recorder.digest import digest_samples, is_lost
+from resumable.chaos.recorder.digest import digest_samples, digest_weights, is_lost, parts_of
 from resumable.chaos.recorder.live import generators
 from resumable.chaos.recorder.overlay import STATE
 from resumable.chaos.recorder.saves import name_of, plain, series_of, states_in, step_in, without_states
-from resumable.chaos.recorder.sketch import digest_weights, parts_of
 
 __all__ = ["NOTES", "note_point"]
 

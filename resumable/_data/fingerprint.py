@@ -13,9 +13,8 @@ from itertools import accumulate
 from pathlib import PosixPath, WindowsPath
 from typing import TYPE_CHECKING, Any
 
+from resumable._content.elements import ElementDigest, element_digests, is_element_digest, spread
 from resumable._data.columns import SAID
-from resumable._data.leaves import spread
-from resumable._data.sketches import Sketch, is_sketch, sketches_of
 from resumable._introspection import is_exactly, shorten, survive
 from resumable._randomness.keyed import derive, scale
 from resumable.errors import StateMismatchError, StateMismatchWarning
@@ -23,13 +22,13 @@ from resumable.errors import StateMismatchError, StateMismatchWarning
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Noted"]
+__all__ = ["DataFingerprint"]
 
 _SAMPLES = 16
 _FIXED = (str, int, float, bool, bytes, type(None), PosixPath, WindowsPath)
 
 
-class Noted:
+class DataFingerprint:
     """What a loader knows of its data.
 
     Args:
@@ -41,7 +40,7 @@ class Noted:
         self._stored = stored
         self._indices = _chosen(getattr(stored, "lengths", [length]))
         columns = self._look()
-        self._wrapped = {name: found for name, values in columns.items() if (found := _sketched(values))}
+        self._wrapped = {name: found for name, values in columns.items() if (found := _digests_of(values))}
         self._name = next(iter(self._wrapped), None)
         self._values = None if self._name is None else _fixed(columns[self._name], self._wrapped[self._name])
         self._text = "" if self._name is None else _text(self._wrapped[self._name])
@@ -57,15 +56,15 @@ class Noted:
         if self._values is not None and values == self._values:
             self._opened = None
             return
-        text = _text(_sketched(values))
+        text = _text(_digests_of(values))
         self._opened = None if text == self._text else text
 
     def of_rank(self) -> list[tuple[int, str, float | None, float]] | None:
         """Return what is compared between ranks: index, digest, number and its scale of each sample, as it is now."""
         if self._name is None:
             return None
-        now = self._wrapped[self._name] if self._opened is None else _sketched(self._again(self._name))
-        return [(index, *sketch) for index, sketch in zip(self._indices, now, strict=False)]
+        now = self._wrapped[self._name] if self._opened is None else _digests_of(self._again(self._name))
+        return [(index, *digest) for index, digest in zip(self._indices, now, strict=False)]
 
     def as_dict(self) -> dict[str, Any] | None:
         """Return what a state says of the data: plain values, or None."""
@@ -106,7 +105,7 @@ class Noted:
         if not moments or _fits(self._wrapped.get(stored["of"]), moments):
             return None
         values = self._look().get(stored["of"], ())
-        now = _sketched(values)
+        now = _digests_of(values)
         return None if _fits(now, moments) else self._describe(stored["of"], values, now, moments[0])
 
     def _look(self) -> Mapping[str, Sequence[Any]]:
@@ -117,7 +116,7 @@ class Noted:
         values = self._look().get(name) if again is None else again(name, self._indices)
         return () if values is None else values
 
-    def _describe(self, name: str, values: Sequence[Any], now: list[Sketch], before: list[str]) -> str:
+    def _describe(self, name: str, values: Sequence[Any], now: list[ElementDigest], before: list[str]) -> str:
         differing = _differing(now, before)
         number = differing[0]
         which = "the data" if name == SAID else f"sample {self._indices[number]}"
@@ -171,12 +170,12 @@ def _keyed(length: int, most: int) -> list[int]:
     return sorted({min(length - 1, at + int(word)) for at, word in zip(ends, words, strict=True)})
 
 
-def _fixed(values: Sequence[Any], sketches: list[Sketch]) -> Sequence[Any] | None:
+def _fixed(values: Sequence[Any], digests: list[ElementDigest]) -> Sequence[Any] | None:
     """Return values that cannot be changed in place, so that comparing them says all; None for others.
 
     Files may be written again. Others than these values are not kept, as a row may hold the whole of an array.
     """
-    fixed = all(map(_is_fixed, values)) and all(sketch.number is None for sketch in sketches)
+    fixed = all(map(_is_fixed, values)) and all(digest.number is None for digest in digests)
     return values if fixed else None
 
 
@@ -184,21 +183,21 @@ def _is_fixed(value: Any) -> bool:
     return is_exactly(value, _FIXED) or (type(value) is tuple and all(map(_is_fixed, value)))
 
 
-def _fits(now: list[Sketch] | None, moments: list[list[str]]) -> bool:
+def _fits(now: list[ElementDigest] | None, moments: list[list[str]]) -> bool:
     """Return whether data may be those of one of a state's moments; also where they have no such column."""
     return not now or any(len(texts) != len(now) or not _differing(now, texts) for texts in moments)
 
 
-def _sketched(column: Sequence[Any]) -> list[Sketch]:
-    return survive("what a dataset stores of its samples", lambda: sketches_of(column), [])
+def _digests_of(column: Sequence[Any]) -> list[ElementDigest]:
+    return survive("what a dataset stores of its samples", lambda: element_digests(column), [])
 
 
-def _text(sketches: list[Sketch]) -> str:
-    return " ".join(sketch.text for sketch in sketches)
+def _text(digests: list[ElementDigest]) -> str:
+    return " ".join(digest.text for digest in digests)
 
 
-def _differing(now: list[Sketch], before: list[str]) -> list[int]:
-    return [number for number, (sketch, text) in enumerate(zip(now, before, strict=True)) if not sketch.fits(text)]
+def _differing(now: list[ElementDigest], before: list[str]) -> list[int]:
+    return [number for number, (digest, text) in enumerate(zip(now, before, strict=True)) if not digest.fits(text)]
 
 
 def _parsed(stored: Any, most: int) -> list[list[str]]:
@@ -207,4 +206,6 @@ def _parsed(stored: Any, most: int) -> list[list[str]]:
     if not isinstance(moments, list) or not all(isinstance(text, str) for text in moments):
         return []
     parsed = [text.split() for text in moments]
-    return parsed if all(texts and len(texts) <= most and all(map(is_sketch, texts)) for texts in parsed) else []
+    return (
+        parsed if all(texts and len(texts) <= most and all(map(is_element_digest, texts)) for texts in parsed) else []
+    )

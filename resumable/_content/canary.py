@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from resumable._content.arrays import has_plain_numbers
+from resumable._content.leaves import excerpt, walk
 from resumable._introspection import qualname_of, survive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = ["Canary"]
 
@@ -69,7 +72,7 @@ def _digest(element: Any) -> str | None:
 def _digested(element: Any) -> str:
     whole = hashlib.blake2b(digest_size=8, person=b"canary1")
     room = _BYTES
-    for count, part in enumerate(_parts(element)):
+    for count, (_, part) in enumerate(walk(element, _read)):
         if count > _LEAVES or room <= 0:
             break
         whole.update(b"%d:" % len(part) + part[:room])
@@ -77,37 +80,28 @@ def _digested(element: Any) -> str:
     return whole.hexdigest()
 
 
-def _parts(value: Any) -> Iterator[bytes]:
-    """Yield the structure of a value, and samples of its bytes, in one order."""
+def _read(_path: str, value: Any, _depth: int) -> tuple[Iterable[bytes], Sequence[tuple[str, Any]]]:
+    """Encode the structure of a value and samples of its bytes. More than `_LEAVES` parts are never looked at."""
     kind = type(value)
+    leaves: Iterable[bytes]
+    parts: Sequence[tuple[str, Any]] = ()
     if issubclass(kind, (np.ndarray, np.generic)):
-        yield from _array(np.asarray(value))
+        leaves = _array(np.asarray(value))
     elif _is_tensor(value):
-        yield from _tensor(value)
+        leaves = _tensor(value)
     elif issubclass(kind, (str, bytes, bytearray)):
-        yield b"text %d" % len(value)
-        yield _excerpt(value)
+        leaves = (b"text %d" % len(value), excerpt(value))
     elif issubclass(kind, _PLAIN):
-        yield f"{kind.__name__} {value!r}".encode()
+        leaves = (f"{kind.__name__} {value!r}".encode(),)
     elif issubclass(kind, dict):
-        yield b"dict %d" % len(value)
-        for key, inner in value.items():
-            yield from _parts(key)
-            if key not in _PATHS:
-                yield from _parts(inner)
+        items = islice(value.items(), _LEAVES)
+        leaves = (b"dict %d" % len(value),)
+        parts = [("", part) for key, inner in items for part in ((key,) if key in _PATHS else (key, inner))]
     elif issubclass(kind, (list, tuple)):
-        yield b"list %d" % len(value)
-        for inner in value:
-            yield from _parts(inner)
+        leaves, parts = (b"list %d" % len(value),), [("", part) for part in islice(value, _LEAVES)]
     else:
-        yield qualname_of(kind).encode()
-
-
-def _excerpt(text: str | bytes | bytearray) -> bytes:
-    if isinstance(text, str):
-        text = text if len(text) <= _BYTES // 2 else text[: _BYTES // 4] + text[-_BYTES // 4 :]
-        return text.encode(errors="surrogatepass")
-    return bytes(text if len(text) <= _BYTES // 2 else text[: _BYTES // 4] + text[-_BYTES // 4 :])
+        leaves = (qualname_of(kind).encode(),)
+    return leaves, parts
 
 
 def _array(values: np.ndarray[Any, Any]) -> Iterator[bytes]:
@@ -134,8 +128,7 @@ def _is_tensor(value: Any) -> bool:
 
 def _tensor(value: Any) -> Iterator[bytes]:
     yield f"tensor {value.dtype} {tuple(value.shape)} {value.layout}".encode()
-    dense = str(value.layout) == "torch.strided" and not value.is_quantized
-    if value.device.type == "cpu" and dense:
+    if has_plain_numbers(value):
         torch: Any = sys.modules["torch"]
         plain = value.detach()
         yield from _array((plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain).numpy())

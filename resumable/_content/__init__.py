@@ -1,11 +1,13 @@
-"""What nested objects are compared by: their leaves, each with a dotted path and a text that differs where it does.
+"""Content of any kind: its leaves, how two contents compare, and digests of it.
 
-Chaos runs take checkpoints apart by this, `resumable check` takes batches, and `resumable diff` names places and
-compares values by it, so that a part has the same name and the same meaning in all reports.
+`leaves.py` takes content apart: each leaf has a dotted path and a text that differs if the leaf does. Chaos runs take
+checkpoints apart by it, `resumable check` takes batches, and `resumable diff` names parts and compares values by it, so
+a part has the same name and the same meaning in all reports. `canary.py` and `elements.py` are encoders of the leaves
+of one element, for digests that states hold.
 
 >>> one, other = parts_of({"model": {"bias": 1.0, "weight": 2.0}}), parts_of({"model": {"bias": 1.0, "weight": 3.0}})
->>> compare(one, other).differing
-['model.weight']
+>>> list(compare(one, other))
+[Difference(path='model.weight', a='2.0', b='3.0')]
 
 - A tensor or an array is compared by type, shape and bytes; what is no number (NaN) equals each other one, and -0.0 is
   not 0.0.
@@ -18,14 +20,25 @@ compares values by it, so that a part has the same name and the same meaning in 
 
 from __future__ import annotations
 
-from resumable._parts.arrays import Array, digest_arrays
-from resumable._parts.leaves import digest_of, leaves_of, parts_of
-from resumable._parts.paths import Difference, compare, split, topmost
-from resumable._parts.texts import UNCOMPARED, Uncompared, dotted, step, text_of
+from resumable._content.arrays import Array, digest_arrays
+from resumable._content.canary import Canary
+from resumable._content.compare import Difference, compare, split, topmost
+from resumable._content.leaves import (
+    UNCOMPARED,
+    Uncompared,
+    digest_of,
+    dotted,
+    leaves_of,
+    parts_of,
+    step,
+    text_of,
+    walk,
+)
 
 __all__ = [
     "UNCOMPARED",
     "Array",
+    "Canary",
     "Difference",
     "Uncompared",
     "compare",
@@ -38,4 +51,5 @@ __all__ = [
     "step",
     "text_of",
     "topmost",
+    "walk",
 ]

@@ -1,9 +1,9 @@
-"""Dotted paths: how two checkpoints compare by them, and as few of them as possible for many parts."""
+"""How two contents differ, part by part, and as few dotted paths as possible for many parts."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -14,32 +14,29 @@ _STEP = re.compile(r'[^."]*"(?:[^"\\]|\\.)*"|[^."]+')
 
 
 class Difference(NamedTuple):
-    """What two checkpoints have in common; each path stands for all that is below it.
+    """A part in which two contents differ.
 
     Args:
-        differing: paths whose content differs.
-        equal: paths whose content is the same, bit for bit.
-        missing: paths that only the first one has.
-        added: paths that only the second one has.
+        path: of the part.
+        a: the part in the first content, such as its text; None if only the second one has it.
+        b: the part in the second content; None if only the first one has it.
     """
 
-    differing: list[str]
-    equal: list[str]
-    missing: list[str]
-    added: list[str]
+    path: str
+    a: Any
+    b: Any
 
 
-def compare(one: Mapping[str, str], other: Mapping[str, str]) -> Difference:
-    """Compare two checkpoints by what `parts_of` returned for them."""
-    every = {**one, **other}
-    both = one.keys() & other.keys()
-    kinds = (
-        {path for path in both if one[path] != other[path]},
-        {path for path in both if one[path] == other[path]},
-        one.keys() - other.keys(),
-        other.keys() - one.keys(),
-    )
-    return Difference(*(topmost(paths, every) for paths in kinds))
+def compare(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
+    """Yield the parts in which two contents differ, in the order of the first one, then those of the second alone.
+
+    Args:
+        a: the parts of the first content by their paths, as `parts_of` returns them.
+        b: those of the second one.
+    """
+    for path in {**a, **b}:
+        if a.get(path) != b.get(path):
+            yield Difference(path, a.get(path), b.get(path))
 
 
 def split(path: str) -> list[str]:

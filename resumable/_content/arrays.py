@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Array", "digest_arrays", "of_numpy", "of_tensor"]
+__all__ = ["Array", "digest_arrays", "has_plain_numbers", "of_numpy", "of_tensor"]
 
 _AT_ONCE = 1 << 20  # bytes, which stay in the processor's cache from looking for NaN to digesting
 _INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80}  # the bits, above which are those of NaN
@@ -148,6 +148,11 @@ def of_tensor(torch: Any, tensor: Any) -> Any:
     if tensor.device.type == "meta":
         return "a tensor on the device meta has no values"
     return _of_other(torch, tensor.detach())
+
+
+def has_plain_numbers(tensor: Any) -> bool:
+    """Return whether the numbers of a tensor can be looked at without a copy or a conversion."""
+    return tensor.device.type == "cpu" and str(tensor.layout) == "torch.strided" and not tensor.is_quantized
 
 
 def _of_other(torch: Any, tensor: Any) -> Any:
