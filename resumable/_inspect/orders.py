@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from resumable._distribution import pip_install
 from resumable.errors import MissingDependencyError, StateFormatError, StateMismatchError, UnsupportedError
 from resumable.samplers import Blocks, Sequential, Shuffle, Uniform
-from resumable.samplers.laps import Laps
+from resumable.samplers.blocks import parse_sizes
 from resumable.samplers.mixture import mixture_of
-from resumable.samplers.shards import parse_sizes
+from resumable.samplers.simple import Laps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

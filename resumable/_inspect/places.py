@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from resumable._storage import open_url
-from resumable.checkpoint.reports import in_one_line
+from resumable.checkpoint.limits import in_one_line
 from resumable.errors import CheckpointError, CheckpointNotFoundError, ResumableError
 
 if TYPE_CHECKING:

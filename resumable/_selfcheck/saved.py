@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._inspect.states import find_states
 from resumable.checkpoint import CheckpointStore
-from resumable.checkpoint.content import import_torch
+from resumable.checkpoint.saving import import_torch
 from resumable.errors import CheckpointNotFoundError, ConfigurationError
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from resumable._storage import Storage, open_url, storage_of
-from resumable.checkpoint.limits import call, detach, left, limited, note, resolve
-from resumable.checkpoint.reports import reporting
+from resumable.checkpoint.limits import call, detach, left, limited, note, reporting, resolve
 from resumable.errors import ConfigurationError
 from resumable.failpoints import notice
 

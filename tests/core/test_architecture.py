@@ -59,7 +59,6 @@ CIRCLES = {
     "resumable.integrations.transformers.callback": {"resumable.integrations.transformers.session"},
     "resumable.iteration": {"resumable.loader"},
     "resumable.protocols": {"resumable._fetch.order"},
-    "resumable.sources._mapped": {"resumable.sources._ranged"},
 }
 # What users may import. All else has an underscore somewhere in its path, or is inside of one of the packages below.
 PUBLIC = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from resumable._randomness.keyed import scale
 from resumable.errors import ConfigurationError
 from resumable.samplers import Weighted, weighted
-from resumable.samplers.weighted import _integer_sums
+from resumable.samplers.simple import _integer_sums
 
 deterministic = settings(derandomize=True, deadline=None, max_examples=100)
 usable = st.lists(st.floats(0, 1e308), min_size=1, max_size=50).filter(any)
