@@ -48,11 +48,19 @@ def open_url(url: str, options: Mapping[str, Any] | None = None, what: str = "")
     return filesystem, path
 
 
-def storage_of(filesystem: Any) -> Storage:
-    """Return the operations on a filesystem."""
+def storage_of(
+    filesystem: Any, left: Callable[[], float] | None = None, note: Callable[[int], object] | None = None
+) -> Storage:
+    """Return the operations on a filesystem.
+
+    Args:
+        filesystem: fsspec's.
+        left: returns the seconds that a request may take.
+        note: is called with the number of bytes of each piece that is downloaded.
+    """
     from fsspec.implementations.local import LocalFileSystem  # noqa: PLC0415 - slow, as above
 
-    return LocalStorage(filesystem) if isinstance(filesystem, LocalFileSystem) else Storage(filesystem)
+    return LocalStorage(filesystem) if isinstance(filesystem, LocalFileSystem) else Storage(filesystem, left, note)
 
 
 class Storage:
@@ -60,8 +68,10 @@ class Storage:
 
     is_local = False
 
-    def __init__(self, filesystem: Any) -> None:
-        self.filesystem = filesystem
+    def __init__(
+        self, filesystem: Any, left: Callable[[], float] | None = None, note: Callable[[int], object] | None = None
+    ) -> None:
+        self.filesystem, self._left, self._note = filesystem, left, note
 
     def is_file(self, path: str) -> bool:
         """Return whether a path is a file; the filesystem's own `isfile` takes every error for a no."""
@@ -117,9 +127,9 @@ class Storage:
         del temporary  # an object store's put has no visible middle
         return functools.partial(self.put, path, data)
 
-    def put(self, path: str, data: bytes, seconds: float = math.inf) -> None:
+    def put(self, path: str, data: bytes) -> None:
         """Write a small file in one step; when the time is up the request is cancelled, where the filesystem can."""
-        filesystem = self.filesystem
+        filesystem, seconds = self.filesystem, self._left() if self._left else math.inf
         if math.isinf(seconds) or not getattr(filesystem, "async_impl", False) or filesystem.asynchronous:
             filesystem.pipe_file(path, data)
             return
@@ -132,19 +142,14 @@ class Storage:
         """Give the bytes of a small file."""
         return bytes(self.filesystem.cat_file(path))
 
-    def fetch(self, path: str, note: Callable[[int], object] | None = None) -> BinaryIO:
-        """Open a file for reading, downloaded once, so that the bytes compared are the bytes unpickled.
-
-        Args:
-            path: of the file.
-            note: is called with the number of bytes of each piece.
-        """
+    def fetch(self, path: str) -> BinaryIO:
+        """Open a file for reading, downloaded once, so that the bytes compared are the bytes unpickled."""
         with self.filesystem.open(path, "rb") as source, contextlib.ExitStack() as on_error:
             copy = on_error.enter_context(tempfile.TemporaryFile())
             while piece := source.read(CHUNK):
                 copy.write(piece)
-                if note:
-                    note(len(piece))
+                if self._note:
+                    self._note(len(piece))
             on_error.pop_all()
             return copy
 
@@ -211,17 +216,15 @@ class LocalStorage(Storage):
         self.settle(str(Path(path).parent))
         return functools.partial(publish, Path(temporary), Path(path))
 
-    def put(self, path: str, data: bytes, seconds: float = math.inf) -> None:
+    def put(self, path: str, data: bytes) -> None:
         """Write over a file of the same length, so that there is no moment at which it is empty."""
-        del seconds
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
             os.write(descriptor, data)
         finally:
             os.close(descriptor)
 
-    def fetch(self, path: str, note: Callable[[int], object] | None = None) -> BinaryIO:
-        del note
+    def fetch(self, path: str) -> BinaryIO:
         return Path(path).open("rb")
 
     def settle(self, directory: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from resumable._storage import Storage, open_url, storage_of
@@ -27,7 +26,7 @@ def connect(
         CheckpointError: the storage failed.
     """
     filesystem, path = open_url(root, options, f"root={root!r}")
-    storage = LimitedStorage(storage_of(filesystem))
+    storage = LimitedStorage(storage_of(filesystem, left, note))
     notice("store.opened", root, filesystem, path)
     seconds = resolve(timeout, alone=storage.is_local and not shared)
     with limited(f"looking up {root}", seconds):
@@ -94,14 +93,14 @@ class LimitedStorage(Storage):
         publish = call(self._storage.stage, path, temporary, data)
         return lambda: call(publish)
 
-    def put(self, path: str, data: bytes, seconds: float = math.inf) -> None:
-        call(self._storage.put, path, data, min(seconds, left()))
+    def put(self, path: str, data: bytes) -> None:
+        call(self._storage.put, path, data)
 
     def read(self, path: str) -> bytes:
         return call(self._storage.read, path)
 
-    def fetch(self, path: str, note: Callable[[int], object] | None = note) -> BinaryIO:
-        return call(self._storage.fetch, path, note, drop=lambda file: file.close())
+    def fetch(self, path: str) -> BinaryIO:
+        return call(self._storage.fetch, path, drop=lambda file: file.close())
 
     def remove(self, path: str) -> None:
         call(self._storage.remove, path)
