@@ -19,9 +19,9 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
+from resumable._content import digest_of
 from resumable._distribution import UPGRADE
 from resumable._introspection import shorten
-from resumable._parts import digest_of
 from resumable._ranks.store import is_initialized
 from resumable._state import LEAF
 from resumable.errors import ConfigurationError, StateFormatError, StateMismatchError, UnsupportedError

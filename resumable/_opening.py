@@ -19,7 +19,7 @@ from resumable.errors import ConfigurationError
 if TYPE_CHECKING:
     from typing import Any
 
-    from resumable._data import Noted
+    from resumable._data import DataFingerprint
     from resumable._fetch import Fetcher
     from resumable._options import Options
     from resumable._order.cursor import Cursor
@@ -91,7 +91,7 @@ class Opening:
         if not self._options.evaluation:
             self._watch.failed(error, f" in epoch {at.epoch}, step {at.step}")
 
-    def tell(self, mark: Mark, global_batch: int, noted: Noted) -> None:
+    def tell(self, mark: Mark, global_batch: int, noted: DataFingerprint) -> None:
         """Fix the ranks, and say that the stream opens at a mark, unless it is a later opening of a running loop.
 
         Args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from resumable._ranks.store import is_initialized
 
 if TYPE_CHECKING:
-    from resumable._data import Noted
+    from resumable._data import DataFingerprint
     from resumable._fetch import Fetcher
     from resumable._options import Options
     from resumable._ranks import Watch
@@ -32,7 +32,7 @@ def compares(watch: Watch, options: Options) -> bool:
 
 
 def fingerprint_of_rank(
-    fetcher: Fetcher, options: Options, mark: Mark, global_batch: int, noted: Noted
+    fetcher: Fetcher, options: Options, mark: Mark, global_batch: int, noted: DataFingerprint
 ) -> dict[str, Any]:
     """Return what the ranks have to have in common, that first which explains most of the rest.
 

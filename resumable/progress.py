@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from resumable._data import Noted
+from resumable._data import DataFingerprint
 from resumable._fetch import Changes, Owner, Stream, note_place, stalls
 from resumable._opening import Opening
 from resumable._order.cursor import Cursor
@@ -106,7 +106,7 @@ class Progress:
         self._owner, self._opening = Owner(), Opening(fetcher, options)
         self._changes = Changes(fetcher.can)
         stored = fetcher.can.stored if options.canary and not options.evaluation else None
-        self.noted = Noted(stored, getattr(fetcher.backend, "length", None) or 0)
+        self.noted = DataFingerprint(stored, getattr(fetcher.backend, "length", None) or 0)
         self._stream: Stream | None = None
         self._opened_at: Mark | None = None
         self._turned: Mark | None = None  # the start of the next epoch, if peek() has opened that already

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable._randomness.generators import NUMPY, PYTHON
+from resumable._randomness.keys import NUMPY, PYTHON
 from resumable.errors import PromiseWarning, StateFormatError
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from resumable._state import Canary, LeftEarly
+from resumable._content import Canary
+from resumable._state import LeftEarly
 
 if TYPE_CHECKING:
     from resumable._options import Options

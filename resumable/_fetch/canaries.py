@@ -1,10 +1,10 @@
-"""Compares what a source gives at a place with the canary in the state: see `resumable._state.canary`."""
+"""Compares what a source gives at a place with the canary in the state: see `resumable._content`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resumable._state.canary import Canary
+from resumable._content import Canary
 
 if TYPE_CHECKING:
     from collections.abc import Callable

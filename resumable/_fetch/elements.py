@@ -13,6 +13,7 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from resumable._content import Canary
 from resumable._fetch.agreed_ends import find_end, left_early
 from resumable._fetch.canaries import (
     differs_ahead,
@@ -30,7 +31,7 @@ from resumable._fetch.restoring import given_back, without_state
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule
 from resumable._order.world import World
-from resumable._state import AtPlace, Canary, LeftEarly, Mark
+from resumable._state import AtPlace, LeftEarly, Mark
 from resumable.errors import StateMismatchError, StateMismatchWarning
 from resumable.protocols import SnapshotBackend, capabilities_of
 

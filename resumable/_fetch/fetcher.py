@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from resumable._content import Canary
     from resumable._order.cursor import Cursor
     from resumable._order.plan import Plan
     from resumable._order.world import World
-    from resumable._state import Canary, Mark, SourceState, State
+    from resumable._state import Mark, SourceState, State
     from resumable.protocols import Capabilities
 
 __all__ = ["Fetcher"]

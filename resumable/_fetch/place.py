@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from resumable._state import Canary, SourceState
+    from resumable._content import Canary
+    from resumable._state import SourceState
 
 __all__ = ["Place"]
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from resumable._data import Columns, Noted
+from resumable._data import Columns, DataFingerprint
 from resumable._distribution import pip_install
 from resumable._fetch.order import Order
 from resumable._fetch.strided import Strided
@@ -21,9 +21,9 @@ from resumable.errors import (
     UnsupportedError,
 )
 from resumable.samplers import Blocks, Sequential, Shuffle, Uniform
-from resumable.samplers.laps import Laps
+from resumable.samplers.blocks import parse_sizes
 from resumable.samplers.mixture import mixture_of
-from resumable.samplers.shards import parse_sizes
+from resumable.samplers.simple import Laps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -331,7 +331,7 @@ def places_of(source: Any, indices: Sequence[int], state: State) -> tuple[Any, .
         before = state.fingerprint.get(f"backend.{name}")
         if before not in {None, now}:
             raise StateMismatchError(_another(f"its {name} differ", before, now))
-    Noted(Columns(source, length), length).check(state.data, strict=True)
+    DataFingerprint(Columns(source, length), length).check(state.data, strict=True)
     by_epoch = hasattr(type(source), "resumable_epochs")  # whose indices go on with each epoch
     if not by_epoch and indices and max(indices) >= length:
         raise StateMismatchError(

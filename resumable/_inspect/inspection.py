@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from resumable._content import parts_of, split, step, text_of
 from resumable._inspect.pickles import MOST_PACKED, unpack
 from resumable._inspect.reading import Content, Step, open_checkpoint
 from resumable._inspect.states import LoaderState, describe_states, find_states
 from resumable._inspect.values import File, Name, Opaque, Tensor, children, walk
-from resumable._parts import parts_of, split, step, text_of
 from resumable.errors import CheckpointError
 
 if TYPE_CHECKING:

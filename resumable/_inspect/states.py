@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from resumable._content import dotted
 from resumable._inspect.pickles import MOST_PACKED, unpack
 from resumable._inspect.values import Tensor, walk
 from resumable._order.plan import Schedule
-from resumable._parts import dotted
 from resumable._state import State, is_state, parse
 from resumable.errors import ConfigurationError, ResumableError
 from resumable.protocols import Capabilities

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from resumable.checkpoint.files import find_filesystem
-from resumable.checkpoint.reports import in_one_line
+from resumable import _content
+from resumable.checkpoint.limits import in_one_line
 from resumable.errors import CheckpointError, CheckpointNotFoundError, ResumableError
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["DTYPES", "File", "Name", "Opaque", "Place", "Tensor", "children", "open_place", "walk"]
+
+_DEEPEST = 200
 
 # torch's name -> bytes of an element, and NumPy's name; what NumPy lacks is compared as the bits that it is
 DTYPES: dict[str, tuple[int, str]] = {
@@ -148,17 +150,14 @@ def walk(value: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
     A tree that was made to be endless, or to grow with every level, is gone through in the time of reading it.
     """
     seen: set[int] = set()
-    waiting: list[tuple[tuple[Any, ...], Any]] = [((), value)]
-    while waiting:
-        path, part = waiting.pop()
-        yield path, part
-        if id(part) in seen or len(path) > _DEEPEST:
-            continue
+
+    def read(path: tuple[Any, ...], part: Any, depth: int) -> Any:
+        if id(part) in seen or depth > _DEEPEST:
+            return (part,), ()
         seen.add(id(part))
-        waiting += reversed([((*path, key), inner) for key, inner in children(part)])
+        return (part,), [((*path, key), inner) for key, inner in children(part)]
 
-
-_DEEPEST = 200
+    return _content.walk(value, read, path=())
 
 
 class Opened(contextlib.ExitStack):
@@ -242,7 +241,7 @@ def open_place(path: str | os.PathLike[str]) -> Iterator[Place]:
     """
     url = os.fspath(path)
     try:
-        filesystem, inside = find_filesystem(url, {}, repr(url))
+        filesystem, inside = open_url(url, what=repr(url))
         with Opened() as opened:
             if not url or not filesystem.exists(inside):  # without one it would be the working directory
                 raise CheckpointNotFoundError(  # noqa: TRY301  # ours are told apart below

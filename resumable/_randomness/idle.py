@@ -20,15 +20,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from resumable._randomness.generators import ALL
-from resumable._randomness.keys import POSITIVE, isolated, reseed, torch_seed
+from resumable._randomness.keys import ALL, POSITIVE, isolated, reseed, torch_seed
 from resumable._randomness.own import OwnGenerator, OwnGenerators
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
-    from resumable._randomness.generators import Generator
+    from resumable._randomness.keys import Generator
 
     Seed: TypeAlias = Callable[[int], object]
 

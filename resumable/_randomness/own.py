@@ -6,25 +6,291 @@ draw different numbers. What a key gives is pinned by test vectors.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import random
+import sys
+import types
 import warnings
-from collections import Counter
+import weakref
+from collections import Counter, deque
+from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from resumable._introspection import is_exactly, qualname_of, survive
-from resumable._randomness.finding import find_generators, is_generator
+from resumable._introspection import (
+    attributes_of,
+    is_exactly,
+    members_of,
+    module_of,
+    mro_of,
+    package_of,
+    qualname_of,
+    survive,
+)
 from resumable._randomness.keyed import mix_int
 from resumable.errors import PromiseWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["OwnGenerator", "OwnGenerators"]
+
+__all__ = ["OwnGenerator", "OwnGenerators", "Place", "find_generators"]
+
+
+# ------------------------------------------------------------------ finding
+#
+# Finds the generators that a source has of its own, as `self.rng = numpy.random.default_rng(0)` in a transform.
+#
+# What is looked at is what the source is made of: attributes, elements of containers, what functions are bound to,
+# close over or have as defaults, and what functions and methods take by name from the module that they are in. No code
+# of the source is called, not even a property, a metaclass or `__hash__` of a key: no object hides generators next to
+# it. A generator has a path, as `dataset.transform.steps[1].rng`, which is the same in every process.
+
+_MOST_OBJECTS = 5000  # objects that are looked at, the nearest first
+_EACH = 64  # elements of a container that are looked at; a list of samples is longer
+_OURS = __name__.partition(".")[0]
+_LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "torch"}) - {"__main__"}  # have none, or the global ones
+_PLAIN = (
+    *(type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, range, slice, type),
+    *(np.ndarray, np.generic, np.dtype, types.ModuleType, types.CodeType, types.BuiltinFunctionType),
+)
+_METHODS = types.FunctionType, staticmethod, classmethod, property
+_DESCRIPTORS = types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType
+_NUMPY = np.random.Generator, np.random.RandomState
+_GLOBAL: Any = random.getstate.__self__, np.random.get_state.__self__  # type: ignore[attr-defined]  # methods of these
+
+
+# Read past what a user's subclass may say of itself.
+_OF_PARTIAL: dict[str, Any] = {"": partial.func, ".args": partial.args, ".keywords": partial.keywords}
+_OF_METHODS: dict[type, Any] = {
+    staticmethod: staticmethod.__func__,
+    classmethod: classmethod.__func__,
+    property: property.fget,
+}
+_SEQUENCES: tuple[Any, ...] = (list, tuple, deque)
+_PLAIN_KEYS = (str, int, float, complex, bool, bytes, type(None))
+
+_known: dict[int, tuple[weakref.ref[type], list[Place]]] = {}  # by number, as a class need not be hashable
+
+
+class Place(NamedTuple):
+    """Where something is.
+
+    Args:
+        path: from a root, for messages, and to tell it from others.
+        get: returns what is there now; None where nothing is any more.
+    """
+
+    path: str
+    get: Callable[[], Any]
+
+
+def find_generators(roots: Mapping[str, Any]) -> list[Place]:
+    """Find generators; of one that is in several places, the one that is nearest to a root.
+
+    Args:
+        roots: what is looked into, by the names with which paths begin.
+    """
+    return list(_Search().run(_there(name, root) for name, root in roots.items()))
+
+
+class _Search:
+    def __init__(self) -> None:
+        self._seen: dict[int, Any] = {}  # held, so that no other thing gets the number of one
+        self._classes: dict[int, type] = {}  # by number, as a metaclass may forbid to hash its classes
+
+    def run(self, roots: Iterable[Place]) -> Iterator[Place]:
+        waiting = deque(roots)
+        while waiting and len(self._seen) < _MOST_OBJECTS:
+            place = waiting.popleft()
+            thing = place.get()
+            if issubclass(type(thing), _PLAIN) or id(thing) in self._seen:
+                continue
+            self._seen[id(thing)] = thing
+            if is_generator(thing):
+                yield place
+            else:
+                waiting.extend(survive(place.path, partial(self._inside, thing, place.path), []))
+
+    def _inside(self, thing: Any, path: str) -> list[Place]:
+        kind = type(thing)
+        if kind is types.FunctionType:
+            return list(_of_function(thing, path))
+        if kind is types.MethodType:
+            return [_there(path, thing.__self__), _there(path, thing.__func__)]
+        if issubclass(kind, partial):
+            return [_there(f"{path}{name}", member.__get__(thing)) for name, member in _OF_PARTIAL.items()]
+        elements = _elements(thing, path)
+        if _is_of_library(kind):
+            return list(elements)
+        return [*elements, *_attributes(thing, path), *_wrapped(thing, path), *self._of_class(kind)]
+
+    def _of_class(self, kind: type) -> Iterator[Place]:
+        """Yield what a class and its bases have, and what their methods use of their modules."""
+        for base in mro_of(kind):
+            if id(base) not in self._classes:
+                self._classes[id(base)] = base
+                yield from _known_of(base)
+
+
+def _known_of(base: type) -> list[Place]:
+    """Return what a class itself has; searched once."""
+    reference, known = _known.get(id(base), (None, []))
+    if reference is not None and reference() is base:
+        return known
+    found = list(_of_one_class(base))
+    if "<locals>" not in qualname_of(base):  # what is found may hold the class, which a module does anyway
+        _known[id(base)] = weakref.ref(base, partial(_forget, id(base))), found
+    return found
+
+
+def _forget(number: int, reference: weakref.ref[type]) -> None:
+    if _known.get(number, (None,))[0] is reference:
+        del _known[number]
+
+
+def _of_one_class(base: type) -> Iterator[Place]:
+    if _is_of_library(base) or package_of(base) == _OURS:
+        return
+    for name, value in list(members_of(base).items()):
+        path = f"{qualname_of(base)}.{_text(name, 0)}"
+        kind = type(value)
+        if not issubclass(kind, (*_METHODS, *_DESCRIPTORS)):
+            yield Place(path, partial(members_of(base).get, name))
+        inner = [member.__get__(value) for known, member in _OF_METHODS.items() if issubclass(kind, known)]
+        for function in (value, *inner):
+            if type(function) is types.FunctionType:  # most methods close over nothing but their class
+                yield from [_there(path, function)] if function.__closure__ else _of_module(function)
+
+
+def is_generator(thing: Any) -> bool:
+    """Return whether a thing is a generator of random numbers that can be seeded, and none of the global ones."""
+    kind = type(thing)
+    if issubclass(kind, random.Random):
+        return not issubclass(kind, random.SystemRandom) and thing is not _GLOBAL[0]
+    if issubclass(kind, _NUMPY):
+        return thing is not _GLOBAL[1]
+    torch = sys.modules.get("torch")
+    if torch is None or not issubclass(kind, torch.Generator):
+        return False
+    return torch.Generator.device.__get__(thing).type == "cpu" and thing is not torch.default_generator
+
+
+def _is_of_library(kind: type) -> bool:
+    return package_of(kind) in _LIBRARIES and not _is_container(kind)
+
+
+def _is_container(kind: type) -> bool:
+    """Return whether a class of torch holds what users made, as a Subset or a Sequential does."""
+    return module_of(kind).startswith(("torch.utils.data", "torch.nn.modules"))
+
+
+def _elements(thing: Any, path: str) -> Iterator[Place]:
+    """Yield the elements of a container, with the methods of Python's own class: a subclass may redefine them."""
+    kind = type(thing)
+    if issubclass(kind, dict):
+        for number, key in enumerate(list(dict.keys(thing))[:_EACH]):
+            yield Place(f"{path}[{_text(key, number, show=repr)}]", partial(_value, thing, key))
+    for base in _SEQUENCES:
+        if issubclass(kind, base):
+            for number in range(min(base.__len__(thing), _EACH)):
+                yield Place(f"{path}[{number}]", partial(_element, base, thing, number))
+
+
+def _attributes(thing: Any, path: str) -> Iterator[Place]:
+    """Yield the attributes of an object. Those of this package's own classes, whose names may change, have no name."""
+    ours = package_of(type(thing)) == _OURS
+    attributes = attributes_of(thing)
+    for number, name in enumerate(list(dict.keys(attributes))):
+        yield Place(path if ours else f"{path}.{_text(name, number)}", partial(_value, attributes, name))
+    for base in mro_of(type(thing)):
+        for name, value in list(members_of(base).items()) if "__slots__" in members_of(base) else ():
+            if type(value) is types.MemberDescriptorType:
+                yield Place(path if ours else f"{path}.{name}", partial(_slot, value, thing))
+
+
+def _wrapped(thing: Any, path: str) -> Iterator[Place]:
+    """Yield the object inside of a proxy that is written in C, such as wrapt's.
+
+    A lazy one makes that object if it is asked, so the garbage collector is asked what the proxy holds now.
+    """
+    if any(type(members_of(base).get("__wrapped__")) is types.GetSetDescriptorType for base in mro_of(type(thing))):
+        for one in gc.get_referents(thing):
+            if type(one) is not dict:  # its attributes
+                yield _there(f"{path}.__wrapped__", one)
+
+
+def _of_function(function: types.FunctionType, path: str) -> Iterator[Place]:
+    name = dict.get(function.__globals__, "__name__")
+    if type(name) is str and name.partition(".")[0] in _LIBRARIES:
+        return
+    for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        yield Place(f"{path}.{free}", partial(_of_cell, cell))
+    yield _there(f"{path}.defaults", function.__defaults__)
+    yield _there(f"{path}.defaults", function.__kwdefaults__)
+    yield _there(path, vars(function))  # what it was decorated with
+    yield from _of_module(function)
+
+
+def _of_module(function: types.FunctionType) -> Iterator[Place]:
+    """Yield what a function takes by name from the module that it is in, but no classes and no functions of others."""
+    scope = function.__globals__
+    module = PurePath(function.__code__.co_filename).stem  # the same for a script and for a module that is imported
+    for name in _names(function.__code__):
+        value = dict.get(scope, name)
+        if type(value) is not types.FunctionType or value.__globals__ is scope:
+            yield Place(f"{module}.{name}", partial(dict.get, scope, name))
+
+
+def _names(code: types.CodeType) -> list[str]:
+    inner = (_names(one) for one in code.co_consts if type(one) is types.CodeType)
+    return [*code.co_names, *chain.from_iterable(inner)]
+
+
+def _there(path: str, thing: Any) -> Place:
+    return Place(path, lambda: thing)
+
+
+def _text(key: Any, number: int, show: Callable[[Any], str] = str) -> str:
+    """Return a key as a step of a path; its number if its own text need not be the same in every process."""
+    parts = key if type(key) is tuple else (key,)
+    if all(is_exactly(part, _PLAIN_KEYS) for part in parts):
+        return survive("a key of a dict", lambda: show(key), str(number))  # an integer may have too many digits
+    return f"{qualname_of(type(key))} {number}"
+
+
+def _value(things: dict[Any, Any], key: Any) -> Any:
+    """Return a value of a dict, without calling `__hash__` and `__eq__` of a user's class."""
+    if is_exactly(key, _PLAIN_KEYS):
+        return dict.get(things, key)
+    return next((value for one, value in list(dict.items(things)) if one is key), None)
+
+
+def _element(base: Any, things: Any, number: int) -> Any:
+    return base.__getitem__(things, number) if number < base.__len__(things) else None
+
+
+def _slot(descriptor: types.MemberDescriptorType, thing: Any) -> Any:
+    try:
+        return descriptor.__get__(thing)
+    except AttributeError:
+        return None
+
+
+def _of_cell(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+# ------------------------------------------------------------------ own
 
 _POSITIVE = (1 << 63) - 1
 _PCG = {"PCG64", "PCG64DXSM"}  # whose state is one number, and another one that is odd

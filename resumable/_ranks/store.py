@@ -3,16 +3,51 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from resumable._ranks.clock import started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Posts", "find_store", "is_initialized"]
+
+__all__ = ["Posts", "find_store", "is_initialized", "started"]
+
+
+# ------------------------------------------------------------------ clock
+#
+# Since when this process lives, so that what processes before it left in a store that outlives them is told apart.
+#
+# What a rank of this run posts, it posts after the process group was made, for which all ranks had to be there: so
+# after each of them was started. Clocks of hosts have to agree to about the second that a start takes.
+
+_imported = time.time()
+_starts: dict[int, float] = {}  # by process, as a fork copies this module
+
+
+def started() -> float:
+    """Return when this process was started, in seconds of the clock on the wall."""
+    pid = os.getpid()
+    if pid not in _starts:
+        _starts.clear()
+        _starts[pid] = _of_system()
+    return _starts[pid]
+
+
+def _of_system() -> float:
+    now = time.time()
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        up = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+        age = up - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return _imported
+    return now - age if age >= 0 else _imported
+
+
+# ------------------------------------------------------------------ store
 
 _NONE = "none"
 _TRIES = 4  # to take the place of a post that processes before this one have left

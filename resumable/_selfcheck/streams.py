@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from resumable import rng
-from resumable._parts import Array, Uncompared, digest_arrays, leaves_of, text_of
+from resumable._content import Array, Uncompared, digest_arrays, leaves_of, text_of
 from resumable.errors import OnePassError
 from resumable.testing.runs import digest, draw_from_generators
 

@@ -15,7 +15,7 @@ from resumable._inspect.values import Name, Opaque, Tensor
 from resumable._selfcheck.report import indented
 from resumable._selfcheck.scripts import Maker, hearing, raised
 from resumable._selfcheck.streams import Generators, take_apart
-from resumable.checkpoint.content import import_torch
+from resumable.checkpoint.saving import import_torch
 from resumable.errors import ConfigurationError, DataError, ResumableError, StateError
 
 if TYPE_CHECKING:

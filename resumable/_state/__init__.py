@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from resumable._state.canary import Canary
 from resumable._state.compare import (
     agree_on_batch,
     brought_along,
@@ -11,16 +10,26 @@ from resumable._state.compare import (
     check_remembered,
     check_same,
 )
-from resumable._state.describe import LEAF, is_leaf, is_state
-from resumable._state.journal import Journal, Resize, without_settings
-from resumable._state.schema import FORMAT, Mark, State, damaged, is_shared, parse
+from resumable._state.schema import (
+    FORMAT,
+    LEAF,
+    Journal,
+    Mark,
+    Resize,
+    State,
+    damaged,
+    is_leaf,
+    is_shared,
+    is_state,
+    parse,
+    without_settings,
+)
 from resumable._state.source import AtPlace, LeftEarly, SourceState
 
 __all__ = [
     "FORMAT",
     "LEAF",
     "AtPlace",
-    "Canary",
     "Journal",
     "LeftEarly",
     "Mark",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._introspection import shorten
 from resumable._seeds import GIVEN
-from resumable._state.describe import BY_DCP
+from resumable._state.schema import BY_DCP
 from resumable._state.source import AtPlace
 from resumable.errors import StateFormatError, StateMismatchError, StateMismatchWarning
 

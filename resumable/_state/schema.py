@@ -23,6 +23,7 @@ digest          of all of these; None in a state that was edited by hand
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -32,20 +33,217 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from resumable._content import Canary, digest_of
 from resumable._distribution import UPGRADE
 from resumable._introspection import shorten
 from resumable._order.cursor import Cursor
-from resumable._state.canary import Canary
-from resumable._state.describe import BY_DCP, advise, describe
-from resumable._state.format1 import upgrade
-from resumable._state.journal import Journal
 from resumable._state.source import SourceState, parse_source
 from resumable.errors import StateFormatError
 
 if TYPE_CHECKING:
     from resumable.protocols import Capabilities
 
-__all__ = ["FORMAT", "Mark", "State", "damaged", "is_shared", "parse"]
+
+__all__ = [
+    "BY_DCP",
+    "FORMAT",
+    "LEAF",
+    "Journal",
+    "Mark",
+    "Resize",
+    "State",
+    "damaged",
+    "describe",
+    "is_leaf",
+    "is_shared",
+    "is_state",
+    "parse",
+    "upgrade",
+    "without_settings",
+]
+
+
+# ------------------------------------------------------------------ describe
+#
+# What a thing is that was taken for a state, in the width of a message.
+
+LEAF = "states"  # under which a checkpoint of torch.distributed.checkpoint has the states of all ranks, as bytes
+BY_DCP = (
+    "If torch.distributed.checkpoint saved it: pass it loader.dcp() instead of the Loader, whose state it splits into "
+    "parts of several ranks."
+)
+_DEEPEST_SEARCH = 4
+_GIVE = "Give what loader.state_dict() returned; its field 'format' holds an integer."
+_OTHERS = (
+    ({"param_groups", "state"}, "It is an optimizer's state: did you mean the one of the loader? "),
+    ({"python", "numpy"}, "It is a state of the generators, for resumable.rng.load_state_dict. "),
+    ({"pytorch-lightning_version"}, "It is a checkpoint of Lightning's: give it to the Trainer as ckpt_path. "),
+)
+
+
+def describe(value: Any) -> str:
+    """Say what a thing is: a mapping by its keys, anything else by its value."""
+    if isinstance(value, Mapping) and value:
+        return shorten(f"a {type(value).__name__} with the keys {', '.join(map(shorten, value))}", show=str)
+    return shorten(value)
+
+
+def is_state(value: Any) -> bool:
+    """Return whether a thing looks like a state of a Loader, of whatever version."""
+    return isinstance(value, Mapping) and type(value.get("format")) is int and "cursor" in value
+
+
+def is_leaf(values: Any) -> bool:
+    """Return whether a thing is what `Loader.dcp()` saves, and not a state."""
+    return isinstance(values, Mapping) and set(values) == {LEAF} and isinstance(values[LEAF], bytes)
+
+
+def advise(values: Any) -> str:
+    """Say what to give instead: the state that is inside of it, where there is one."""
+    if (path := _find(values)) is not None:
+        return f"A state of a Loader is inside of it: did you mean load_state_dict(state{path})?"
+    for names, advice in _OTHERS:
+        if isinstance(values, Mapping) and names <= set(values):
+            return advice + _GIVE
+    return _GIVE
+
+
+def _find(values: Any, deep: int = 0) -> str | None:
+    """Return how to get to the first state of a Loader inside of something, as Python writes it."""
+    if not isinstance(values, Mapping) or deep > _DEEPEST_SEARCH:
+        return None
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            if is_state(value) or is_leaf(value):
+                return f"[{key!r}]"
+            if (path := _find(value, deep + 1)) is not None:
+                return f"[{key!r}]{path}"
+    return None
+
+
+# ------------------------------------------------------------------ journal
+#
+# The journal of a state: what was changed in the middle of a run, as [[epoch, position], change], oldest first.
+#
+# change                          means
+# {"global_batch": [was, is]}     samples per step over all ranks, before the place and from there on
+# {"in_force": settings}          the epoch of the cursor began with these settings of the backend; its rest goes on so
+# {"set": settings}               these are set at the cursor, for the epochs after it, unless they are set again
+#
+# Settings are what differs from the backend as it was wrapped; there are none where a backend has none.
+
+
+class Resize(NamedTuple):
+    """Another global batch from a place on."""
+
+    epoch: int
+    position: int
+    was: int
+    now: int
+
+
+class Journal(NamedTuple):
+    """What a state says of changes.
+
+    Args:
+        resizes: changes of the global batch, oldest first.
+        in_force: settings with which the cursor's epoch began; None if it did not begin yet.
+        settings: those that are set at the cursor; None where the backend has no settings.
+    """
+
+    resizes: tuple[Resize, ...] = ()
+    in_force: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any] | None = None
+
+    def as_list(self, cursor: Cursor) -> list[list[Any]]:
+        """Return the journal of a place, as fresh plain values."""
+        entries: list[list[Any]] = [
+            [[one.epoch, one.position], {"global_batch": [one.was, one.now]}] for one in self.resizes
+        ]
+        if self.in_force is not None:
+            entries.append([[cursor.epoch, 0], {"in_force": copy.deepcopy(dict(self.in_force))}])
+        if self.settings is not None:
+            entries.append([[cursor.epoch, cursor.position], {"set": copy.deepcopy(dict(self.settings))}])
+        return entries
+
+    @classmethod
+    def parse(cls, values: Any, cursor: Cursor) -> Journal:
+        """Read the journal of a state that was taken at a cursor.
+
+        Raises:
+            ValueError: it is none, or has an entry that this version does not know, or settings of a later place.
+        """
+        resizes, settings = [], dict[str, Any]()
+        for (epoch, position), change in values:
+            if not all(type(number) is int and number >= 0 for number in (epoch, position)):
+                raise ValueError(f"the journal has an entry at {[epoch, position]}, which is no place")
+            (name,) = change
+            if name == "global_batch":
+                was, now = change[name]
+                if not all(type(number) is int and number > 0 for number in (was, now)):
+                    raise ValueError(f"the journal has a global batch that is none: {change}")
+                resizes.append(Resize(epoch, position, was, now))
+            elif name in {"in_force", "set"}:
+                if (epoch, position) > (cursor.epoch, cursor.position):
+                    raise ValueError(f"the journal has settings of {[epoch, position]}, after the cursor")
+                settings[name] = copy.deepcopy(dict(change[name]))
+            else:
+                raise ValueError(f"the journal has an entry that this version does not know: {change}")
+        return cls(tuple(resizes), settings.get("in_force"), settings.get("set"))
+
+
+def without_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state that leaves settings as they are; for going back to a place within a run."""
+    return {**values, "journal": [entry for entry in values["journal"] if "global_batch" in entry[1]], "digest": None}
+
+
+# ------------------------------------------------------------------ format1
+#
+# States of format 1, read as states of format 2; what they lack is left empty and is not compared.
+
+
+def upgrade(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same state in format 2.
+
+    Its counters begin with the cursor's epoch, as it does not say how long the epochs before were.
+
+    Raises:
+        ValueError: it is one of a later format, whose number was damaged.
+    """
+    if "digest" in values:
+        raise ValueError("its format is 1, but it has a digest, which states of format 1 have not")
+    cursor, native = values["cursor"], values.get("native")
+    return {
+        **{name: values[name] for name in _SAME},
+        "format": 2,
+        "global_step": cursor["step"],
+        "samples_seen": cursor["position"],
+        "rank": values.get("rank"),
+        "name": "",
+        "unit": "sample",
+        "journal": [],
+        "fingerprint": None,
+        "canary": None,
+        "source_state": None if native is None else _source_state(native, cursor["epoch"]),
+        "digest": None,
+    }
+
+
+_SAME = ("backend", "sampler", "cursor", "global_batch", "batch_size", "world_size", "tail", "randomness")
+
+
+def _source_state(native: Mapping[str, Any], epoch: int) -> Mapping[str, Any]:
+    marks = {"skip": native["skip"], "ended": native.get("ended", False)}
+    if "before" not in native:
+        return {"snapshot": native["snapshot"], **marks}
+    before = _source_state(native["before"], epoch - 1)
+    if native["position"] == 0 and not marks["skip"]:
+        return before  # nothing was read of the epoch that was left
+    left = {"epoch": epoch - 1, "position": native["position"], "source_state": before}
+    return {"left_early": left, **marks}
+
+
+# ------------------------------------------------------------------ schema
 
 FORMAT = 2
 _COUNTS = {"global_step": 0, "samples_seen": 0, "global_batch": 1, "batch_size": 1, "world_size": 1}  # and the least
@@ -319,17 +517,11 @@ def _content(value: Any, deep: int = 0) -> Any:
         for base, plain in _BASES.items():
             if isinstance(value, base) and kind is not base:
                 return _content(plain(value), deep + 1)
-    return {"": _digest_of(value)}
+    return {"": digest_of(value)}
 
 
 def _key(key: Any) -> str:
     kind = type(key)
     if kind is str:
         return str(key)
-    return json.dumps(key) if kind in _PLAIN else _digest_of(key)
-
-
-def _digest_of(value: Any) -> str:
-    from resumable._parts import digest_of  # noqa: PLC0415  # most states have plain values alone
-
-    return digest_of(value)
+    return json.dumps(key) if kind in _PLAIN else digest_of(key)

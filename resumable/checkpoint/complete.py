@@ -13,16 +13,17 @@ import operator
 import os
 import sys
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
-from resumable._durable import sync_directory
 from resumable._ranks.store import is_initialized
-from resumable.checkpoint.files import find_filesystem
+from resumable._storage import open_url, storage_of
 from resumable.errors import CheckpointError, ConfigurationError, CorruptCheckpointWarning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from resumable._storage import Storage
 
 __all__ = ["mark_complete", "newest_complete"]
 
@@ -74,8 +75,8 @@ def newest_complete(root: str | os.PathLike[str], *, process_group: Any = None) 
 
 
 def _mark(url: str, step: int) -> None:
-    filesystem, path = find_filesystem(url, {}, f"folder={url!r}")
-    sizes = _sizes(filesystem, path)
+    storage, path = _open(url, "folder")
+    sizes = {name: size for name, size in storage.sizes(path).items() if size is not None}
     if _METADATA not in sizes:
         raise CheckpointError(
             f"{url} is no complete checkpoint of torch.distributed.checkpoint: it has no file {_METADATA}, which is "
@@ -89,32 +90,19 @@ def _mark(url: str, step: int) -> None:
             "Give each save a folder of its own, as with the number of the step in its name; or remove the old one "
             "before the save."
         )
-    text = json.dumps({"format": _FORMAT, "step": step, "files": sizes}, sort_keys=True)
-    _write(filesystem, f"{path.rstrip('/')}/{_MARK}", text.encode())
-
-
-def _write(filesystem: Any, path: str, data: bytes) -> None:
-    from fsspec.implementations.local import LocalFileSystem  # noqa: PLC0415  # only a checkpoint needs it
-
-    if not isinstance(filesystem, LocalFileSystem):
-        filesystem.pipe_file(path, data)  # an object store's put has no visible middle
-        return
-    part, whole = Path(f"{path}.tmp"), Path(path)
-    with part.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_directory(whole.parent)  # the names of DCP's files are durable before the mark is there
-    part.replace(whole)
-    sync_directory(whole.parent)
+    files = {name: size for name, size in sizes.items() if not name.startswith(_MARK)}  # not of a mark that was killed
+    text = json.dumps({"format": _FORMAT, "step": step, "files": files}, sort_keys=True)
+    storage.settle(path)  # the names of DCP's files are durable before the mark is there
+    storage.stage(f"{path}/{_MARK}", f"{path}/{_MARK}.{uuid4().hex}.tmp", text.encode())()
 
 
 def _newest(url: str) -> str | None:
-    filesystem, root = find_filesystem(url, {}, f"root={url!r}")
-    marks = {name: _read(filesystem, f"{root.rstrip('/')}/{name}") for name in _folders(filesystem, root)}
+    storage, root = _open(url, "root")
+    folders = [name for name, size in storage.sizes(root).items() if size is None]
+    marks = {name: _read(storage, f"{root}/{name}") for name in folders}
     marked = [(mark["step"], name, mark["files"]) for name, mark in marks.items() if mark is not None]
     for _, name, files in sorted(marked, reverse=True, key=operator.itemgetter(0, 1)):
-        held = _sizes(filesystem, f"{root.rstrip('/')}/{name}")
+        held = storage.sizes(f"{root}/{name}")
         wrong = [file for file, size in files.items() if held.get(file) != size]
         if not wrong:
             return name
@@ -127,9 +115,15 @@ def _newest(url: str) -> str | None:
     return None
 
 
-def _read(filesystem: Any, folder: str) -> dict[str, Any] | None:
+def _open(url: str, what: str) -> tuple[Storage, str]:
+    filesystem, path = open_url(url, what=f"{what}={url!r}")
+    filesystem.invalidate_cache()
+    return storage_of(filesystem), path.rstrip("/")
+
+
+def _read(storage: Storage, folder: str) -> dict[str, Any] | None:
     try:
-        mark = json.loads(filesystem.cat_file(f"{folder}/{_MARK}"))
+        mark = json.loads(storage.read(f"{folder}/{_MARK}"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError:
@@ -140,27 +134,6 @@ def _read(filesystem: Any, folder: str) -> dict[str, Any] | None:
             "An older checkpoint would lose work. Use the version that wrote it, or remove that folder."
         )
     return mark
-
-
-def _entries(filesystem: Any, path: str) -> list[dict[str, Any]]:
-    filesystem.invalidate_cache()
-    here = path.rstrip("/")
-    try:
-        return [one for one in filesystem.ls(here, detail=True) if str(one["name"]).rstrip("/") != here]
-    except FileNotFoundError:
-        return []
-
-
-def _folders(filesystem: Any, path: str) -> list[str]:
-    return [_name(one) for one in _entries(filesystem, path) if one["type"] == "directory"]
-
-
-def _sizes(filesystem: Any, path: str) -> dict[str, int]:
-    return {_name(one): int(one["size"]) for one in _entries(filesystem, path) if one["type"] != "directory"}
-
-
-def _name(entry: dict[str, Any]) -> str:
-    return str(entry["name"]).rstrip("/").rpartition("/")[2]
 
 
 # ------------------------------------------------------------------ and on the others

@@ -1,80 +1,43 @@
-"""The few operations on files that a store needs, on local disks and on whatever fsspec knows."""
+"""The storage of a store: where it is, and operations that end when their time is up."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import math
-import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from resumable._durable import sync_directory
-from resumable.checkpoint.limits import left, limited, note, resolve
-from resumable.checkpoint.reports import reporting
-from resumable.errors import ConfigurationError, MissingDependencyError
-from resumable.failpoints import notice, point
+from resumable._storage import Storage, open_url, storage_of
+from resumable.checkpoint.limits import call, detach, left, limited, note, reporting, resolve
+from resumable.errors import ConfigurationError
+from resumable.failpoints import notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["CHUNK", "Files", "connect", "find_filesystem"]
-
-CHUNK = 8 << 20  # bytes handed to the filesystem at once, so that a remote file never buffers a whole tensor
+__all__ = ["connect"]
 
 
-def connect(root: str, options: Mapping[str, Any], timeout: float | None, *, shared: bool) -> tuple[Files, str, float]:
+def connect(
+    root: str, options: Mapping[str, Any], timeout: float | None, *, shared: bool
+) -> tuple[Storage, str, float]:
     """Find the filesystem of a root, the root's path on it, and the seconds that each operation of a store has.
 
     Raises:
         ConfigurationError: the root is a file, or an option is not what it must be.
         CheckpointError: the storage failed.
     """
-    from fsspec.implementations.local import LocalFileSystem  # noqa: PLC0415 - only a store needs it
-
-    from resumable.checkpoint.limited import limited_files  # noqa: PLC0415 - it builds on this module
-
-    filesystem, path = find_filesystem(root, options, f"root={root!r}")
-    files: Files = _LocalFiles(filesystem) if isinstance(filesystem, LocalFileSystem) else Files(filesystem)
+    filesystem, path = open_url(root, options, f"root={root!r}")
+    storage = LimitedStorage(storage_of(filesystem, left, note))
     notice("store.opened", root, filesystem, path)
-    seconds = resolve(timeout, alone=files.is_local and not shared)
+    seconds = resolve(timeout, alone=storage.is_local and not shared)
     with limited(f"looking up {root}", seconds):
-        _refuse_file(limited_files(files), root, path)
-    return limited_files(files), path.rstrip("/"), seconds
+        _refuse_file(storage, root, path)
+    return storage, path.rstrip("/"), seconds
 
 
-def find_filesystem(url: str, options: Mapping[str, Any], what: str) -> tuple[Any, str]:
-    """Find the filesystem of a path or URL, and the path on it.
-
-    Args:
-        url: local path, or any URL that fsspec knows.
-        options: passed to the filesystem.
-        what: the URL, for messages.
-
-    Raises:
-        MissingDependencyError: the filesystem's package is not installed.
-        ConfigurationError: a protocol that fsspec does not know.
-    """
-    from fsspec.core import url_to_fs  # noqa: PLC0415 - only a store needs it
-
-    try:
-        filesystem, path = url_to_fs(url, **options)
-    except ImportError as error:
-        install = f"pip install 'fsspec[{url.partition('://')[0].rpartition('::')[2]}]'"
-        raise MissingDependencyError(f"{url} needs a package that is missing. {error}: {install}") from error
-    except ValueError as error:
-        raise ConfigurationError(
-            f"{what} cannot be opened: {error}.\nUse a local path, or a URL that fsspec knows, such as s3://, "
-            "gs:// or memory://. Other protocols come with a package of their own: install that first."
-        ) from error
-    return filesystem, path
-
-
-def _refuse_file(files: Files, root: str, path: str) -> None:
+def _refuse_file(storage: Storage, root: str, path: str) -> None:
     with reporting(f"root={root!r} could not be looked up"), contextlib.suppress(FileNotFoundError):
         try:
-            is_file = files.is_file(path)
+            is_file = storage.is_file(path)
         except NotADirectoryError:
             is_file = True
         if is_file:
@@ -84,171 +47,80 @@ def _refuse_file(files: Files, root: str, path: str) -> None:
             )
 
 
-class Files:
-    """Files of any fsspec filesystem, which makes durable what it has acknowledged."""
+class LimitedStorage(Storage):
+    """The same storage, with operations that are called under the limit that holds, if any does."""
 
-    is_local = False
-
-    def __init__(self, filesystem: Any) -> None:
-        self.filesystem = filesystem
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage.filesystem)
+        self._storage = storage
+        self.is_local = storage.is_local
 
     def is_file(self, path: str) -> bool:
-        """Return whether a path is a file; the filesystem's own `isfile` takes every error for a no."""
-        return bool(self.filesystem.info(path)["type"] == "file")
+        return call(self._storage.is_file, path)
 
     def names(self, path: str) -> set[str]:
-        """Give the names in a directory; none if it does not exist. Other errors are raised: they are no emptiness."""
-        self.filesystem.invalidate_cache(path)
-        try:
-            return {name.rstrip("/").rpartition("/")[2] for name in self.filesystem.ls(path, detail=False)}
-        except FileNotFoundError:
-            return set()
+        return call(self._storage.names, path)
 
-    def sizes(self, path: str) -> dict[str, int]:
-        """Give the names in a directory and the sizes of the files, in bytes; none if it does not exist."""
-        self.filesystem.invalidate_cache(path)
-        with contextlib.suppress(FileNotFoundError):
-            found = self.filesystem.ls(path, detail=True)
-            return {one["name"].rstrip("/").rpartition("/")[2]: int(one["size"] or 0) for one in found}
-        return {}
+    def sizes(self, path: str) -> dict[str, int | None]:
+        return call(self._storage.sizes, path)
 
     def size(self, path: str) -> int:
-        """Give the size of a file in bytes."""
-        return int(self.filesystem.info(path)["size"])
+        return call(self._storage.size, path)
 
     def is_link(self, path: str) -> bool:
-        """Return whether a path is a symbolic link, so that what it has is somebody else's."""
-        del path  # object stores have none
-        return False
+        return self.is_local and call(self._storage.is_link, path)
 
     def make_dir(self, path: str) -> None:
-        """Make a directory and those above it, where they do not exist."""
-        self.filesystem.makedirs(path, exist_ok=True)
+        call(self._storage.make_dir, path)
 
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
-        """Open a new file for writing; it is durable when the block is left, and thrown away when the block fails."""
-        file = self.filesystem.open(path, "wb")
+        inner = call(self._storage.create, path)
+        file: Any = _LimitedFile(call(inner.__enter__))
         try:
             yield file
-            file.close()
-        except BaseException:
-            _throw_away(file)
+        except BaseException as error:
+            leave = inner.__exit__, type(error), error, error.__traceback__
+            if left() > 0:
+                with contextlib.suppress(BaseException):  # the error that is on its way says more
+                    call(*leave)
+            else:
+                detach(_quietly, *leave)
             raise
+        call(inner.__exit__, None, None, None)
 
     def stage(self, path: str, temporary: str, data: bytes) -> Callable[[], None]:
-        """Give a function that puts `data` at `path` in one step, so that readers see the old bytes or the new."""
-        del temporary  # an object store's put has no visible middle
-        return functools.partial(self.put, path, data)
+        publish = call(self._storage.stage, path, temporary, data)
+        return lambda: call(publish)
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a small file in one step; when the time is up the request is cancelled, where the filesystem can."""
-        filesystem, seconds = self.filesystem, left()
-        if math.isinf(seconds) or not getattr(filesystem, "async_impl", False) or filesystem.asynchronous:
-            filesystem.pipe_file(path, data)
-            return
-        from fsspec.asyn import sync  # noqa: PLC0415 - only a store needs it
-
-        # What was left behind could else come back after minutes, when another save has long been committed.
-        sync(filesystem.loop, filesystem._pipe_file, path, data, timeout=max(seconds, 1e-3))  # noqa: SLF001 - its documented coroutine
+        call(self._storage.put, path, data)
 
     def read(self, path: str) -> bytes:
-        """Give the bytes of a small file."""
-        return bytes(self.filesystem.cat_file(path))
+        return call(self._storage.read, path)
 
     def fetch(self, path: str) -> BinaryIO:
-        """Open a file for reading, downloaded once, so that the bytes compared are the bytes unpickled."""
-        with self.filesystem.open(path, "rb") as source, contextlib.ExitStack() as on_error:
-            copy = on_error.enter_context(tempfile.TemporaryFile())
-            while piece := source.read(CHUNK):
-                copy.write(piece)
-                note(len(piece))
-            on_error.pop_all()
-            return copy
+        return call(self._storage.fetch, path, drop=lambda file: file.close())
 
     def remove(self, path: str) -> None:
-        """Remove a file; one that is gone already is no error."""
-        with contextlib.suppress(FileNotFoundError):
-            self.filesystem.rm_file(path)
+        call(self._storage.remove, path)
 
     def remove_dir(self, path: str) -> None:
-        """Remove a directory if it is empty, and exists, and the filesystem has directories."""
-        with contextlib.suppress(Exception):
-            self.filesystem.rmdir(path)
+        call(self._storage.remove_dir, path)
 
     def settle(self, directory: str) -> None:
-        """Make the names in a directory durable; object stores do so with each request."""
+        call(self._storage.settle, directory)
 
 
-def _throw_away(file: Any) -> None:
-    """Drop a file that is open for writing; closing an upload in parts would complete it, also when it is collected."""
-    from fsspec.spec import AbstractBufferedFile  # noqa: PLC0415 - only a store needs it
+class _LimitedFile:
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
 
-    with contextlib.suppress(Exception):
-        if isinstance(file, AbstractBufferedFile):
-            file.closed = True
-            file.discard()
-        else:
-            file.close()
+    def write(self, data: bytes) -> None:
+        call(self._file.write, data)
+        note(len(data))
 
 
-class _LocalFiles(Files):
-    """The same on local files, with an fsync wherever a later operation relies on an earlier one."""
-
-    is_local = True
-
-    def names(self, path: str) -> set[str]:
-        try:
-            return set(os.listdir(path))  # noqa: PTH208 - names are needed, not paths
-        except FileNotFoundError:
-            return set()
-
-    def sizes(self, path: str) -> dict[str, int]:
-        with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
-            return {entry.name: entry.stat().st_size for entry in entries}
-        return {}
-
-    def is_link(self, path: str) -> bool:
-        return Path(path).is_symlink()
-
-    def make_dir(self, path: str) -> None:
-        directory = Path(path)
-        if not directory.parent.is_dir():
-            self.make_dir(str(directory.parent))
-        directory.mkdir(exist_ok=True)
-        self.settle(str(directory.parent))
-
-    @contextlib.contextmanager
-    def create(self, path: str) -> Iterator[BinaryIO]:
-        with Path(path).open("xb") as file:
-            yield file
-            file.flush()
-            point("store.written", path)
-            os.fsync(file.fileno())
-        point("store.synced", path)
-
-    def stage(self, path: str, temporary: str, data: bytes) -> Callable[[], None]:
-        with self.create(temporary) as file:
-            file.write(data)
-        self.settle(str(Path(path).parent))
-        return functools.partial(self._publish, temporary, path)
-
-    def _publish(self, temporary: str, path: str) -> None:
-        point("store.rename", path)
-        Path(temporary).replace(path)
-        point("store.renamed", path)
-        self.settle(str(Path(path).parent))
-
-    def put(self, path: str, data: bytes) -> None:
-        """Write over a file of the same length, so that there is no moment at which it is empty."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-        try:
-            os.write(descriptor, data)
-        finally:
-            os.close(descriptor)
-
-    def fetch(self, path: str) -> BinaryIO:
-        return Path(path).open("rb")
-
-    def settle(self, directory: str) -> None:
-        sync_directory(directory)
+def _quietly(function: Callable[..., Any], *args: Any) -> None:
+    with contextlib.suppress(BaseException):
+        function(*args)

@@ -10,12 +10,13 @@ import threading
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from resumable.errors import ConfigurationError
+from resumable.errors import CheckpointError, CheckpointTimeoutError, ConfigurationError, ResumableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["REMOTE", "Limit", "TimeUpError", "call", "detach", "left", "limited", "note", "resolve", "waiting_for"]
+
+__all__ = ["call", "detach", "in_one_line", "left", "limited", "note", "reporting", "resolve", "waiting_for"]
 
 Result = TypeVar("Result")
 
@@ -179,3 +180,31 @@ def resolve(timeout: float | None, *, alone: bool) -> float:
             f"It limits each save, load and listing. None is {REMOTE:g} s, or no limit on local disks."
         )
     return float(timeout)
+
+
+# ------------------------------------------------------------------ reports
+#
+# The errors of other libraries, told in ours.
+
+LONGEST = 300  # characters of another library's error in one of ours
+REFUSED = "WeightsUnpickler error: "  # stands before the reason in what torch raises
+
+
+@contextlib.contextmanager
+def reporting(what: str, hint: str = "Mend the storage and try again.") -> Iterator[None]:
+    """Turn the storage's error into a CheckpointError that says what failed and what to do."""
+    try:
+        yield
+    except ResumableError:
+        raise
+    except TimeUpError as error:
+        more = "Storage that is slow, and not dead, needs a higher `timeout=` (seconds)."
+        raise CheckpointTimeoutError(f"{what}.\n  {error}\n{hint} {more}") from error
+    except Exception as error:  # cloud clients raise errors of their own, which are no OSErrors
+        raise CheckpointError(f"{what}.\n  {in_one_line(error)}\n{hint}") from error
+
+
+def in_one_line(error: Exception) -> str:
+    """Give an error's type and what it says in one line; of torch's long advice, only what it refused."""
+    text = str(error)
+    return " ".join(f"{type(error).__name__}: {text.partition(REFUSED)[2].split('. ')[0] or text}".split())[:LONGEST]

@@ -107,7 +107,7 @@ class Marker:
         """
         _compare(self.step, f"its data file {self.file}", self.size, self.digest, file)
 
-    def compare_sizes(self, held: Mapping[str, int]) -> None:
+    def compare_sizes(self, held: Mapping[str, int | None]) -> None:
         """Compare the sizes of the files in the step's directory with this marker.
 
         Raises:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import re
+import secrets
+import socket
+import threading
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from resumable._warn import warn
 from resumable.checkpoint.files import connect
-from resumable.checkpoint.marker import MARKER, Marker, Part, corrupt
-from resumable.checkpoint.reports import reporting
-from resumable.errors import CheckpointError, CheckpointNotFoundError, CorruptCheckpointError, CorruptCheckpointWarning
+from resumable.checkpoint.limits import reporting
+from resumable.checkpoint.marker import MARKER, OURS, Marker, Part, corrupt
+from resumable.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    CorruptCheckpointWarning,
+    WriterFencedError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["Steps"]
+
+__all__ = ["TOKEN", "Cleaner", "Steps", "Writer", "being_written"]
 
 Result = TypeVar("Result")
 
@@ -181,3 +194,182 @@ def _all_corrupt(root: str, skipped: list[CorruptCheckpointError]) -> str:
         + "\n".join(f"- {error}" for error in skipped)
         + "\nRestore the files from a copy. To start again on purpose, `delete(step)` each or use another root."
     )
+
+
+# ------------------------------------------------------------------ writer
+#
+# Who writes to a store: the process that took the token last; an older one is refused.
+
+TOKEN = "WRITER.json"  # in the root; not a secret  # noqa: S105
+LENGTH = 256  # bytes, always, so that it is written over in place
+
+
+class _Process:
+    """This process as a writer, and the roots that it has taken."""
+
+    def __init__(self) -> None:
+        self.token = secrets.token_hex(8)
+        self.taken: set[str] = set()
+
+
+_processes: dict[int, _Process] = {}  # by their numbers; a fork is a writer of its own
+
+
+def _this_process() -> _Process:
+    return _processes.setdefault(os.getpid(), _Process())
+
+
+class Writer:
+    """Takes a store's token for this process, and sees that it still has it.
+
+    The newest process takes it without asking, as a killed one on another host looks like one that lives.
+
+    Args:
+        steps: those of the store.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps, self._path = steps, f"{steps.path}/{TOKEN}"
+
+    def claim(self, failed: str) -> None:
+        """Take the token if this process has not had it yet, else see that no other has taken it.
+
+        Args:
+            failed: the first line of the error, without its end.
+
+        Raises:
+            WriterFencedError: another process has taken it since.
+            CheckpointError: the storage failed.
+        """
+        own, root = _this_process(), self._steps.identity
+        with reporting(f"{failed}, as the token of its writer could not be read or written"):
+            held = self._read()
+            if held is not None and held.get("token") == own.token:
+                own.taken.add(root)
+            elif held is None or root not in own.taken:
+                self._steps.files.make_dir(self._steps.path)
+                self._steps.files.put(self._path, _record(own))
+                own.taken.add(root)
+            else:
+                raise WriterFencedError(_fenced(failed, self._steps.root, held))
+
+    def _read(self) -> dict[str, Any] | None:
+        """Give what the token says; None without one, and nothing of one that cannot be read."""
+        try:
+            raw = self._steps.files.read(self._path)
+        except FileNotFoundError:
+            return None
+        with contextlib.suppress(ValueError, TypeError):
+            return dict(json.loads(raw))
+        return {}
+
+
+def _record(own: _Process) -> bytes:
+    fields = {"token": own.token, "host": socket.gethostname()[:64], "process": os.getpid()}
+    return json.dumps(fields).encode().ljust(LENGTH)
+
+
+def _fenced(failed: str, root: str, held: dict[str, Any]) -> str:
+    return (
+        f"{failed}: a newer process has become the writer of this store.\n"
+        f"  root:          {root}\n"
+        f"  this process:  {os.getpid()} on {socket.gethostname()}\n"
+        f"  the writer:    {held.get('process', 'unknown')} on {held.get('host', 'unknown')}\n"
+        "Two writers would remove each other's checkpoints, so the newest one goes on, and this one has to end. If it "
+        "is this run that should go on, end the other one and start this one again: it goes on from `latest()`. If "
+        "both should, give each a root of its own."
+    )
+
+
+# ------------------------------------------------------------------ cleaning
+#
+# Removing steps, and the leftovers of crashed saves, so that a crash or a reader in between sees nothing torn.
+
+_writing: set[tuple[str, str]] = set()  # (directory, token) of the saves under way in this process
+_registry = threading.Lock()  # so that no step is registered as being written while it is removed
+
+
+@contextlib.contextmanager
+def being_written(directory: str) -> Iterator[str]:
+    """Give a token to name files with, and keep this process from cleaning the directory while the block runs."""
+    writer = directory, secrets.token_hex(8)
+    with _registry:
+        _writing.add(writer)
+    try:
+        yield writer[1]
+    finally:
+        _writing.discard(writer)
+
+
+class Cleaner:
+    """Removes what a store no longer needs: old steps, and the leftovers of crashed saves."""
+
+    def __init__(self, steps: Steps, writer: Writer) -> None:
+        self.steps, self._writer = steps, writer
+        self._settled: set[int] = set()  # committed steps without leftovers, which need not be listed at each save
+
+    def tidy(self, saved: int, replaced: set[str], keep: int | None, keep_every: int | None = None) -> None:
+        """Remove what the commit of `saved` made superfluous; a failure here is no failed save, for it is durable.
+
+        Raises:
+            WriterFencedError: another process is the writer, and what this one would remove is that one's.
+        """
+        try:
+            for name in sorted(replaced):
+                self.steps.files.remove(f"{self.steps.directory(saved)}/{name}")
+            self._prune(saved, keep, keep_every)
+        except WriterFencedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a filesystem may raise anything, and training must go on
+            message = f"step {saved} is saved in {self.steps.root}, but older files could not be removed: {error!r}. "
+            warn(message + "They take up space until the next save tries again.", RuntimeWarning)
+
+    def remove(self, step: int) -> None:
+        """Remove a step: first the marker, durably, then the files that it may have named."""
+        directory = self.steps.directory(step)
+        self._settled.discard(step)
+        names = self.steps.files.names(directory)
+        if MARKER in names:
+            self.steps.files.remove(f"{directory}/{MARKER}")
+        self._remove_files(directory, names)
+        self.steps.files.remove_dir(directory)
+
+    def _remove_files(self, directory: str, names: set[str]) -> None:
+        """Remove files that no marker names, after it is durable that none does."""
+        with contextlib.suppress(FileNotFoundError):
+            self.steps.files.settle(directory)
+        for name in filter(OURS.fullmatch, names):
+            self.steps.files.remove(f"{directory}/{name}")
+
+    def _prune(self, saved: int, keep: int | None, keep_every: int | None) -> None:
+        """Remove the oldest steps first: a reader on its way down must not find an older one than it missed."""
+        committed = [step for step in self.steps.listed() if step == saved or self._is_committed(step, saved)]
+        passing = [step for step in committed if keep_every is None or step % keep_every]
+        old = [step for step in (passing[:-keep] if keep else ()) if step != saved]
+        if old:
+            self._writer.claim(f"step {saved} is saved to {self.steps.root}, but no older step was removed")
+        for step in old:
+            with _registry:
+                if not self._is_busy(step):
+                    self.remove(step)
+
+    def _is_committed(self, step: int, saved: int) -> bool:
+        """Return whether a step may be removed when it is old, and remove leftovers below the one just saved."""
+        with _registry:
+            if self._is_busy(step) or self.steps.is_linked(step):
+                return False
+            return step in self._settled or self._sweep(step, saved)
+
+    def _is_busy(self, step: int) -> bool:
+        return any(directory == self.steps.directory(step) for directory, _ in tuple(_writing))
+
+    def _sweep(self, step: int, saved: int) -> bool:
+        directory = self.steps.directory(step)
+        names = self.steps.files.names(directory)
+        if step < saved and MARKER not in names:
+            self.remove(step)
+        elif step < saved:
+            if live := self.steps.data_files(step):
+                self._remove_files(directory, names - live)
+            self._settled.add(step)
+        return MARKER in names

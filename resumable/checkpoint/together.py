@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._order.world import several_ranks
 from resumable._ranks import rendezvous
-from resumable.checkpoint.limits import waiting_for
+from resumable.checkpoint.limits import in_one_line, waiting_for
 from resumable.checkpoint.marker import Part
-from resumable.checkpoint.reports import in_one_line
 from resumable.errors import CheckpointError, ConfigurationError
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from resumable._content import split
 from resumable._inspect import diff
-from resumable._parts import split
 from resumable.cli.show import Help, Page, cut, print_json
 
 if TYPE_CHECKING:

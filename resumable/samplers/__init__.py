@@ -12,17 +12,11 @@ Any object with the members of `Sampler` will do; there is no base class.
 from typing import TYPE_CHECKING, Any
 
 from resumable.samplers.base import Sampler
-from resumable.samplers.paged import PagedShuffle
+from resumable.samplers.blocks import Blocks, PagedShuffle, Window
 from resumable.samplers.permutation import Permutation
-from resumable.samplers.sequential import Sequential
-from resumable.samplers.shuffle import Shuffle
-from resumable.samplers.subset import Subset
-from resumable.samplers.uniform import Uniform
-from resumable.samplers.weighted import Weighted
-from resumable.samplers.windows import Window
+from resumable.samplers.simple import Sequential, Shuffle, Subset, Uniform, Weighted
 
 if TYPE_CHECKING:
-    from resumable.samplers.blocks import Blocks
     from resumable.samplers.mixture import Mixture
 
 __all__ = [
@@ -39,12 +33,10 @@ __all__ = [
     "Window",
 ]
 
-_LAZY = {"Blocks": "blocks", "Mixture": "mixture"}  # which few use, and whose fractions take a tenth of the import
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name != "Mixture":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib  # noqa: PLC0415  # only on this path
+    from resumable.samplers.mixture import Mixture  # noqa: PLC0415  # few use it; fractions take a tenth of the import
 
-    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    return Mixture

@@ -4,24 +4,230 @@ from __future__ import annotations
 
 import copy
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from resumable._introspection import ask, qualname_of
-from resumable._randomness.keyed import IntArray, check_seed
+from resumable._randomness.keyed import IntArray, check_seed, digest
 from resumable.errors import ConfigurationError
 from resumable.samplers.base import check_length, check_range
 from resumable.samplers.permutation import Permutation
-from resumable.samplers.shards import Shards
-from resumable.samplers.windows import Layout, Window
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import ArrayLike
 
-__all__ = ["Blocks", "blocks_of_source"]
+
+__all__ = ["Blocks", "Layout", "PagedShuffle", "Shards", "Window", "blocks_of_source", "parse_sizes"]
+
+
+# ------------------------------------------------------------------ shards
+#
+# Shards cut into blocks: samples that lie together, whose order is computed from the sizes of the shards alone.
+
+_LARGEST = 1 << 62
+_LONGEST_TEXT = 80  # characters of a state; the sizes are in it as a digest where they would take more
+_MOST_SHARDS = 10**6  # that are listed from a text
+
+
+class Shards:
+    """Samples in shards, each cut into blocks of `size` samples; the last block of a shard may be shorter.
+
+    The samples are numbered through, shard after shard, and so are the blocks. Where every shard but the last one is a
+    multiple of `size`, the blocks are those of one shard, and no table is kept. Else about 50 bytes are, for a shard.
+
+    Args:
+        sizes: samples per shard, shape `(shards,)`; or the number of all samples.
+        size: samples per block; None: every shard is a block, whatever its size.
+
+    Attributes:
+        length: number of samples.
+        blocks: number of blocks.
+        size: samples of a whole block.
+        short: numbers of the blocks that are shorter, in ascending order.
+        missing: samples that each of them lacks.
+        text: the sizes as a state has them, short or as a digest; empty where there is one shard.
+
+    Raises:
+        ConfigurationError: sizes that are no integers of 0 or more, or a bad block size.
+    """
+
+    def __init__(self, sizes: ArrayLike | int, size: int | None) -> None:
+        array = _check_sizes(sizes)
+        self.length = int(array.sum())
+        self.size = int(array.max()) if size is None else check_length(size, "the block of a block shuffle")
+        if not (array[:-1] % self.size).any():
+            array = np.array([self.length])
+        counts = -(-array // self.size)
+        self.blocks = int(counts.sum())
+        _check_product(self.blocks, self.size)
+        self._stops = np.cumsum(array)
+        self._first_blocks = np.cumsum(counts) - counts
+        lacking = counts * self.size - array
+        self.short: IntArray = (self._first_blocks + counts - 1)[lacking > 0]
+        self.missing: IntArray = lacking[lacking > 0]
+        self.text = "" if len(array) == 1 else _text_of(array)
+
+    def firsts(self, blocks: IntArray) -> IntArray:
+        """Return the first sample of each block; an array of the same shape."""
+        if len(self._stops) == 1:
+            return blocks * self.size
+        shard = self._shard(blocks)
+        begin = np.where(shard > 0, self._stops[shard - 1], 0)
+        firsts: IntArray = begin + (blocks - self._first_blocks[shard]) * self.size
+        return firsts
+
+    def spans(self, blocks: IntArray) -> IntArray:
+        """Return the first sample of each block, and the one after its last; shape `(blocks, 2)`."""
+        firsts = self.firsts(blocks)
+        return np.stack([firsts, np.minimum(firsts + self.size, self._stops[self._shard(blocks)])], axis=1)
+
+    def _shard(self, blocks: IntArray) -> IntArray:
+        return np.searchsorted(self._first_blocks, blocks, side="right") - 1
+
+
+def parse_sizes(text: str) -> IntArray | None:
+    """Return the sizes of shards from the `text` of `Shards`; None where it is a digest.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if not {"x", ","} & set(text):
+        return None
+    runs = [tuple(map(int, run.split("x"))) for run in text.split(",")]
+    sizes, counts = zip(*(run if len(run) == 2 else (*run, 1) for run in runs), strict=True)  # noqa: PLR2004  # a size and its count
+    if min(counts) < 1 or sum(counts) > _MOST_SHARDS or max(sizes) > _LARGEST:
+        raise ValueError(f"no state lists {sum(counts)} shards of up to {max(sizes)} samples")
+    return np.repeat(np.array(sizes, np.int64), counts)
+
+
+def _text_of(sizes: IntArray) -> str:
+    """Write sizes as runs, "1000x99,417": 99 shards of 1000 samples and one of 417; else as a digest."""
+    begins = np.flatnonzero(np.diff(sizes, prepend=-1))
+    if len(begins) < _LONGEST_TEXT // 2 and len(sizes) <= _MOST_SHARDS:
+        counts = np.diff(begins, append=len(sizes))
+        runs = zip(sizes[begins].tolist(), counts.tolist(), strict=True)
+        text = ",".join(f"{size}x{count}" if count > 1 else f"{size}" for size, count in runs)
+        if len(text) <= _LONGEST_TEXT:
+            return text
+    return digest(sizes)
+
+
+def _check_sizes(sizes: ArrayLike | int) -> IntArray:
+    """Return the sizes of the shards that have samples."""
+    try:
+        array = np.asarray(sizes)
+    except ValueError:  # lists of several lengths
+        array = np.array([sizes], dtype=object)
+    if array.ndim == 0:
+        return np.array([check_length(sizes, "the number of samples of a block shuffle")])
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (array.size and (array.min() < 0 or array.max() > _LARGEST)):
+        numbers = array.size and array.dtype.kind in "iuf"
+        values = f", minimum {array.min()} and maximum {array.max()}" if numbers else ""
+        raise ConfigurationError(
+            "the sizes of the shards must be integers of 0 or more in one dimension, but they have dtype "
+            f"{array.dtype}, shape {array.shape}{values}.\n"
+            "Which samples lie together could not be known. Give the number of samples of each shard, in their order; "
+            "or one number, that of all samples."
+        )
+    check_length(_sum(array), "the number of samples in all shards")
+    return array[array > 0].astype(np.int64)
+
+
+def _sum(array: IntArray) -> int:
+    """Add up integers without an overflow."""
+    high, low = np.divmod(array.astype(np.int64), 1 << 32)
+    return (int(high.sum()) << 32) + int(low.sum())
+
+
+def _check_product(blocks: int, size: int) -> None:
+    if blocks * size > _LARGEST:
+        raise ConfigurationError(
+            f"there are {blocks} blocks, and the largest has {size} samples: together they must not be above 2**62.\n"
+            "Positions are 64-bit integers and would overflow. Cut the large shards: give a block of fewer samples."
+        )
+
+
+# ------------------------------------------------------------------ windows
+#
+# The blocks of an epoch one after the other, in windows: arithmetic, and a table of those blocks that are shorter.
+
+
+class Window(NamedTuple):
+    """Blocks whose samples are shuffled among each other.
+
+    Attributes:
+        epoch: in which they are.
+        start: first position of the window.
+        stop: position after its last.
+        blocks: their numbers, shape `(blocks,)`.
+    """
+
+    epoch: int
+    start: int
+    stop: int
+    blocks: IntArray
+
+
+class Layout:
+    """The blocks of an epoch in their order.
+
+    A *slot* is the place of a block in that order; a *place* is where a sample would come if no window were shuffled.
+
+    Args:
+        shards: cut into blocks.
+        order: maps slots to blocks.
+        window: slots per window.
+    """
+
+    def __init__(self, shards: Shards, order: Permutation, window: int) -> None:
+        slots = order.find(shards.short)
+        rising = np.argsort(slots)
+        slots, missing = slots[rising], shards.missing[rising]
+        self.order, self._length = order, shards.length
+        self._slots = _Cuts(slots, missing, shards.size)
+        self._windows = _Cuts(slots // window, missing, shards.size * window)
+
+    def blocks(self, places: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the block at each place, and which of its samples that is."""
+        slots, within = self._slots.find(places)
+        return self.order.at(slots), within
+
+    def window(self, position: int) -> tuple[int, int, int]:
+        """Return the number of the window at a position, its first position, and the one after its last."""
+        number = int(self._windows.find(np.array([position]))[0][0])
+        return number, self._windows.begin(number), min(self._windows.begin(number + 1), self._length)
+
+
+class _Cuts:
+    """Places that are cut into units of one size, of which some are shorter.
+
+    Args:
+        short: numbers of the units that are shorter, in ascending order; one may come several times.
+        missing: places that each of them lacks.
+        size: places of a whole unit.
+    """
+
+    def __init__(self, short: IntArray, missing: IntArray, size: int) -> None:
+        first = np.flatnonzero(np.diff(short, prepend=-1))
+        self._short, self._size = short[first], size
+        sums = np.concatenate([[0], np.cumsum(missing)])
+        self._missing = np.append(sums[first], sums[-1])  # before each short unit, and after the last
+        self._stops = (self._short + 1) * size - self._missing[1:]
+
+    def find(self, places: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the unit of each place, and the place in it."""
+        missing = self._missing[np.searchsorted(self._stops, places, side="right")]
+        return np.divmod(places + missing, self._size)
+
+    def begin(self, unit: int) -> int:
+        """Return the first place of a unit."""
+        return unit * self._size - int(self._missing[np.searchsorted(self._short, unit)])
+
+
+# ------------------------------------------------------------------ blocks
 
 _NAME = "blocks-v1"
 _BLOCK = 64
@@ -214,3 +420,58 @@ def blocks_of_source(source: Any, length: int, seed: int) -> Blocks:
             "shard, in the order of the samples."
         )
     return blocks
+
+
+# ------------------------------------------------------------------ paged
+#
+# A shuffle that reads the pages of a file in groups, for data that does not fit into memory.
+
+
+class PagedShuffle:
+    """Every sample once per epoch, so that a run of positions touches few pages.
+
+    It is `Blocks` where each page is a block, for samples that are not numbered page by page. It serves the purpose of
+    FFCV's `QUASI_RANDOM`, as a function of the position.
+
+    Args:
+        pages: number of the page that each sample is on, shape `(n,)`; about 8 bytes are kept for each sample.
+        window: pages per group.
+        seed: selects the order, together with the epoch.
+
+    Raises:
+        ConfigurationError: pages that are no integers in one dimension, a window below 1, or a bad seed.
+    """
+
+    def __init__(self, pages: ArrayLike, *, window: int, seed: int = 0) -> None:
+        array = _check_pages(pages)
+        self.length = len(array)
+        self._samples = np.argsort(array, kind="stable").astype(np.int64)
+        self._sizes = np.unique(array, return_counts=True)[1].astype(np.int64)
+        given = check_length(window, "the window of a paged shuffle")
+        self._blocks = Blocks(self._sizes, block=None, window=given, seed=seed)
+
+    def indices(self, epoch: int, start: int, stop: int) -> IntArray:
+        """Compute the sample indices of the positions `start..stop-1`; shape `(stop - start,)`."""
+        samples: IntArray = self._samples[self._blocks.indices(epoch, start, stop)]
+        return samples
+
+    def spec(self) -> dict[str, int | str]:
+        """Name of the algorithm, seed, number of positions, window, and a digest of what is on which page."""
+        pages, inner = digest(np.concatenate([self._sizes, self._samples])), self._blocks.spec()
+        spec: dict[str, int | str] = {"name": "paged-v1", "length": self.length, "seed": inner["seed"]}
+        return {**spec, "window": inner["window"], "pages": pages}
+
+    def __repr__(self) -> str:
+        spec = self._blocks.spec()
+        return f"PagedShuffle(<{len(self._sizes)} pages>, window={spec['window']}, seed={spec['seed']})"
+
+
+def _check_pages(pages: ArrayLike) -> IntArray:
+    array = np.asarray(pages)
+    check_length(array.size, "the number of samples of a paged shuffle")
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ConfigurationError(
+            f"the pages of a paged shuffle must be integers in one dimension, but they have dtype {array.dtype} and "
+            f"shape {array.shape}.\nWhich samples lie together could not be known. Give each sample's page number."
+        )
+    return array.astype(np.int64)

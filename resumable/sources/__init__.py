@@ -1,10 +1,9 @@
 """Sources that are made of others or of files, and say what an epoch of them is."""
 
-from resumable.sources._tar.decode import image
 from resumable.sources.mix import Mix, mix
 from resumable.sources.packed import Packed, Piece, cu_seqlens
 from resumable.sources.parquet import Parquet, Row
-from resumable.sources.tars import Tars
+from resumable.sources.tars import Tars, image
 from resumable.sources.tokens import Span, Tokens
 
 __all__ = ["Mix", "Packed", "Parquet", "Piece", "Row", "Span", "Tars", "Tokens", "cu_seqlens", "image", "mix"]

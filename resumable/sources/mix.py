@@ -22,7 +22,7 @@ from resumable.samplers.blocks import blocks_of_source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from resumable.samplers.phases import Weights
+    from resumable.samplers.timeline import Weights
 
 __all__ = ["Mix", "mix"]
 

@@ -10,13 +10,11 @@ import numpy as np
 from resumable._randomness.keyed import check_seed
 from resumable.errors import ConfigurationError
 from resumable.samplers.base import check_length
-from resumable.samplers.laps import Laps
-from resumable.sources._documents import Documents, open_documents
+from resumable.samplers.simple import Laps
 from resumable.sources._files import Files
-from resumable.sources._mapped import Array
-from resumable.sources._packing import Concat, Fit, Flat, Pieces
-from resumable.sources._ranged import Ranged
-from resumable.sources._token_file import open_tokens
+from resumable.sources._integers import Array, Ranged
+from resumable.sources._packing import Concat, Documents, Fit, Flat, Pieces, open_documents
+from resumable.sources.tokens import open_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -22,7 +22,6 @@ import resumable
 from resumable import _stats
 from resumable._fetch import workers
 from resumable._fetch.stalls import answers_awaited
-from resumable._stats import meter
 from resumable.backends.torch import worker_stream
 
 if TYPE_CHECKING:
@@ -238,7 +237,7 @@ def test_a_slow_source_is_asked_for_what_it_has_not_made(tmp_path: Path) -> None
 def test_one_slow_batch_holds_up_those_that_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked at 1, 2, 3...; made in another order."""
     times = iter([1.0, 2.0, 3.0, 4.0])
-    monkeypatch.setattr(meter, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(_stats, "perf_counter", lambda: next(times))
     told, sums = _stats.Meter(), Sums()
     queue = _stats.Queue(told, 3)
     for made in (0.5, 2.5, 0.6, 3.5):

@@ -21,8 +21,8 @@ from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.options import choose_ranks
 from resumable.chaos.plan import Case, Fault, Leg
 from resumable.chaos.recorder.attempts import Attempt
+from resumable.chaos.recorder.digest import digest_weights, parts_of
 from resumable.chaos.recorder.logs import Batch, Place, RankLog
-from resumable.chaos.recorder.sketch import digest_weights, parts_of
 from resumable.chaos.report import Outcome
 from resumable.chaos.report.text import tell_lines
 from resumable.chaos.targets import aim, note_sizes, note_targets

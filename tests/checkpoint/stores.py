@@ -12,7 +12,7 @@ import torch
 
 from resumable.checkpoint import CheckpointStore
 from resumable.checkpoint.marker import MARKER
-from resumable.checkpoint.writer import TOKEN
+from resumable.checkpoint.steps import TOKEN
 from resumable.errors import CheckpointError
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import torch
 from stores import assert_tidy, content, found, make_store
 
 from resumable import failpoints
-from resumable.checkpoint import CheckpointStore, files
+from resumable._storage import LocalStorage
+from resumable.checkpoint import CheckpointStore
 from resumable.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Lets no marker be published until it is set."""
-    event, stage = threading.Event(), files._LocalFiles.stage
+    event, stage = threading.Event(), LocalStorage.stage
 
     def held(self: Any, path: str, temporary: str, data: bytes) -> Callable[[], None]:
         assert event.wait(20)
         return stage(self, path, temporary, data)
 
-    monkeypatch.setattr(files._LocalFiles, "stage", held)
+    monkeypatch.setattr(LocalStorage, "stage", held)
     yield event
     event.set()
 
@@ -44,7 +45,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: Any, path: str) -> int:
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr(files._LocalFiles, "size", fail)
+    monkeypatch.setattr(LocalStorage, "size", fail)
 
 
 def test_later_changes_in_place_are_not_in_it(tmp_path: Path, gate: threading.Event) -> None:

@@ -16,7 +16,8 @@ import pytest
 import torch
 from stores import CONTENT, PROJECT, assert_same, data_file, make_store, marker_file, new_root
 
-from resumable.checkpoint import CheckpointStore, files, writing
+from resumable import _durable, _storage
+from resumable.checkpoint import CheckpointStore
 from resumable.checkpoint.marker import MARKER
 from resumable.errors import CheckpointError
 
@@ -112,7 +113,7 @@ def test_map_location_is_torchs(tmp_path: Path) -> None:
 
 
 def test_tensors_larger_than_a_chunk_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (files, writing):
+    for module in (_storage, _durable):
         monkeypatch.setattr(module, "CHUNK", 1000)
     for url in (str(tmp_path), f"memory://{uuid.uuid4()}"):
         store = CheckpointStore(url)

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from stores import PROJECT, content, files, make_store
 
-from resumable.checkpoint import CheckpointStore, limits, writer
-from resumable.checkpoint import files as files_module
-from resumable.checkpoint.writer import TOKEN
+from resumable import _durable, _storage
+from resumable.checkpoint import CheckpointStore, limits, steps
+from resumable.checkpoint.steps import LENGTH, TOKEN
 from resumable.errors import CheckpointError, CheckpointTimeoutError, ConfigurationError, WriterFencedError
 
 # ---------------------------------------------------------------------- keep_every
@@ -101,14 +101,14 @@ def test_a_disk_that_hangs_ends_a_save_in_time(tmp_path: Path, monkeypatch: pyte
     """As a network file system whose server is gone; nothing is published later, when it is back."""
     store = make_store(tmp_path / "run")
     hung, back = CheckpointStore(store.root, keep=2, timeout=0.3), threading.Event()
-    real = getattr(files_module._LocalFiles, name, None) or getattr(files_module.Files, name)
+    real = getattr(_storage.LocalStorage, name, None) or getattr(_storage.Storage, name)
 
     def hang(self: Any, *args: Any) -> Any:
         back.wait(20)
         return real(self, *args)
 
-    monkeypatch.setattr(writer, "_processes", {})  # as a new process, which takes the token
-    monkeypatch.setattr(files_module._LocalFiles, name, hang)
+    monkeypatch.setattr(steps, "_processes", {})  # as a new process, which takes the token
+    monkeypatch.setattr(_storage.LocalStorage, name, hang)
     began = time.monotonic()
     with pytest.raises(CheckpointTimeoutError, match=r"(?s)step 4 was not saved.*0\.3 s, the time limit"):
         hung.save(4, content(4))
@@ -126,9 +126,7 @@ def test_the_log_says_what_takes_long_on_a_local_disk(
 ) -> None:
     monkeypatch.setattr(limits, "FIRST", 0.05)
     waited = threading.Event()
-    monkeypatch.setattr(
-        files_module._LocalFiles, "size", lambda self, path: waited.wait(0.2) or Path(path).stat().st_size
-    )
+    monkeypatch.setattr(_storage.LocalStorage, "size", lambda self, path: waited.wait(0.2) or Path(path).stat().st_size)
     with caplog.at_level(logging.WARNING, "resumable"):
         CheckpointStore(tmp_path).save(1, content(1))
     assert [record.message.partition(" after")[0] for record in caplog.records] == [
@@ -170,14 +168,14 @@ def test_a_writer_that_is_replaced_while_it_writes_commits_and_prunes_nothing(
 ) -> None:
     """As one that hung for an hour, on a host of which nobody can tell whether it lives."""
     store = CheckpointStore(make_store(tmp_path).root, keep=1)
-    other = json.dumps({"token": "1" * 16, "host": "b", "process": 7}).encode().ljust(writer.LENGTH)
-    real = files_module._LocalFiles.size
+    other = json.dumps({"token": "1" * 16, "host": "b", "process": 7}).encode().ljust(LENGTH)
+    real = _storage.LocalStorage.size
 
     def replaced(self: Any, path: str) -> int:
         (tmp_path / TOKEN).write_bytes(other)
         return real(self, path)
 
-    monkeypatch.setattr(files_module._LocalFiles, "size", replaced)
+    monkeypatch.setattr(_storage.LocalStorage, "size", replaced)
     with pytest.raises(WriterFencedError, match=r"(?s)step 4 was not saved.*the writer: +7 on b"):
         store.save(4, content(4))
     assert store.steps() == [1, 2, 3]
@@ -186,14 +184,14 @@ def test_a_writer_that_is_replaced_while_it_writes_commits_and_prunes_nothing(
 
 def test_a_writer_that_is_replaced_after_its_commit_prunes_nothing(tmp_path: Path, monkeypatch: Any) -> None:
     store = CheckpointStore(make_store(tmp_path).root, keep=1)
-    other = json.dumps({"token": "1" * 16, "host": "b", "process": 7}).encode().ljust(writer.LENGTH)
-    real = files_module._LocalFiles._publish
+    other = json.dumps({"token": "1" * 16, "host": "b", "process": 7}).encode().ljust(LENGTH)
+    real = _durable.publish
 
-    def publish(self: Any, temporary: str, path: str) -> None:
-        real(self, temporary, path)
+    def publish(temporary: Path, path: Path) -> None:
+        real(temporary, path)
         (tmp_path / TOKEN).write_bytes(other)
 
-    monkeypatch.setattr(files_module._LocalFiles, "_publish", publish)
+    monkeypatch.setattr(_storage, "publish", publish)
     with pytest.raises(WriterFencedError, match="step 4 is saved to .*, but no older step was removed"):
         store.save(4, content(4))
     assert store.steps() == [1, 2, 3, 4]
@@ -217,7 +215,7 @@ def test_a_token_that_cannot_be_read_is_taken_by_a_new_process_alone(
     (tmp_path / TOKEN).write_bytes(raw)
     with pytest.raises(WriterFencedError, match="unknown on unknown"):
         store.save(4, {})
-    monkeypatch.setattr(writer, "_processes", {})
+    monkeypatch.setattr(steps, "_processes", {})
     store.save(4, {})
     store.save(5, {})
     (tmp_path / TOKEN).unlink()  # a folder that somebody cleared has no other writer

@@ -11,7 +11,7 @@ from stores import CONTENT, data_file, make_store, new_root
 
 from resumable.checkpoint import CheckpointStore
 from resumable.checkpoint.marker import MARKER
-from resumable.checkpoint.writer import TOKEN
+from resumable.checkpoint.steps import TOKEN
 from resumable.errors import CheckpointNotFoundError, StepOrderWarning
 
 

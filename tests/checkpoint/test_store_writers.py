@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from stores import files, leave, make_store
 
-from resumable.checkpoint import CheckpointStore, cleaning
+from resumable.checkpoint import CheckpointStore, steps
 from resumable.errors import CheckpointError
 
 
@@ -60,7 +60,7 @@ def test_a_slow_save_in_another_thread_is_left_alone(tmp_path: Path) -> None:
     thread.join()
     assert store.steps() == [1, 2]
     assert store.load(1) == {}
-    assert not cleaning._writing
+    assert not steps._writing
 
 
 @pytest.mark.filterwarnings("ignore::resumable.errors.StepOrderWarning")  # each thread saves its step again

@@ -19,7 +19,7 @@ import attrs
 import numpy as np
 import torch
 
-from resumable._parts import parts_of
+from resumable._content import parts_of
 
 
 class Color(enum.Enum):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 
 import resumable
-from resumable._state import Canary
+from resumable._content import Canary
 from resumable.errors import StateFormatError, StateMismatchError, StateMismatchWarning
 
 if TYPE_CHECKING:

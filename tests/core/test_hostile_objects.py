@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, Subset
 from werkzeug.local import LocalProxy
 
 import resumable
-from resumable._randomness.finding import find_generators
+from resumable._randomness.own import find_generators
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

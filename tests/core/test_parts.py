@@ -19,7 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resumable._parts import compare, digest_of, leaves, parts_of, split, topmost
+from resumable._content import compare, digest_of, leaves, parts_of, split, topmost
 
 
 def content(**more: Any) -> dict[str, Any]:
@@ -66,18 +66,16 @@ def test_zero_dimensional_tensors_of_any_type_have_parts() -> None:
         assert parts_of(torch.ones((), dtype=kind))["content"].endswith(str(kind).removeprefix("torch."))
 
 
-def test_two_checkpoints_are_compared_by_as_few_paths_as_possible() -> None:
+def test_two_contents_are_compared_part_by_part() -> None:
     one, other = content(only="a"), content(added=[torch.ones(1)])
     other["model"] = {"weight": torch.zeros(1, 2), "bias": other["model"]["bias"]}
     other["rng"] = [1, [2, 4], 0]
-    assert compare(parts_of(one), parts_of(other)) == (
-        ["model.weight", "rng.1", "rng.2"],
-        ["model.bias", "rng.0", "step"],
-        ["only"],
-        ["added"],
-    )
-    other["model"] = {"weight": torch.zeros(1, 2), "bias": torch.ones(1)}
-    assert compare(parts_of(one), parts_of(other)).differing == ["model", "rng.1", "rng.2"]
+    a, b = parts_of(one), parts_of(other)
+    assert list(compare(a, a)) == []
+    assert {path: (a.get(path), b.get(path)) for path in ("model.weight", "rng.1", "rng.2", "only", "added.0")} == {
+        path: (first, second) for path, first, second in compare(a, b)
+    }
+    assert next(compare({"only": "1"}, {"added": "2"})) == ("only", "1", None)
 
 
 def test_a_path_stands_for_all_below_it() -> None:
@@ -200,7 +198,7 @@ def test_parts_that_are_shared_are_looked_at_once(make: Any, monkeypatch: pytest
     assert one == same
     assert one["lr"] == "0.1"
     assert len(one) < 9
-    assert compare(one, other).differing == ["x"]
+    assert {split(found.path)[0] for found in compare(one, other)} == {"x"}
     assert digest_of(shared(make, (1, 2))) != digest_of(shared(make, (2, 1)))
 
 
@@ -214,7 +212,7 @@ def test_whether_parts_are_shared_makes_no_difference(monkeypatch: pytest.Monkey
     assert one["words"] == parts_of(rest)["words"]
     assert one["buffer.7"].startswith("2 parts: ")
     other[777] = (0.5, {"reward": 2})
-    assert compare(one, parts_of({"buffer": other, **rest})).differing == ["buffer.777"]
+    assert [found.path for found in compare(one, parts_of({"buffer": other, **rest}))] == ["buffer.777"]
 
 
 def test_what_holds_itself_and_is_shared_ends(monkeypatch: pytest.MonkeyPatch) -> None:

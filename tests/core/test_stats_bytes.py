@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import resumable
-from resumable._stats.sizes import size_of
+from resumable._stats import size_of
 
 Pair = namedtuple("Pair", "image label")  # noqa: PYI024  # as users have it
 
@@ -95,7 +95,7 @@ def test_which_batches_are_measured_and_what_they_stand_for(monkeypatch: pytest.
         measured.append(batch)
         return int(batch)
 
-    monkeypatch.setattr("resumable._stats.stopwatch.size_of", size)
+    monkeypatch.setattr("resumable._stats.size_of", size)
     loader, before, expected = resumable.wrap(range(300)), 0, 0
     last = 0
     for batch in loader:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from resumable.errors import ConfigurationError
 from resumable.samplers import Blocks, PagedShuffle
-from resumable.samplers.shards import Shards, parse_sizes
+from resumable.samplers.blocks import Shards, parse_sizes
 
 deterministic = settings(derandomize=True, deadline=None, max_examples=40)
 shards = st.lists(st.integers(0, 40), min_size=1, max_size=40).filter(any) | st.integers(1, 900)

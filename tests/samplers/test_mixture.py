@@ -12,7 +12,7 @@ import pytest
 
 from resumable.errors import ConfigurationError
 from resumable.samplers import Mixture
-from resumable.samplers.counts import Counts
+from resumable.samplers.timeline import Counts
 
 SIZES = {"web": 1000, "code": 100, "math": 37}
 WEIGHTS = {"web": 0.7, "code": 0.2, "math": 0.1}

@@ -21,7 +21,7 @@ from parquet_files import GROUP, ROWS, plain, table, write
 import resumable
 from resumable.errors import ConfigurationError, DataError
 from resumable.sources import Row
-from resumable.sources._parquet.footer import place_of
+from resumable.sources._parquet_file import place_of
 
 if TYPE_CHECKING:
     from pathlib import Path

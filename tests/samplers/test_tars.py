@@ -317,7 +317,7 @@ def test_an_index_is_made_once_and_belongs_to_its_shard(tmp_path: Path, monkeypa
     assert kept == {"train-000.tar.resumable-index", "train-001.tar.resumable-index"}
     assert len(list(tmp_path.iterdir())) == 4
     with monkeypatch.context() as patch:
-        patch.setattr("resumable.sources._tar.shards.scan", None)
+        patch.setattr("resumable.sources._tar_index.scan", None)
         again = resumable.Tars(paths)
     assert [one["cls"] for one in again] == [one["cls"] for one in tars] == list(range(7))
     assert again.fingerprint() == tars.fingerprint()

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from resumable._randomness.keyed import scale
 from resumable.errors import ConfigurationError
-from resumable.samplers import Weighted, weighted
-from resumable.samplers.weighted import _integer_sums
+from resumable.samplers import Weighted, simple
+from resumable.samplers.simple import _integer_sums
 
 deterministic = settings(derandomize=True, deadline=None, max_examples=100)
 usable = st.lists(st.floats(0, 1e308), min_size=1, max_size=50).filter(any)
@@ -67,7 +67,7 @@ def test_zeros_at_the_borders_are_not_drawn_at_the_extreme_random_numbers(monkey
     sampler = Weighted([0, 0, 4, 0, 2, 0, 0])
     first_of_last = -(-(2**64) * 2 // 3)
     words = np.array([0, first_of_last - 1, first_of_last, 2**64 - 1], dtype=np.uint64)
-    monkeypatch.setattr(weighted, "random_u64", lambda key, counters: words)
+    monkeypatch.setattr(simple, "random_u64", lambda key, counters: words)
     assert sampler.indices(0, 0, 4).tolist() == [2, 2, 4, 4]
 
 

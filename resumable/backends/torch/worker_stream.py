@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from resumable._content import Canary
 from resumable._fetch.canaries import (
     differs_ahead,
     gone_elsewhere,
@@ -25,7 +26,6 @@ from resumable._fetch.skips import iterate
 from resumable._fetch.transport import Answer
 from resumable._introspection import has, qualname_of
 from resumable._randomness.keys import SampleKeys, isolated, reseed
-from resumable._state import Canary
 from resumable._stats import Made
 from resumable.backends.torch.epochs import EpochTeller, keep_own_epochs
 from resumable.backends.torch.sharded_states import mend_restoring

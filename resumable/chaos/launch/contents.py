@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from resumable._content import UNCOMPARED, parts_of
 from resumable._inspect.reading import open_checkpoint
 from resumable._inspect.values import File, Name, Opaque, Tensor, children
-from resumable._parts import UNCOMPARED, parts_of
 from resumable._state import is_state
-from resumable.chaos.recorder.sketch import sketch
+from resumable.chaos.recorder.digest import weight_sketch
 from resumable.errors import ResumableError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def parts_of_file(path: Path, work: Path, *, rounded: bool = False) -> dict[str,
         work: the directory of the run, whose name is the same in no two runs.
         rounded: numbers are to be compared up to rounding.
     """
-    opened = _Opened(work, sketch if rounded else None)
+    opened = _Opened(work, weight_sketch if rounded else None)
     try:
         if read := _LOGS.get(path.suffix):
             return _apart(read(path), opened)

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable._inspect.distributed import METADATA
 from resumable.chaos.launch.contents import is_log, parts_of_file, unversioned
-from resumable.checkpoint.steps import DIRECTORY
-from resumable.checkpoint.writer import TOKEN
+from resumable.checkpoint.steps import DIRECTORY, TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

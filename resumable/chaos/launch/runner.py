@@ -18,7 +18,7 @@ from resumable.chaos.launch.stores import find_unloadable
 from resumable.chaos.plan import FAULTS
 from resumable.chaos.recorder import overlay
 from resumable.chaos.recorder.attempts import Attempt, read_attempts
-from resumable.chaos.recorder.sketch import EXACT
+from resumable.chaos.recorder.digest import EXACT
 from resumable.errors import ConfigurationError
 from resumable.failpoints import VARIABLE
 

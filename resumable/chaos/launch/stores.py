@@ -61,7 +61,7 @@ def _steps(root: str) -> Any:
 
 
 def _try(steps: Any, root: str, step: int) -> str:
-    from resumable.checkpoint.content import unpickle  # noqa: PLC0415  # the same
+    from resumable.checkpoint.saving import unpickle  # noqa: PLC0415  # the same
 
     def load(number: int, file: BinaryIO) -> None:
         try:

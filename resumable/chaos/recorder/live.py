@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable._parts import digest_of
-from resumable.chaos.recorder.sketch import parts_of
+from resumable._content import digest_of
+from resumable.chaos.recorder.digest import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

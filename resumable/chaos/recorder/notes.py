@@ -7,11 +7,10 @@ from typing import Any, Protocol
 
 from resumable._inspect.states import find_states
 from resumable._order.world import World
-from resumable.chaos.recorder.digest import digest_samples, is_lost
+from resumable.chaos.recorder.digest import digest_samples, digest_weights, is_lost, parts_of
 from resumable.chaos.recorder.live import generators
 from resumable.chaos.recorder.overlay import STATE
 from resumable.chaos.recorder.saves import name_of, plain, series_of, step_in, without_states
-from resumable.chaos.recorder.sketch import digest_weights, parts_of
 
 __all__ = ["NOTES", "note_point"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resumable._parts import UNCOMPARED, topmost
+from resumable._content import UNCOMPARED, topmost
 from resumable.chaos.verify.files import drop_unlike_files
 from resumable.chaos.verify.history import how_data_differ, steps_of
 from resumable.chaos.verify.parts import saves_of

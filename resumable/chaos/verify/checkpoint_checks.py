@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from resumable._parts import split
+from resumable._content import split
 from resumable.chaos.plan import FAULTS
 from resumable.chaos.verify.history import first_elsewhere
 from resumable.chaos.verify.inplace import find_in_place, find_survived

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resumable.chaos.recorder.sketch import SEPARATOR
+from resumable.chaos.recorder.digest import SEPARATOR
 from resumable.chaos.verify.checkpoint_checks import (
     atomic_saves,
     checkpoints_load,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from resumable._parts import split, topmost
+from resumable._content import split, topmost
 from resumable.chaos.verify.causes import find_cause
 from resumable.chaos.verify.files import describe_files
 from resumable.chaos.verify.parts import compared

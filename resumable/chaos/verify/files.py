@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from resumable._parts import UNCOMPARED, topmost
+from resumable._content import UNCOMPARED, compare, topmost
 from resumable.chaos.launch.contents import CURSOR
 from resumable.chaos.verify.history import is_resized
 from resumable.chaos.verify.parts import Compared
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from resumable.chaos.recorder.attempts import Attempt
 
 __all__ = [
-    "Difference",
     "compare_files",
     "describe_files",
     "drop_unlike_files",
@@ -33,27 +32,6 @@ __all__ = [
 _END = -1  # the step of what is compared at the end
 _SHOWN = 5  # names in a line
 _NUMBER = re.compile(r"\d+")
-
-
-class Difference(NamedTuple):
-    """A part of a file that is not as in the baseline run.
-
-    Args:
-        file: its name.
-        path: of the part; empty where the whole file is missing.
-        found: what it is.
-        expected: what it is in the baseline run.
-    """
-
-    file: str
-    path: str = ""
-    found: str = ""
-    expected: str = ""
-
-    def __str__(self) -> str:
-        if not self.path:
-            return f"{self.file} is missing"
-        return f"'{self.path}' in {self.file} differs: {self.found}, and {self.expected} in the baseline run"
 
 
 def compare_files(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[Compared]:
@@ -75,15 +53,15 @@ def compare_files(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[Co
             yield Compared(attempts[-1].number, (name, _END), {}, [parts])
 
 
-def file_differences(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[Difference]:
-    """Yield what differs, part by part."""
+def file_differences(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each file that differs, and what differs in it, part by part."""
     for one in compare_files(baseline, attempts):
-        expected, name = one.expected[0], one.save[0]
+        name = one.save[0]
         if not one.found:
-            yield Difference(name)
+            yield name, f"{name} is missing"
             continue
-        for path in one.differing:
-            yield Difference(name, path, one.found.get(path, "nothing"), expected[path])
+        for path, expected, found in sorted(compare(one.expected[0], one.found)):
+            yield name, f"'{path}' in {name} differs: {found or 'nothing'}, and {expected} in the baseline run"
 
 
 def describe_files(baseline: Attempt, attempts: Sequence[Attempt]) -> tuple[list[str], list[str]]:
@@ -104,10 +82,10 @@ def same_files(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
     found = list(file_differences(baseline, attempts))
     if not found:
         return ""
-    names = {one.file for one in found}
+    names = {name for name, _ in found}
     parts = f"{len(found) - 1} more part{'s' * (len(found) > 2)}"  # noqa: PLR2004  # of two, one is more
     of = f" of {len(names)} files" if len(names) > 1 else ""
-    return f"{found[0]}" + (f"; so do {parts}{of}" if len(found) > 1 else "")
+    return found[0][1] + (f"; so do {parts}{of}" if len(found) > 1 else "")
 
 
 def find_extra(baseline: Attempt, attempts: Sequence[Attempt]) -> frozenset[str]:

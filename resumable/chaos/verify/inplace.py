@@ -6,8 +6,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from resumable.checkpoint.steps import DIRECTORY
-from resumable.checkpoint.writer import TOKEN
+from resumable.checkpoint.steps import DIRECTORY, TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

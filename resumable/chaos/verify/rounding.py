@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resumable.chaos.recorder.sketch import EXACT, SEPARATOR, without_digest
+from resumable.chaos.recorder.digest import EXACT, SEPARATOR, without_digest
 from resumable.chaos.verify.history import is_resized
 from resumable.chaos.verify.parts import saves_of
 

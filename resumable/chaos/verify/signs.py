@@ -31,7 +31,7 @@ from __future__ import annotations
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from resumable._parts import split
+from resumable._content import split
 from resumable.chaos.verify.counts import signs_of_counts
 from resumable.chaos.verify.files import compare_files
 from resumable.chaos.verify.history import (

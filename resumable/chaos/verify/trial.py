@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resumable._parts import split
+from resumable._content import split
 from resumable.chaos.verify.causes import find_cause
 from resumable.chaos.verify.roles import prefixes
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import io
 import os
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from resumable._durable import sync_directory
+from resumable._durable import CHUNK, HashingFile, write_whole
 from resumable.errors import CorruptCheckpointError, CorruptCheckpointWarning, UnsupportedError
-from resumable.failpoints import point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,7 +31,6 @@ _PACKAGES = {"lightning.pytorch": "lightning.fabric", "pytorch_lightning": "ligh
 _MAGIC = b"\nresumable-sha256:"  # after the end of torch's file, which torch does not mind
 _TRAILER = len(_MAGIC) + 2 * hashlib.sha256().digest_size
 _PART = ".checkpoint.part"  # one per directory, so that killed saves leave one file at most
-_CHUNK = 8 << 20  # bytes
 _derived: dict[tuple[type[Any], ...], type[Any]] = {}
 
 
@@ -70,12 +68,7 @@ class CheckedCheckpointIO(_CheckpointIO):  # type: ignore[misc]  # its base is f
             )
         final = Path(path)
         final.parent.mkdir(parents=True, exist_ok=True)
-        part = final.with_name(_PART)
-        _write(checkpoint, part)
-        point("store.rename", final)
-        part.replace(final)
-        point("store.renamed", final)
-        sync_directory(final.parent)
+        write_whole(final, partial(_write, checkpoint), temporary=final.with_name(_PART), points=True)
 
     def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> Any:
         """Read a checkpoint.
@@ -100,26 +93,6 @@ class CheckedCheckpointIO(_CheckpointIO):  # type: ignore[misc]  # its base is f
             raise
 
 
-class _Sink(io.RawIOBase):
-    """What `torch.save` writes to: hashes on the way."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.hash, self.halfway = file, hashlib.sha256(), False
-        self.name = file.name  # of the file that torch.save writes, for a chaos run
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        if self.file.tell() and not self.halfway:
-            self.halfway = True
-            point("store.half")
-        view = memoryview(data).cast("B")
-        self.file.write(view)
-        self.hash.update(view)
-        return len(view)
-
-
 def register_with_imported() -> None:
     """Let LightningCLI know that the class is a CheckpointIO, before there is one."""
     for base in _bases():
@@ -132,16 +105,10 @@ def _bases(fabrics: Sequence[str] | None = None) -> list[Any]:
     return [importlib.import_module(f"{fabric}.plugins.io").TorchCheckpointIO for fabric in fabrics]
 
 
-def _write(checkpoint: dict[str, Any], path: Path) -> None:
-    torch = importlib.import_module("torch")
-    with path.open("wb") as file:
-        sink = _Sink(file)
-        torch.save(checkpoint, sink)
-        file.write(_MAGIC + sink.hash.hexdigest().encode())
-        file.flush()
-        point("store.written", path)
-        os.fsync(file.fileno())
-    point("store.synced", path)
+def _write(checkpoint: dict[str, Any], file: BinaryIO) -> None:
+    sink = HashingFile(file, file.name)
+    sink.fill(lambda sink: importlib.import_module("torch").save(checkpoint, sink))
+    file.write(_MAGIC + sink.hash.hexdigest().encode())
 
 
 def _load_whole(path: Path, load: Any) -> Any:
@@ -172,7 +139,7 @@ def _compare(path: Path) -> str | None:
             return None
         file.seek(0)
         found = hashlib.sha256()
-        while chunk := file.read(min(_CHUNK, size - file.tell())):
+        while chunk := file.read(min(CHUNK, size - file.tell())):
             found.update(chunk)
     written = trailer[len(_MAGIC) :].decode(errors="replace")
     if written == found.hexdigest():

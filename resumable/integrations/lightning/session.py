@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from resumable import rng
-from resumable._parts import digest_of
+from resumable._content import digest_of
 from resumable._ranks.store import is_initialized
 from resumable.errors import UnsupportedError
 from resumable.integrations._buffers import Buffers

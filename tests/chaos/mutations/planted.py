@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resumable import World
+from resumable._durable import HashingFile
 from resumable._randomness.keys import reseed
-from resumable.checkpoint.writing import _Sink
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def written_in_place() -> None:
     def save(self: Any, step: int, content: Any) -> None:
         point("store.save", self, step, content)
         with Path(self.root, "only.pt").open("wb") as file:
-            _Sink(file).save([step, content])
+            HashingFile(file).fill(lambda sink: import_module("torch").save([step, content], sink))
         point("store.saved", self, step)
 
     def latest(self: Any) -> Any:
@@ -351,7 +351,7 @@ def not_synced() -> None:
             yield file
         point("store.written", path)
 
-    swap("resumable.checkpoint.files:_LocalFiles", "create", lambda real: create)
+    swap("resumable._storage:LocalStorage", "create", lambda real: create)
 
 
 # ---------------------------------------------------------------------- ranks, Lightning

@@ -1,0 +1,211 @@
+"""What a loader noted of its data, and the comparison with what a state says.
+
+Data may change while a run goes on and be right: pseudo-labels, a curriculum, elements that the loop changes in place.
+So they are noted at two moments, when the source is wrapped and when a stream was last opened, and compared at two,
+when the source is wrapped and when the state is loaded. Data are others only where no moment of the one run has what
+a moment of the other has.
+"""
+
+from __future__ import annotations
+
+import warnings
+from itertools import accumulate
+from pathlib import PosixPath, WindowsPath
+from typing import TYPE_CHECKING, Any
+
+from resumable._content.elements import ElementDigest, element_digests, is_element_digest, spread
+from resumable._data.columns import SAID
+from resumable._introspection import is_exactly, shorten, survive
+from resumable._randomness.keyed import derive, scale
+from resumable.errors import StateMismatchError, StateMismatchWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["DataFingerprint"]
+
+_SAMPLES = 16
+_FIXED = (str, int, float, bool, bytes, type(None), PosixPath, WindowsPath)
+
+
+class DataFingerprint:
+    """What a loader knows of its data.
+
+    Args:
+        stored: returns what is stored of some samples, by the name of a column; None where that is unknown.
+        length: number of samples.
+    """
+
+    def __init__(self, stored: Callable[[Sequence[int]], Mapping[str, Sequence[Any]]] | None, length: int) -> None:
+        self._stored = stored
+        self._indices = _chosen(getattr(stored, "lengths", [length]))
+        columns = self._look()
+        self._wrapped = {name: found for name, values in columns.items() if (found := _digests_of(values))}
+        self._name = next(iter(self._wrapped), None)
+        self._values = None if self._name is None else _fixed(columns[self._name], self._wrapped[self._name])
+        self._text = "" if self._name is None else _text(self._wrapped[self._name])
+        known = {name: getattr(stored, name, None) for name in ("version", "total")}
+        self._known = {name: value for name, value in known.items() if value is not None}
+        self._opened: str | None = None  # what is another one than when the source was wrapped
+
+    def opened(self) -> None:
+        """Note what the data are like now, where a stream is opened."""
+        if self._name is None or SAID in self._name:
+            return
+        values = self._again(self._name)
+        if self._values is not None and values == self._values:
+            self._opened = None
+            return
+        text = _text(_digests_of(values))
+        self._opened = None if text == self._text else text
+
+    def of_rank(self) -> list[tuple[int, str, float | None, float]] | None:
+        """Return what is compared between ranks: index, digest, number and its scale of each sample, as it is now."""
+        if self._name is None:
+            return None
+        now = self._wrapped[self._name] if self._opened is None else _digests_of(self._again(self._name))
+        return [(index, *digest) for index, digest in zip(self._indices, now, strict=False)]
+
+    def as_dict(self) -> dict[str, Any] | None:
+        """Return what a state says of the data: plain values, or None."""
+        if self._name is None:
+            return None
+        samples = [self._text, self._opened] if self._opened else [self._text]
+        return {"of": self._name, "samples": samples, **self._known}
+
+    def check(self, stored: Any, *, strict: bool) -> None:
+        """Compare the data with what a state says.
+
+        Args:
+            stored: the state's `fingerprint`.
+            strict: refuse other data; else warn.
+
+        Raises:
+            StateMismatchError: they are others.
+        """
+        for message in filter(None, (self._compare(stored), self._count(stored))):
+            if strict:
+                raise StateMismatchError(message)
+            warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=4)
+        before, now = self._both(stored, "version")
+        if before != now:
+            warnings.warn(_other_version(before, now), StateMismatchWarning, stacklevel=4)
+
+    def _both(self, stored: Any, name: str) -> tuple[Any, Any]:
+        """Return what a state says and what is so now, where both are known; else nothing twice."""
+        before, now = stored.get(name) if isinstance(stored, dict) else None, self._known.get(name)
+        return (before, now) if type(before) is type(now) else (None, None)
+
+    def _count(self, stored: Any) -> str | None:
+        before, now = self._both(stored, "total")
+        return None if before == now else _other_total(before, now)
+
+    def _compare(self, stored: Any) -> str | None:
+        moments = _parsed(stored, len(self._indices))
+        if not moments or _fits(self._wrapped.get(stored["of"]), moments):
+            return None
+        values = self._look().get(stored["of"], ())
+        now = _digests_of(values)
+        return None if _fits(now, moments) else self._describe(stored["of"], values, now, moments[0])
+
+    def _look(self) -> Mapping[str, Sequence[Any]]:
+        return {} if self._stored is None else self._stored(self._indices)
+
+    def _again(self, name: str) -> Sequence[Any]:
+        again = getattr(self._stored, "again", None)
+        values = self._look().get(name) if again is None else again(name, self._indices)
+        return () if values is None else values
+
+    def _describe(self, name: str, values: Sequence[Any], now: list[ElementDigest], before: list[str]) -> str:
+        differing = _differing(now, before)
+        number = differing[0]
+        which = "the data" if name == SAID else f"sample {self._indices[number]}"
+        what = SAID if name == SAID else f"{which} ({name})"
+        many = "." if name == SAID else f"; {len(differing)} of {len(now)} that were compared differ."
+        return (
+            f"the data have another {what} than the checkpoint's{many}\n"
+            f"  in the checkpoint: {which} with the digest {before[number]}\n"
+            f"  in this run:       {which} with the digest {now[number].text}: {shorten(values[number])}\n"
+            "Some samples would be read twice, and others never. Give the data that the run was started with, in the "
+            "same order (sort what lists files), or start a new run. If they change for a reason of their own, give "
+            "wrap(..., canary=False). Or load_state_dict(state, strict=False) to go on at this position all the same."
+        )
+
+
+def _other_total(before: int, now: int) -> str:
+    return (
+        "the stream is made of another number of files or rows than the checkpoint's.\n"
+        f"  in the checkpoint: {before}\n  in this run:       {now}\n"
+        "Another stream would follow. Give the data that the run was started with, or start a new run. Or "
+        "load_state_dict(state, strict=False) to go on at this position all the same."
+    )
+
+
+def _other_version(before: str, now: str) -> str:
+    return (
+        "the dataset's _fingerprint differs from the checkpoint's, so other steps may have made it: another map, "
+        "filter, select or file.\n"
+        f"  in the checkpoint: {shorten(before)}\n  in this run:       {shorten(now)}\n"
+        "The samples that were compared are the same, and datasets gives another one by chance where it cannot hash a "
+        "function, so it is gone on with. To have other data refused, give wrap(..., identity=...) a name of them."
+    )
+
+
+def _chosen(lengths: Sequence[int]) -> list[int]:
+    """Return the indices of the samples that are compared: some of each part where there is room for that."""
+    if len(lengths) > _SAMPLES:
+        return _keyed(sum(lengths), _SAMPLES)
+    most, more = divmod(_SAMPLES, len(lengths))
+    begins = accumulate(lengths, initial=0)
+    shares = [_keyed(length, most + (number < more)) for number, length in enumerate(lengths)]
+    return [begin + index for begin, share in zip(begins, shares, strict=False) for index in share]
+
+
+def _keyed(length: int, most: int) -> list[int]:
+    """Return indices: all of a few, else some that depend on the length alone."""
+    if length <= most:
+        return list(range(length))
+    ends = spread(length, most)
+    words = scale(derive(length, words=most, purpose=b"data"), max(1, length // (most + 1)))
+    return sorted({min(length - 1, at + int(word)) for at, word in zip(ends, words, strict=True)})
+
+
+def _fixed(values: Sequence[Any], digests: list[ElementDigest]) -> Sequence[Any] | None:
+    """Return values that cannot be changed in place, so that comparing them says all; None for others.
+
+    Files may be written again. Others than these values are not kept, as a row may hold the whole of an array.
+    """
+    fixed = all(map(_is_fixed, values)) and all(digest.number is None for digest in digests)
+    return values if fixed else None
+
+
+def _is_fixed(value: Any) -> bool:
+    return is_exactly(value, _FIXED) or (type(value) is tuple and all(map(_is_fixed, value)))
+
+
+def _fits(now: list[ElementDigest] | None, moments: list[list[str]]) -> bool:
+    """Return whether data may be those of one of a state's moments; also where they have no such column."""
+    return not now or any(len(texts) != len(now) or not _differing(now, texts) for texts in moments)
+
+
+def _digests_of(column: Sequence[Any]) -> list[ElementDigest]:
+    return survive("what a dataset stores of its samples", lambda: element_digests(column), [])
+
+
+def _text(digests: list[ElementDigest]) -> str:
+    return " ".join(digest.text for digest in digests)
+
+
+def _differing(now: list[ElementDigest], before: list[str]) -> list[int]:
+    return [number for number, (digest, text) in enumerate(zip(now, before, strict=True)) if not digest.fits(text)]
+
+
+def _parsed(stored: Any, most: int) -> list[list[str]]:
+    """Return what a state says of its samples at each of its moments; nothing where it has none of this form."""
+    moments = stored.get("samples") if isinstance(stored, dict) and isinstance(stored.get("of"), str) else None
+    if not isinstance(moments, list) or not all(isinstance(text, str) for text in moments):
+        return []
+    parsed = [text.split() for text in moments]
+    return (
+        parsed if all(texts and len(texts) <= most and all(map(is_element_digest, texts)) for texts in parsed) else []
+    )

@@ -1,0 +1,319 @@
+"""Samplers of one source: in order, shuffled, uniform, weighted, of a subset, and over laps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from resumable._randomness.keyed import IntArray, Words, check_seed, derive, digest, random_u64, scale
+from resumable.errors import ConfigurationError
+from resumable.samplers.base import Bindable, check_length, check_range
+from resumable.samplers.permutation import Permutation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from resumable.samplers.base import Sampler
+
+
+__all__ = ["Laps", "Sequential", "Shuffle", "Subset", "Uniform", "Weighted"]
+
+
+# ------------------------------------------------------------------ sequential
+#
+# The order of the source itself.
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """Sample indices in ascending order, the same in every epoch.
+
+    Args:
+        length: number of samples.
+    """
+
+    length: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", check_length(self.length, "the length of the data"))
+
+    def indices(self, epoch: int, start: int, stop: int) -> IntArray:  # noqa: ARG002  # the protocol has it
+        """Return `start..stop-1`."""
+        check_range(start, stop, self.length)
+        return np.arange(start, stop, dtype=np.int64)
+
+    def spec(self) -> dict[str, int | str]:
+        """Name, and number of samples."""
+        return {"name": "sequential-v1", "length": self.length}
+
+
+# ------------------------------------------------------------------ shuffle
+#
+# Every sample once per epoch, in an order that differs from epoch to epoch.
+
+
+class Shuffle:
+    """A new pseudo-random permutation in every epoch.
+
+    Args:
+        length: number of samples `N` to draw from.
+        seed: selects the order, together with the epoch.
+        num_samples: positions per epoch; `N` by default. Fewer gives a part of the permutation, more goes on with
+            further permutations.
+
+    Raises:
+        ConfigurationError: a length below 1, or a seed that is negative or no integer.
+    """
+
+    def __init__(self, length: int, *, seed: int = 0, num_samples: int | None = None) -> None:
+        self._samples = check_length(length, "the length of the data")
+        self._seed = check_seed(seed)
+        self.length = self._samples if num_samples is None else check_length(num_samples, "num_samples")
+        self._permutation = lru_cache(maxsize=2)(self._build)
+
+    def indices(self, epoch: int, start: int, stop: int) -> IntArray:
+        """Compute the sample indices of the positions `start..stop-1`; shape `(stop - start,)`."""
+        check_range(start, stop, self.length)
+        parts = []
+        for lap in range(start // self._samples, -(-stop // self._samples)):
+            offset = lap * self._samples
+            first, last = max(start - offset, 0), min(stop - offset, self._samples)
+            parts.append(self._permutation(epoch, lap).range(first, last))
+        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, np.int64)])
+
+    def spec(self) -> dict[str, int | str]:
+        """Name of the algorithm, seed, number of positions, and of samples where they differ."""
+        spec: dict[str, int | str] = {"name": "feistel8-v1", "length": self.length, "seed": self._seed}
+        return spec if self.length == self._samples else {**spec, "samples": self._samples}
+
+    def _build(self, epoch: int, lap: int) -> Permutation:
+        key = (self._seed, epoch) if lap == 0 else (self._seed, epoch, lap)
+        return Permutation(self._samples, *key)
+
+    def __repr__(self) -> str:
+        return f"Shuffle({self._samples}, seed={self._seed}, num_samples={self.length})"
+
+    def __getstate__(self) -> dict[str, int]:
+        return {"_samples": self._samples, "_seed": self._seed, "length": self.length}
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        self.__init__(state["_samples"], seed=state["_seed"], num_samples=state["length"])  # type: ignore[misc]
+
+
+# ------------------------------------------------------------------ uniform
+#
+# Draws with replacement, all samples alike.
+
+
+class Uniform:
+    """Draw any sample with the same probability at every position, with replacement, in O(1) memory.
+
+    Args:
+        length: number of samples `N` to draw from.
+        seed: selects the draws, together with the epoch.
+        num_samples: positions per epoch; `N` by default.
+
+    Raises:
+        ConfigurationError: a length below 1, or a seed that is negative or no integer.
+    """
+
+    def __init__(self, length: int, *, seed: int = 0, num_samples: int | None = None) -> None:
+        self._samples = check_length(length, "the length of the data")
+        self._seed = check_seed(seed)
+        self.length = self._samples if num_samples is None else check_length(num_samples, "num_samples")
+
+    def indices(self, epoch: int, start: int, stop: int) -> IntArray:
+        """Draw the sample indices of the positions `start..stop-1`; shape `(stop - start,)`."""
+        check_range(start, stop, self.length)
+        key = derive(self._samples, self._seed, epoch, words=2, purpose=b"uniform")
+        return scale(random_u64(key, np.arange(start, stop)), self._samples).view(np.int64)
+
+    def spec(self) -> dict[str, int | str]:
+        """Name of the algorithm, seed, number of positions, and of samples."""
+        return {"name": "uniform-v1", "length": self.length, "seed": self._seed, "samples": self._samples}
+
+    def __repr__(self) -> str:
+        return f"Uniform({self._samples}, seed={self._seed}, num_samples={self.length})"
+
+
+# ------------------------------------------------------------------ weighted
+#
+# Draws with replacement, in proportion to weights.
+
+_FINEST = 40
+_SUM_BITS = 63
+
+
+class Weighted:
+    """Draw sample `i` with probability `weights[i] / sum(weights)` at every position, with replacement.
+
+    Counter-based: the draw of a position depends on nothing but (seed, epoch, position). The weights are rounded to
+    multiples of `2**-40` of the largest one and summed up as integers, so that no rounding of floating-point sums can
+    change a draw. So a weight below `2**-41` of the largest one counts as 0 and is never drawn. From `2**23` weights on
+    the unit doubles with every doubling of their number, so that the sum stays below `2**63`.
+
+    Args:
+        weights: shape `(n,)`, finite, 0 or more, at least one above 0; about 8 bytes are kept for each.
+        seed: selects the draws, together with the epoch.
+        num_samples: positions per epoch; `n` by default.
+
+    Raises:
+        ConfigurationError: weights that are no such numbers, or a bad seed or `num_samples`.
+    """
+
+    def __init__(self, weights: ArrayLike, *, seed: int = 0, num_samples: int | None = None) -> None:
+        self._sums = _integer_sums(_check_weights(weights))
+        self._seed = check_seed(seed)
+        self.length = len(self._sums) if num_samples is None else check_length(num_samples, "num_samples")
+
+    def indices(self, epoch: int, start: int, stop: int) -> IntArray:
+        """Draw the sample indices of the positions `start..stop-1`; shape `(stop - start,)`."""
+        check_range(start, stop, self.length)
+        key = derive(len(self._sums), self._seed, epoch, words=2, purpose=b"weighted")
+        draws = scale(random_u64(key, np.arange(start, stop)), int(self._sums[-1]))
+        return np.searchsorted(self._sums, draws, side="right").astype(np.int64)
+
+    def spec(self) -> dict[str, int | str]:
+        """Name of the algorithm, seed, number of positions, and a digest of the weights."""
+        return {"name": "weighted-v1", "length": self.length, "seed": self._seed, "weights": digest(self._sums)}
+
+    def __repr__(self) -> str:
+        return f"Weighted(<{len(self._sums)} weights>, seed={self._seed}, num_samples={self.length})"
+
+
+def _integer_sums(weights: NDArray[np.float64]) -> Words:
+    """Running sums of the weights as integers, in units of the largest weight times 2**-40 (or more, for many weights).
+
+    `n` weights of at most `2**bits` units, with `bits = 63 - n.bit_length()` at most, sum up to less than 2**63.
+    """
+    bits = min(_FINEST, _SUM_BITS - len(weights).bit_length())
+    units = np.rint(weights / weights.max() * (1 << bits))
+    return np.cumsum(units.astype(np.uint64), dtype=np.uint64)
+
+
+def _check_weights(weights: ArrayLike) -> NDArray[np.float64]:
+    try:
+        array = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"weights must be numbers of 0 or more in one dimension, but they cannot be read as such: {error}.\n"
+            "Nothing could be drawn by them. Give one weight for each sample."
+        ) from error
+    if array.ndim == 1 and array.size and np.isfinite(array).all() and array.min() >= 0 and array.any():
+        return array
+    raise ConfigurationError(
+        f"weights must be finite numbers of 0 or more in one dimension, not all of them 0, but they have shape "
+        f"{array.shape}"
+        + (f", minimum {array.min()} and maximum {array.max()}" if array.size else "")
+        + ".\nNothing could be drawn by them. Give one weight for each sample."
+    )
+
+
+# ------------------------------------------------------------------ subset
+#
+# A part of the data, in the order of another sampler.
+
+_LARGEST = np.iinfo(np.int64).max
+
+
+class Subset:
+    """Maps what another sampler gives through a table of sample indices.
+
+    Args:
+        table: sample indices, shape `(n,)`; kept as it is, so the memory is that of the table.
+        inner: sampler over `0..n-1`.
+
+    Raises:
+        ConfigurationError: the table is empty, has another shape, or other values than integers in `0..2**63-1`.
+    """
+
+    def __init__(self, table: ArrayLike, inner: Sampler) -> None:
+        array = np.asarray(table)
+        check_length(array.size, "the number of indices of a subset")
+        if array.ndim != 1 or array.dtype.kind not in "iu" or array.min() < 0 or array.max() > _LARGEST:
+            values = f", minimum {array.min()} and maximum {array.max()}" if array.dtype.kind in "biuf" else ""
+            raise ConfigurationError(
+                "the indices of a subset must be integers in 0..2**63-1 in one dimension, but they have dtype "
+                f"{array.dtype}, shape {array.shape}{values}.\n"
+                "They would select no sample. Give a list of sample indices."
+            )
+        self._table = array.astype(np.int64)
+        self._inner = inner
+        self.length = inner.length
+
+    def indices(self, epoch: int, start: int, stop: int) -> IntArray:
+        """Compute the sample indices of the positions `start..stop-1`; shape `(stop - start,)`.
+
+        Raises:
+            ConfigurationError: the inner sampler gives numbers that the table does not have.
+        """
+        rows = self._inner.indices(epoch, start, stop)
+        if rows.size and not 0 <= rows.min() <= rows.max() < len(self._table):
+            raise ConfigurationError(
+                f"the subset has {len(self._table)} indices, numbered 0..{len(self._table) - 1}, but its inner sampler "
+                f"{self._inner!r} asks for those numbered {rows.min()}..{rows.max()}.\n"
+                f"There are no such samples. Make the inner sampler over {len(self._table)} samples."
+            )
+        return self._table[rows]
+
+    def spec(self) -> dict[str, int | str]:
+        """The inner sampler's spec, and a digest of the table; those of nested tables from the outermost inwards."""
+        inner = self._inner.spec()
+        tables = [digest(self._table), *([str(inner["subset"])] if "subset" in inner else [])]
+        return {**inner, "subset": "/".join(tables)}
+
+    def __repr__(self) -> str:
+        return f"Subset(<{len(self._table)} indices>, {self._inner!r})"
+
+
+# ------------------------------------------------------------------ laps
+#
+# The order of a source whose samples are others in each epoch: the epoch goes into the indices.
+
+
+class Laps:
+    """A sampler that asks for sample `i` of epoch `e` by the index `e * samples + i`.
+
+    Args:
+        inner: says the order of the samples in each epoch.
+        samples: of the source, per epoch.
+        what: names the algorithm by which the samples of an epoch are made, and what it depends on.
+
+    Attributes:
+        length: positions per epoch.
+    """
+
+    def __init__(self, inner: Sampler, samples: int, what: str) -> None:
+        self._inner, self._samples, self._what = inner, samples, what
+        self.length = inner.length
+
+    def indices(self, epoch: int, start: int, stop: int) -> IntArray:
+        """Compute the sample indices of the positions `start..stop-1`; shape `(stop - start,)`."""
+        return self._inner.indices(epoch, start, stop) + epoch * self._samples
+
+    def bound_to(self, global_batch: int) -> Laps:
+        """Return the sampler with what fits a global batch, where the inner one leaves something open."""
+        return self._of(self._inner.bound_to(global_batch)) if isinstance(self._inner, Bindable) else self
+
+    def bound_as(self, spec: Mapping[str, Any]) -> Laps:
+        """Return the sampler with what a state says, where the inner one leaves something open."""
+        return self._of(self._inner.bound_as(spec)) if isinstance(self._inner, Bindable) else self
+
+    def doubt(self, global_batch: int) -> str:
+        """Return why the inner order does not fit a global batch; empty where it does."""
+        return self._inner.doubt(global_batch) if isinstance(self._inner, Bindable) else ""
+
+    def spec(self) -> dict[str, int | str]:
+        """What the inner sampler says, the number of samples, and how those of an epoch are made."""
+        return {**self._inner.spec(), "windows": self._samples, "packing": self._what}
+
+    def _of(self, inner: Sampler) -> Laps:
+        return self if inner is self._inner else Laps(inner, self._samples, self._what)
+
+    def __repr__(self) -> str:
+        return f"Laps({self._inner!r}, {self._samples}, {self._what!r})"
