@@ -17,6 +17,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from resumable import _content
+from resumable._storage import open_url
 from resumable.checkpoint.limits import in_one_line
 from resumable.errors import CheckpointError, CheckpointNotFoundError, ResumableError
 
