@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from torch import distributed
 
 from resumable._distribution import UPGRADE
-from resumable._state.describe import describe
+from resumable._state.schema import describe
 from resumable.errors import StateFormatError, StateMismatchError
 
 if TYPE_CHECKING:
