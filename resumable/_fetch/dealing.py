@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resumable._fetch.canaries import skipped_elsewhere
+from resumable._fetch.positioning import skipped_elsewhere
 from resumable._order.plan import share
 from resumable._state import Canary
 from resumable.errors import BackendError

@@ -8,25 +8,19 @@ the ranks already (`shard=False`), each rank draws only for itself, and the stat
 from __future__ import annotations
 
 import copy
-import logging
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.agreed_ends import find_end, left_early
-from resumable._fetch.canaries import (
-    differs_ahead,
-    gone_elsewhere,
-    read_otherwise,
-    skip_and_compare,
-    skipped_elsewhere,
-)
 from resumable._fetch.dealing import Dealer
 from resumable._fetch.divided import check_divided
 from resumable._fetch.draws import Draws, too_few
 from resumable._fetch.fingerprints import as_the_state_knows, fingerprint_of
+from resumable._fetch.own_state import given_back, without_state
 from resumable._fetch.place import Place
-from resumable._fetch.restoring import given_back, without_state
+from resumable._fetch.positioning import Positioner
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule
 from resumable._order.world import World
@@ -274,98 +268,68 @@ class ElementFetcher:
     def _start(self, draws: Draws, mark: Mark) -> None:
         """Bring the source to a mark, and compare what it gives there with the mark's canary."""
         canary = mark.canary if self._compares or self._told else None
-        if mark.source is not None:
-            self._go(draws, mark)
-            if canary is not None:
-                self._compare_ahead(draws, mark, canary)
+        positioner = Positioner(draws, self._name(), lambda message: _report(message, mark))
+        epoch, position = mark.cursor.epoch, mark.cursor.position
+        if mark.source is not None and not self._replays:
+            ways = [lambda: self._restore(draws, mark)]
+            if self.can.restore_otherwise is not None:
+                ways.append(lambda: self._restore(draws, mark, otherwise=True))
+            positioner.restore(ways, position, canary)
             return
-        differs = self._go(draws, mark, last=canary)
-        if differs is None or canary is None:
-            return
-        if draws.skipped and not self.can.goes_on and self._told is None:
-            own, before = not draws.borrows, mark.cursor.position - 1
-            differs = self._go(draws, mark, last=canary, read=True)
-            if differs is None:
-                self._tell_of_skip(skipped_elsewhere(self._name(), before), mark, refuse=own)
-                return
-        position, drawn = mark.cursor.position - 1, self._told is not None
-        self._tell(read_otherwise(self._name(), differs, canary, position, drawn=drawn), mark)
-
-    def _tell_of_skip(self, message: str, mark: Mark, *, refuse: bool) -> None:
-        """Refuse a skip() that was made for this; one that was not is not asked for."""
-        if refuse:
-            self._tell(message, mark)
-        else:
-            logging.getLogger("resumable").warning("%s\nThe elements were read instead.", message)
-
-    def _compare_ahead(self, draws: Draws, mark: Mark, canary: Canary) -> None:
-        """Compare the element that comes next; if it is another one, bring the source to the mark in its other way."""
-        position = mark.cursor.position
-        differs, tried = differs_ahead(draws, position, canary), self.can.restore_otherwise is not None
-        if differs is None:
-            return
-        if self._replays:
-            self._tell(read_otherwise(self._name(), differs, canary, position), mark)
-            return
-        if tried:
-            self._go(draws, mark, otherwise=True)
-            if differs_ahead(draws, position, canary) is None:
-                return
-            self._go(draws, mark)  # as it goes on if nothing compares
-        self._tell(gone_elsewhere(self._name(), differs, canary, position, tried=tried), mark)
+        self._standing, self._place = None, Place(position=position)
+        opener = partial(self.backend.open, epoch)
+        found = positioner.replay(
+            opener,
+            position,
+            canary,
+            again=None if self.can.goes_on else opener,  # a source that continues has no way back to the beginning
+            announced=mark.source is not None,
+            witness=self._told,
+        )
+        if found < position:
+            raise too_few(position, found)
 
     def _name(self) -> str:
         return str(self.backend.identity.get("source", self.backend.kind))
 
-    def _tell(self, message: str, mark: Mark) -> None:
-        if mark.strict:
-            raise StateMismatchError(message)
-        warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=2)
-
-    def _go(
-        self, draws: Draws, mark: Mark, *, last: Canary | None = None, otherwise: bool = False, read: bool = False
-    ) -> str | None:
-        """Bring the source to a mark: by itself, by its own snapshot, or from the epoch's beginning.
+    def _restore(self, draws: Draws, mark: Mark, *, otherwise: bool = False) -> None:
+        """Bring the source to a mark by the snapshot in it.
 
         Args:
             draws: of the mark's epoch.
-            mark: the place.
-            last: canary of the element before the place.
-            otherwise: give the source its snapshot back in its other way.
-            read: do not let it skip.
+            mark: has a state of the source.
+            otherwise: give the snapshot back in the other order.
 
-        Returns:
-            The element before the place in words, if it is not that of the canary.
+        Raises:
+            StateMismatchError: the epoch ends before the mark.
         """
-        cursor, state, standing = mark.cursor, None if self._replays else mark.source, self._standing
+        cursor, state, standing = mark.cursor, mark.source, self._standing
+        assert state is not None
         self._standing = None
-        skip = cursor.position if state is None else state.skip
-        base = None if state is None else replace(state, skip=0, ended=False)
-        self._place = place = Place(base, cursor.position - skip, cursor.position)
-        if state is None or state is standing:
+        taken = cursor.position - state.skip
+        self._place = place = Place(replace(state, skip=0, ended=False), taken, cursor.position)
+        if state is standing:  # between two epochs, after the first: the source continues there by itself
             draws.begin(lambda: self.backend.open(cursor.epoch))
         elif isinstance(state, LeftEarly):
             self._leave_again(state, mark, otherwise=otherwise)
             self._place = place
             draws.begin(lambda: self.backend.open(cursor.epoch))
         else:
-            self._restore(draws, mark, state, otherwise=otherwise)
-        found, differs = skip_and_compare(draws, cursor.position - skip, skip, last, read=read, told=self._told)
-        if found < skip and draws.skipped and not self.can.goes_on and last is not None:
-            return "the end of the epoch"
-        if found < skip:
-            raise too_few(cursor.position, cursor.position - skip + found)
-        return differs
+            self._give_back(draws, mark, state, otherwise=otherwise)
+        # The canary is of the element after the mark, so a skip() that was not made for this could not be judged.
+        found = draws.skip(taken, state.skip, read=draws.borrows)
+        if found < state.skip:
+            raise too_few(cursor.position, taken + found)
 
     def _leave_again(self, state: LeftEarly, mark: Mark, *, otherwise: bool) -> None:
         """Go the way of a run that left an epoch in its middle: to that place, and no further."""
         draws = self._draws(state.epoch)
         left = Mark(Cursor(state.epoch, state.position), state.before, strict=mark.strict)
-        self._go(draws, left, otherwise=otherwise)
+        self._restore(draws, left, otherwise=otherwise)
         draws.close()
 
-    def _restore(self, draws: Draws, mark: Mark, state: AtPlace, *, otherwise: bool) -> None:
-        """Bring the source back: into an epoch, or between two, where some know how to begin the later one."""
+    def _give_back(self, draws: Draws, mark: Mark, state: AtPlace, *, otherwise: bool) -> None:
+        """Give the source its snapshot: in an epoch, or between two, where some know how to begin the later one."""
         epoch, backend = mark.cursor.epoch, self.backend
         if not isinstance(backend, SnapshotBackend):
             raise without_state(self._name())
@@ -397,3 +361,9 @@ class ElementFetcher:
     def _draws(self, epoch: int) -> Draws:
         stream = (self._options.find_world().rank,) if self._options.shard is False else ()
         return Draws(self._options, epoch, stream, seeds=self._seeds)
+
+
+def _report(message: str, mark: Mark) -> None:
+    if mark.strict:
+        raise StateMismatchError(message)
+    warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=2)
