@@ -3,9 +3,20 @@
 from resumable._fetch.changes import Changes
 from resumable._fetch.elements import ElementFetcher
 from resumable._fetch.failures import note_place
-from resumable._fetch.fetcher import Fetcher
+from resumable._fetch.fetcher import Fetcher, close_backend
+from resumable._fetch.frameworks import inside_of
 from resumable._fetch.indexed import IndexedFetcher
 from resumable._fetch.owner import Owner
 from resumable._fetch.stream import Stream
 
-__all__ = ["Changes", "ElementFetcher", "Fetcher", "IndexedFetcher", "Owner", "Stream", "note_place"]
+__all__ = [
+    "Changes",
+    "ElementFetcher",
+    "Fetcher",
+    "IndexedFetcher",
+    "Owner",
+    "Stream",
+    "close_backend",
+    "inside_of",
+    "note_place",
+]

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from resumable._order.cursor import Cursor
     from resumable._ranks import Watch
     from resumable._state import SourceState
-    from resumable.protocols import Capabilities
 
 __all__ = ["AgreedEnd", "find_end", "left_early"]
 
@@ -32,10 +31,10 @@ _DIFFERENT = (
 )
 
 
-def find_end(options: Options, can: Capabilities, cursor: Cursor) -> AgreedEnd | None:
+def find_end(options: Options, cursor: Cursor) -> AgreedEnd | None:
     """Return where the epoch ends on all ranks; None where there are no others, or they are not looked at."""
     watch, ranks = options.ranks.watch, options.find_world().size
-    if watch is None or not watch.is_on or ranks == 1 or can.dealt:
+    if watch is None or not watch.is_on or ranks == 1:
         return None
     return AgreedEnd(watch, options, ranks, cursor)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from resumable._fetch.frameworks import HasSettings
 from resumable._state import Journal, Resize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from resumable._state import Mark, State
-    from resumable.protocols import Capabilities
 
 __all__ = ["Changes"]
 
@@ -19,11 +19,11 @@ class Changes:
     """Knows what was changed, for the journal of a state.
 
     Args:
-        can: how the backend tells and takes its settings.
+        backend: may have settings.
     """
 
-    def __init__(self, can: Capabilities) -> None:
-        self._tell, self._set = can.settings, can.set_settings
+    def __init__(self, backend: Any) -> None:
+        self._settings = backend if isinstance(backend, HasSettings) else None
         self._resizes: tuple[Resize, ...] = ()
 
     def first_global_batch(self, now: int) -> int:
@@ -32,7 +32,7 @@ class Changes:
 
     def settings(self) -> Mapping[str, Any] | None:
         """Return the settings that are set now, for the next epoch that begins."""
-        return None if self._tell is None else self._tell()
+        return None if self._settings is None else self._settings.settings()
 
     def in_force(self, mark: Mark) -> Mapping[str, Any] | None:
         """Return the settings with which a mark's epoch began, or begins now."""
@@ -54,5 +54,5 @@ class Changes:
         self._resizes, cursor = state.journal.resizes, state.mark.cursor
         if global_batch != state.global_batch:
             self._resizes += (Resize(cursor.epoch, cursor.position, state.global_batch, global_batch),)
-        if self._set is not None and state.journal.settings is not None:
-            self._set(state.journal.settings)
+        if self._settings is not None and state.journal.settings is not None:
+            self._settings.set_settings(state.journal.settings)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from resumable._fetch.keyed_draws import KeyedDraws
     from resumable._order.cursor import Cursor
     from resumable._order.world import World
-    from resumable.protocols import Capabilities, ReplayBackend
+    from resumable.protocols import ReplayBackend
 
 __all__ = ["Dealer", "Round"]
 
@@ -44,13 +44,12 @@ class Dealer:
 
     Args:
         backend: the source.
-        can: what it declares.
-        compares: elements may be compared with others of the same place.
+        dealt: it gives each rank its own elements alone.
+        tries: compare whether the source skips to the element to which reading leads.
     """
 
-    def __init__(self, backend: ReplayBackend, can: Capabilities, *, compares: bool) -> None:
-        self._backend, self._can = backend, can
-        self._to_try = compares and not can.goes_on  # whether the source skips to where reading leads
+    def __init__(self, backend: ReplayBackend, *, dealt: bool, tries: bool) -> None:
+        self._backend, self._dealt, self._to_try = backend, dealt, tries
         self._ahead: tuple[KeyedDraws, Cursor, Round | Exception] | None = None
 
     def look(self, draws: KeyedDraws, cursor: Cursor, size: int, world: World) -> int:
@@ -76,11 +75,11 @@ class Dealer:
         return ahead[2]
 
     def _draw(self, draws: KeyedDraws, cursor: Cursor, size: int, world: World) -> Round:
-        if world.size == 1 or self._can.dealt or not draws.strides:
-            return _whole(draws, cursor.position, size, world, self._can)
+        if world.size == 1 or self._dealt or not draws.strides:
+            return _whole(draws, cursor.position, size, world, dealt=self._dealt)
         if cursor.position or not self._to_try:
             return _own(draws, cursor.position, size, world)
-        whole = _whole(draws, 0, size, world, self._can)
+        whole = _whole(draws, 0, size, world, dealt=self._dealt)
         draws.close()
         draws.begin(lambda: self._backend.open(cursor.epoch))
         own = _own(draws, 0, size, world)
@@ -91,12 +90,12 @@ class Dealer:
         return own
 
 
-def _whole(draws: KeyedDraws, position: int, size: int, world: World, can: Capabilities) -> Round:
+def _whole(draws: KeyedDraws, position: int, size: int, world: World, *, dealt: bool) -> Round:
     """Draw the whole global batch, and return this rank's part of it."""
     drawn = draws.take(position, size)
     if not drawn:
         return Round([], 0, 0, [])
-    if can.dealt:  # one to each rank, but at the end of the epoch
+    if dealt:  # one to each rank, but at the end of the epoch
         start = next((place for place, element in enumerate(drawn) if element is not ELSEWHERE), len(drawn))
         stop = start + 1
     else:

@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from resumable._options import Options
     from resumable._order.plan import Tail
     from resumable._order.world import World
-    from resumable.protocols import Capabilities
+    from resumable.protocols import Traits
 
 __all__ = ["check_divided"]
 
 
-def check_divided(global_batch: int, world: World, tail: Tail, options: Options, can: Capabilities) -> None:
+def check_divided(global_batch: int, world: World, tail: Tail, options: Options, traits: Traits) -> None:
     """Refuse a stream that these ranks cannot divide among them.
 
     Raises:
         ConfigurationError: who divides it is not known; or the ranks could end with different numbers of batches.
         UnevenBatchError: some rank would get fewer elements than another.
     """
-    if world.size > 1 and options.shard is None and can.needs_shard:
+    if world.size > 1 and options.shard is None and traits.needs_shard:
         raise ConfigurationError(
             f"with {world.size} ranks, the source does not say whether it gives each rank the whole stream or its "
             "own part.\nBatches would be lost or repeated by a wrong guess. Give wrap(..., shard=True) if every "

@@ -18,6 +18,15 @@ from resumable._fetch.dealing import Dealer
 from resumable._fetch.divided import check_divided
 from resumable._fetch.draws import Draws, too_few
 from resumable._fetch.fingerprints import as_the_state_knows, fingerprint_of
+from resumable._fetch.frameworks import (
+    HasOtherKinds,
+    HasReplayWitness,
+    HasWorkerStates,
+    LogicalStreams,
+    Reopens,
+    RestoresOtherwise,
+    inside_of,
+)
 from resumable._fetch.own_state import given_back, without_state
 from resumable._fetch.place import Place
 from resumable._fetch.positioning import Positioner
@@ -26,7 +35,7 @@ from resumable._order.plan import Schedule
 from resumable._order.world import World
 from resumable._state import AtPlace, Canary, LeftEarly, Mark
 from resumable.errors import StateMismatchError, StateMismatchWarning
-from resumable.protocols import SnapshotBackend, capabilities_of
+from resumable.protocols import SnapshotBackend, SupportsEnded, traits_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,23 +61,33 @@ class ElementFetcher:
     """
 
     unit = "element"
-    remembers = True
+    remembers, interleaved = True, False
 
     def __init__(self, backend: ReplayBackend, tail: Tail, randomness: Randomness, options: Options) -> None:
         self.backend, self._tail, self._options = backend, tail, options
         self._randomness = randomness
-        self.can = capabilities_of(backend)
-        self._seeds = randomness != "off" and not self.can.keyed
+        self.traits, self.inside = traits_of(backend), inside_of(backend)
+        self._streams = backend if isinstance(backend, LogicalStreams) else None
+        self._dealt = self._streams is not None and self._streams.dealt_round_robin
+        self._resets = self._streams is not None and self._streams.resets_each_epoch
+        self._kinds = backend.other_kinds if isinstance(backend, HasOtherKinds) else {}
+        self._worker_states = backend if isinstance(backend, HasWorkerStates) else None
+        self._otherwise = backend.restore_otherwise if isinstance(backend, RestoresOtherwise) else None
+        self._reopen = backend.reopen if isinstance(backend, Reopens) else None
+        self._ended = backend.ended if isinstance(backend, SupportsEnded) else None
+        self._seeds = randomness != "off" and not self.traits.keyed
         self._replays = options.resume == "replay"
         self._has_state = isinstance(backend, SnapshotBackend) and not self._replays  # asked once, as that takes time
-        self._compares = options.canary and not self.can.without_canaries
-        self._told = self.can.told if options.canary else None
+        self._compares = options.canary and not self.traits.compares_itself
+        self._witness = None
+        if options.canary and isinstance(backend, HasReplayWitness):
+            self._witness = backend.replay_witness
         self._global_batch = 1
         self._place = Place(reached=True, between=True)
         self._standing: SourceState | None = None  # the last state between epochs: the source stands there by itself
         self._live: Draws | None = None
         self._left: SourceState | None = None  # of an epoch that another rank has ended
-        self._dealer = Dealer(backend, self.can, compares=self._compares)
+        self._dealer = Dealer(backend, dealt=self._dealt, tries=self._compares and not self.traits.goes_on)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return kind, identity, randomness and tail; and the rank, where each has a stream of its own."""
@@ -82,8 +101,12 @@ class ElementFetcher:
     def fingerprint_for(self, state: State) -> dict[str, Any]:
         """Return the fingerprint, under the identity by which the state knows the stream."""
         kind = state.fingerprint["backend.kind"]
-        own = self.fingerprint() | ({"backend.kind": kind} if kind in self.can.kinds else {})
-        return as_the_state_knows(own, self.can.also, state)
+        own = self.fingerprint() | ({"backend.kind": kind} if kind in self._kinds else {})
+        return as_the_state_knows(own, None if self._streams is None else self._streams.alternate_identity, state)
+
+    def replayed(self, snapshot: Any) -> int:
+        """Return how many elements the source reads again when a snapshot is restored, as far as it says so."""
+        return 0 if self._worker_states is None else self._worker_states.replayed(snapshot)
 
     def check(self, state: State, global_batch: int) -> None:
         """Refuse nothing: what the source gives at the place is compared when it is there."""
@@ -92,12 +115,12 @@ class ElementFetcher:
         """Take over the kind of the state, where the source can be of several; it goes to the place when opened."""
         kind = state.fingerprint["backend.kind"]
         if kind != self.backend.kind:
-            self.can.kinds[kind]()
+            self._kinds[kind]()
         return state.mark
 
     def plan(self, global_batch: int) -> Plan | None:
         """Return the plan of the epochs where the source knows its length; what ends an epoch is the source."""
-        length = self.can.length
+        length = self.traits.length
         return Schedule(length, global_batch, self._tail) if length else None
 
     def finished(self, cursor: Cursor, global_batch: int) -> bool:
@@ -134,7 +157,7 @@ class ElementFetcher:
         if place.reached and (place.base is None or self._is_stale(place, asked=asked) or place.ended):
             self._take_snapshot(place)
         if place.reached and not place.ended and self._live is not None and place.base is not None:
-            place.ended = self._live.has_ended(place.position, self.can.ended)
+            place.ended = self._live.has_ended(place.position, self._ended)
             if place.ended:
                 self._take_snapshot(place)
         if place.base is None:
@@ -171,7 +194,7 @@ class ElementFetcher:
         goes on where it stands would give nothing but them in its next pass.
         """
         cursor, state = mark.cursor, mark.source
-        if self.can.forgets:
+        if self._resets:
             return None
         if self._live is not None:
             state = self._look(self._live, global_batch)
@@ -204,7 +227,7 @@ class ElementFetcher:
     def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
         """Yield the rest of the mark's epoch: batches, each with the cursor after it."""
         world, cursor, state = self.world(), mark.cursor, mark.source
-        check_divided(global_batch, world, self._tail, self._options, self.can)
+        check_divided(global_batch, world, self._tail, self._options, self.traits)
         self._global_batch = global_batch
         if state is not None and state.ended and cursor.position:
             self._place = Place(replace(state, skip=0, ended=False), between=True)
@@ -222,21 +245,21 @@ class ElementFetcher:
 
     def _rounds(self, draws: Draws, cursor: Cursor, world: World) -> Iterator[tuple[Any, Cursor]]:
         place, size = self._place, self._global_batch
-        end = find_end(self._options, self.can, cursor)
+        end = None if self._dealt else find_end(self._options, cursor)
         ahead = self._look_ahead(end, draws, cursor, world)
         while not place.ended:
             if end is not None and end.is_reached(cursor, ahead):
-                self._left = None if self.can.forgets else left_early(self.source_state(), cursor)
+                self._left = None if self._resets else left_early(self.source_state(), cursor)
                 break
-            if place.reached and self.can.eager and self._is_stale(place, asked=True):
+            if place.reached and not self.traits.snapshot_every and self._is_stale(place, asked=True):
                 self._take_snapshot(place)
             place.reached = False
             drawn = self._dealer.draw(draws, cursor, size, world)
             if not drawn.total or (drawn.total < size and self._tail == "drop"):
                 break
             after = cursor.position + drawn.total
-            needed = (self._compares or self._told) and not (self._has_state and place.base is not None)
-            last = (after, Canary(self._told(after) if self._told else drawn.last[0])) if needed else None
+            needed = (self._compares or self._witness) and not (self._has_state and place.base is not None)
+            last = (after, Canary(self._witness(after) if self._witness else drawn.last[0])) if needed else None
             batch = draws.assemble(drawn.own, cursor.position + drawn.start)
             cursor = Cursor(cursor.epoch, after, cursor.step + 1)
             place.position, place.ended = cursor.position, drawn.total < size
@@ -267,12 +290,12 @@ class ElementFetcher:
 
     def _start(self, draws: Draws, mark: Mark) -> None:
         """Bring the source to a mark, and compare what it gives there with the mark's canary."""
-        canary = mark.canary if self._compares or self._told else None
+        canary = mark.canary if self._compares or self._witness else None
         positioner = Positioner(draws, self._name(), lambda message: _report(message, mark))
         epoch, position = mark.cursor.epoch, mark.cursor.position
         if mark.source is not None and not self._replays:
             ways = [lambda: self._restore(draws, mark)]
-            if self.can.restore_otherwise is not None:
+            if self._otherwise is not None:
                 ways.append(lambda: self._restore(draws, mark, otherwise=True))
             positioner.restore(ways, position, canary)
             return
@@ -282,9 +305,9 @@ class ElementFetcher:
             opener,
             position,
             canary,
-            again=None if self.can.goes_on else opener,  # a source that continues has no way back to the beginning
+            again=None if self.traits.goes_on else opener,  # a source that continues has no way back to the beginning
             announced=mark.source is not None,
-            witness=self._told,
+            witness=self._witness,
         )
         if found < position:
             raise too_few(position, found)
@@ -334,11 +357,11 @@ class ElementFetcher:
         if not isinstance(backend, SnapshotBackend):
             raise without_state(self._name())
         snapshot = copy.deepcopy(state.snapshot)
-        if not mark.strict and self.can.lenient is not None:
-            snapshot = self.can.lenient(snapshot)
-        again = (self.can.restore_otherwise if otherwise else None) or backend.restore
+        if not mark.strict and self._worker_states is not None:
+            snapshot = self._worker_states.lenient(snapshot)
+        again = (self._otherwise if otherwise else None) or backend.restore
         if mark.cursor.position == state.skip:
-            again = self.can.reopen or again
+            again = self._reopen or again
             draws.begin_or(lambda: given_back(lambda: again(epoch, snapshot), snapshot), lambda: backend.open(epoch))
         else:
             draws.begin(lambda: given_back(lambda: again(epoch, snapshot), snapshot))
@@ -347,7 +370,7 @@ class ElementFetcher:
         """Return whether a new snapshot is due; none can be taken where the source is ahead of the place."""
         if self._live is not None and self._live.ahead:
             return False
-        every = self._options.snapshot_every or (1 if asked else self.can.snapshot_every)
+        every = self._options.snapshot_every or (1 if asked else self.traits.snapshot_every or 1)
         if isinstance(place.base, LeftEarly):  # so that such states never have one another inside
             return place.position > place.taken
         return place.position - place.taken >= every * self._global_batch

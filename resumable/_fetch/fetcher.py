@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from resumable.protocols import SupportsClose
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from resumable._fetch.frameworks import Inside
     from resumable._order.cursor import Cursor
     from resumable._order.plan import Plan
     from resumable._order.world import World
     from resumable._state import Canary, Mark, SourceState, State
-    from resumable.protocols import Capabilities
+    from resumable.protocols import Traits
 
-__all__ = ["Fetcher"]
+__all__ = ["Fetcher", "close_backend"]
+
+
+def close_backend(backend: Any) -> None:
+    """End what a backend keeps open between epochs."""
+    if isinstance(backend, SupportsClose):
+        backend.close()
 
 
 class Fetcher(Protocol):
@@ -30,8 +39,22 @@ class Fetcher(Protocol):
         ...
 
     @property
-    def can(self) -> Capabilities:
-        """What the backend declares."""
+    def traits(self) -> Traits:
+        """Plain facts about the backend."""
+        ...
+
+    @property
+    def inside(self) -> Inside:
+        """What is seen of the backend from outside of the stream."""
+        ...
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether a rank takes every W-th sample of a global batch, instead of one contiguous part."""
+        ...
+
+    def replayed(self, snapshot: Any) -> int:
+        """Return how many elements the source reads again when a snapshot is restored."""
         ...
 
     @property

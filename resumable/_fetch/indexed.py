@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._fetch.binding import Binding
 from resumable._fetch.fingerprints import fingerprint_of
+from resumable._fetch.frameworks import HasSettings, HasTorchOrder, inside_of
 from resumable._fetch.order import Order
 from resumable._fetch.own_state import Follower
 from resumable._fetch.strided import Strided
@@ -15,7 +16,7 @@ from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share
 from resumable._state import check_position, check_remembered
 from resumable.errors import BackendError, ConfigurationError
-from resumable.protocols import capabilities_of
+from resumable.protocols import SupportsOwnState, traits_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,12 +50,16 @@ class IndexedFetcher:
     ) -> None:
         self.backend, self._tail = backend, tail
         self._randomness, self._options = randomness, options
-        self.can = capabilities_of(backend)
-        ordered = _by_epoch(sampler, self.can.shows.get("dataset"))
+        self.traits, self.inside = traits_of(backend), inside_of(backend)
+        torchs = backend if isinstance(backend, HasTorchOrder) else None
+        self.interleaved = torchs is not None and torchs.interleaved
+        self._older_tail = None if torchs is None else torchs.older_tail
+        self._settings = backend if isinstance(backend, HasSettings) else None
+        ordered = _by_epoch(sampler, self.inside.shows.get("dataset"))
         self._binding = Binding(ordered, lambda: (options.batch_size or 1) * options.find_world().size)
         self._facts: tuple[Sampler, dict[str, Any]] | None = None
         self._order: Order | None = None
-        own = None if options.evaluation else self.can.own_state
+        own = backend.own_state if isinstance(backend, SupportsOwnState) and not options.evaluation else None
         self._own = None if own is None else Follower(own)
 
     @property
@@ -93,7 +98,11 @@ class IndexedFetcher:
         return {"rank": world.rank, "world_size": world.size} if world.size > 1 else {}
 
     def _keeps_tail(self, tail: Any) -> bool:
-        return self.can.older_tail is not None and bool(tail == self.can.older_tail != self._tail)
+        return self._older_tail is not None and bool(tail == self._older_tail != self._tail)
+
+    def replayed(self, snapshot: Any) -> int:  # noqa: ARG002  # the protocol has it
+        """Return 0: a sample is read by its index."""
+        return 0
 
     def check(self, state: State, global_batch: int) -> None:
         """Refuse a position that the epoch does not have, and what another source remembers.
@@ -193,15 +202,15 @@ class IndexedFetcher:
 
     def _read(self, mark: Mark, requests: Iterator[Request]) -> Iterator[Any]:
         """Read with the settings with which the mark's epoch began; those that are set are for the epochs after it."""
-        in_force, tells, change = mark.in_force, self.can.settings, self.can.set_settings
-        now = None if tells is None else tells()
-        if in_force is None or change is None or now is None or now == in_force:
+        in_force = mark.in_force
+        now = None if self._settings is None else self._settings.settings()
+        if self._settings is None or in_force is None or now is None or now == in_force:
             return self.backend.read(requests)
-        change(in_force)
+        self._settings.set_settings(in_force)
         try:
             return self.backend.read(requests)
         finally:
-            change(now)
+            self._settings.set_settings(now)
 
     def sample_indices(self, cursor: Cursor, plan: Plan, world: World) -> list[int]:
         """Return which samples a rank gets in the batch after the cursor, without reading any."""
@@ -210,7 +219,7 @@ class IndexedFetcher:
     def _order_of(self, plan: Plan, world: World) -> Order:
         """Return the order under a plan: the one that workers know already, unless plan or sampler changed."""
         seed, keyed = self._options.stream_seed, self._randomness == "sample"
-        if self.can.strided:  # which is made for a number of ranks, and no worker knows it
+        if self.interleaved:  # which is made for a number of ranks, and no worker knows it
             return Strided(self.sampler, plan, seed, keyed=keyed, ranks=world.size)
         if self._order is None:
             self._order = Order(self.sampler, plan, seed, keyed=keyed)

@@ -54,7 +54,7 @@ class Recorder:
 
     def __init__(self, folder: str, fetcher: Fetcher) -> None:
         self._folder, self._fetcher = check_folder(folder), fetcher
-        workers = fetcher.can.shows.get("num_workers")
+        workers = fetcher.inside.shows.get("num_workers")
         self._phase = word("waiting" if workers else "reading")
         self._count, self._at = 0, FIRST  # of what was written to the slots; the word of the last one's phase
         self._process = 0
@@ -141,7 +141,7 @@ class Recorder:
         )
 
     def _tell_readers(self) -> None:
-        if (reading := self._fetcher.can.reading) is None:
+        if (reading := self._fetcher.inside.reading) is None:
             return
         if self._spot is None:
             reading.end()

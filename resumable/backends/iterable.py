@@ -22,7 +22,7 @@ from resumable._introspection import ask, has, qualname_of, signature_of
 from resumable._naming import name_of
 from resumable._registry import refuse_returned
 from resumable.errors import ConfigurationError, OnePassError, UnsupportedError
-from resumable.protocols import Capabilities
+from resumable.protocols import Traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,22 +75,11 @@ class FunctionBackend:
     def __init__(
         self, function: Callable[..., Any], name: str, length: int | None = None, stored: Columns | None = None
     ) -> None:
-        self._function, self._stored = function, stored
+        self._function, self.stored = function, stored
         self._takes_epoch = _takes_epoch(function, name)
         self.identity = {"source": name}
-        self._length = length
+        self.traits = Traits(length=length, reopens=True)
         self._iterator: _Watched | None = None
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The number of elements per epoch, the other order of restoring, and how to end its iterator."""
-        return Capabilities(
-            length=self._length,
-            restore_otherwise=self.restore_otherwise,
-            reopens=True,
-            close=self._close,
-            stored=self._stored,
-        )
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Call the function."""
@@ -119,7 +108,8 @@ class FunctionBackend:
         self._iterator = _Watched(iterate_at(produced, begin, state, iterator_state, order=order, name=name))
         return self._iterator
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the iterator, if this backend made it."""
         if self._iterator is not None:
             self._iterator.end(fresh=not isinstance(self._function, _Epochs))
 
@@ -148,20 +138,9 @@ class ObjectBackend:
         self._methods = state_methods(source)
         self._own_iterator = has(source, "__next__")
         self._iterator: _Watched | None = None
-        self._length, self._stored = _length(source, name), shards_of(source)
+        # The length is asked for before anything was read, as it may be that of what is left.
+        self.traits, self.stored = Traits(length=_length(source, name), goes_on=True), shards_of(source)
         self.identity = {"source": name}
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The number of elements per epoch, asked for before anything was read; and how to begin a later epoch."""
-        return Capabilities(
-            length=self._length,
-            reopen=self.reopen,
-            restore_otherwise=self.restore_otherwise,
-            goes_on=True,
-            close=self._close,
-            stored=self._stored,
-        )
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Begin an epoch."""
@@ -214,7 +193,8 @@ class ObjectBackend:
         set_epoch(self._source, epoch)
         return self._iterate()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the iterator if it is a generator."""
         if self._iterator is not None:
             self._iterator.end(fresh=False)
 

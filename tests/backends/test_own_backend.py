@@ -112,7 +112,7 @@ class TestSnapshot(BackendTests):
 class Costly(Recorder):
     """Wants no snapshot for every batch."""
 
-    snapshot_every = 3
+    traits = resumable.Traits(snapshot_every=3)
     taken = 0
 
     def snapshot(self) -> Any:

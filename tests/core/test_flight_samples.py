@@ -121,7 +121,7 @@ def test_without_a_recorder_nothing_is_on_the_way_of_a_sample() -> None:
         resumable.wrap(DataLoader(range(LENGTH), sampler=[1, 2]), shard=False),  # type: ignore[arg-type]  # likewise
     ):
         fetcher = loader.progress._fetcher
-        assert fetcher.can.reading is None
+        assert fetcher.inside.reading is None
         reader = getattr(fetcher.backend, "_reader", None) or fetcher.backend._engine._workers._dataset._reader
         assert reader.reading is None
 

@@ -34,7 +34,6 @@ from resumable.backends.torch.order import (
 )
 from resumable.backends.torch.stream import TorchStreamBackend
 from resumable.errors import PromiseWarning, UnsupportedError
-from resumable.protocols import Capabilities
 from resumable.samplers.base import check_length
 
 if TYPE_CHECKING:
@@ -118,8 +117,8 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
             sampler="The batch sampler says what is in a batch; give batch_size to the DataLoader instead of it.",
         )
     order = None if sampler is None else find_order(sampler, length or 0, options.stream_seed)
-    strided = options.order == "torch"
-    if strided:
+    interleaved = options.order == "torch"
+    if interleaved:
         order, options = torchs_order(loader, sampler, order, options), replace(options, order=None)
     kept = order is None and options.sampler is None
     remembers = remembered(loader, kept=kept)
@@ -144,8 +143,10 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
         sampler=options.sampler or (order and order.sampler),
         world=world,
     ).decided(tail=tail)
-    can = Capabilities(older_tail=older, own_state=remembers, strided=strided)
-    return TorchBackend(loader, reader, options, length, can), options
+    backend = TorchBackend(
+        loader, reader, options, length, own_state=remembers, older_tail=older, interleaved=interleaved
+    )
+    return backend, options
 
 
 def _length(dataset: Any, sampler: Any, options: Options) -> int | None:
