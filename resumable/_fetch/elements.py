@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import copy
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from resumable._fetch.agreed_ends import find_end, left_early
-from resumable._fetch.dealing import Dealer
-from resumable._fetch.divided import check_divided
-from resumable._fetch.draws import Draws, too_few
-from resumable._fetch.fingerprints import as_the_state_knows, fingerprint_of
+from resumable._fetch.element_reader import ElementReader, too_few
+from resumable._fetch.fetcher import as_the_state_knows, fingerprint_of
 from resumable._fetch.frameworks import (
     HasOtherKinds,
     HasReplayWitness,
@@ -28,24 +25,24 @@ from resumable._fetch.frameworks import (
     inside_of,
 )
 from resumable._fetch.own_state import given_back, without_state
-from resumable._fetch.place import Place
 from resumable._fetch.positioning import Positioner
+from resumable._fetch.rank_splitting import RankSplitter, find_end, left_early
 from resumable._order.cursor import Cursor
-from resumable._order.plan import Schedule
+from resumable._order.plan import Schedule, check_share
 from resumable._order.world import World
 from resumable._state import AtPlace, Canary, LeftEarly, Mark
-from resumable.errors import StateMismatchError, StateMismatchWarning
+from resumable.errors import ConfigurationError, StateMismatchError, StateMismatchWarning
 from resumable.protocols import SnapshotBackend, SupportsEnded, traits_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resumable._fetch.agreed_ends import AgreedEnd
+    from resumable._fetch.rank_splitting import AgreedEnd
     from resumable._options import Options
     from resumable._order.plan import Plan, Tail
     from resumable._randomness.keys import Randomness
     from resumable._state import SourceState, State
-    from resumable.protocols import ReplayBackend
+    from resumable.protocols import ReplayBackend, Traits
 
 __all__ = ["ElementFetcher"]
 
@@ -83,11 +80,11 @@ class ElementFetcher:
         if options.canary and isinstance(backend, HasReplayWitness):
             self._witness = backend.replay_witness
         self._global_batch = 1
-        self._place = Place(reached=True, between=True)
+        self._place = SnapshotCursor(reached=True, between=True)
         self._standing: SourceState | None = None  # the last state between epochs: the source stands there by itself
-        self._live: Draws | None = None
+        self._live: ElementReader | None = None
         self._left: SourceState | None = None  # of an epoch that another rank has ended
-        self._dealer = Dealer(backend, dealt=self._dealt, tries=self._compares and not self.traits.goes_on)
+        self._dealer = RankSplitter(backend, dealt=self._dealt, tries=self._compares and not self.traits.goes_on)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return kind, identity, randomness and tail; and the rank, where each has a stream of its own."""
@@ -215,7 +212,7 @@ class ElementFetcher:
             self._place.reached, self._live = False, None
             draws.close()
 
-    def _look(self, draws: Draws, global_batch: int) -> SourceState | None:
+    def _look(self, draws: ElementReader, global_batch: int) -> SourceState | None:
         """Look whether another batch is left, and return the state of this place, or of the end."""
         place, least = self._place, global_batch if self._tail == "drop" else 1
         state = self.source_state()
@@ -230,7 +227,7 @@ class ElementFetcher:
         check_divided(global_batch, world, self._tail, self._options, self.traits)
         self._global_batch = global_batch
         if state is not None and state.ended and cursor.position:
-            self._place = Place(replace(state, skip=0, ended=False), between=True)
+            self._place = SnapshotCursor(replace(state, skip=0, ended=False), between=True)
             return
         draws, self._left = self._draws(cursor.epoch), None
         self._live = draws
@@ -241,9 +238,9 @@ class ElementFetcher:
             self._place.reached, self._live = False, None
             draws.close()
         early = self._left is not None  # then the source stands after elements that were drawn ahead
-        self._place = Place(self._left, reached=not early, between=not early)
+        self._place = SnapshotCursor(self._left, reached=not early, between=not early)
 
-    def _rounds(self, draws: Draws, cursor: Cursor, world: World) -> Iterator[tuple[Any, Cursor]]:
+    def _rounds(self, draws: ElementReader, cursor: Cursor, world: World) -> Iterator[tuple[Any, Cursor]]:
         place, size = self._place, self._global_batch
         end = None if self._dealt else find_end(self._options, cursor)
         ahead = self._look_ahead(end, draws, cursor, world)
@@ -272,7 +269,7 @@ class ElementFetcher:
         if end is not None:
             end.is_over()
 
-    def _look_ahead(self, end: AgreedEnd | None, draws: Draws, cursor: Cursor, world: World) -> int:
+    def _look_ahead(self, end: AgreedEnd | None, draws: ElementReader, cursor: Cursor, world: World) -> int:
         """Look how many elements of another batch come after a place, where other ranks have to know it."""
         if end is None:
             return 0
@@ -288,7 +285,7 @@ class ElementFetcher:
         end.looked_ahead(cursor, known, more=ahead >= least)
         return known
 
-    def _start(self, draws: Draws, mark: Mark) -> None:
+    def _start(self, draws: ElementReader, mark: Mark) -> None:
         """Bring the source to a mark, and compare what it gives there with the mark's canary."""
         canary = mark.canary if self._compares or self._witness else None
         positioner = Positioner(draws, self._name(), lambda message: _report(message, mark))
@@ -299,7 +296,7 @@ class ElementFetcher:
                 ways.append(lambda: self._restore(draws, mark, otherwise=True))
             positioner.restore(ways, position, canary)
             return
-        self._standing, self._place = None, Place(position=position)
+        self._standing, self._place = None, SnapshotCursor(position=position)
         opener = partial(self.backend.open, epoch)
         found = positioner.replay(
             opener,
@@ -315,7 +312,7 @@ class ElementFetcher:
     def _name(self) -> str:
         return str(self.backend.identity.get("source", self.backend.kind))
 
-    def _restore(self, draws: Draws, mark: Mark, *, otherwise: bool = False) -> None:
+    def _restore(self, draws: ElementReader, mark: Mark, *, otherwise: bool = False) -> None:
         """Bring the source to a mark by the snapshot in it.
 
         Args:
@@ -330,7 +327,7 @@ class ElementFetcher:
         assert state is not None
         self._standing = None
         taken = cursor.position - state.skip
-        self._place = place = Place(replace(state, skip=0, ended=False), taken, cursor.position)
+        self._place = place = SnapshotCursor(replace(state, skip=0, ended=False), taken, cursor.position)
         if state is standing:  # between two epochs, after the first: the source continues there by itself
             draws.begin(lambda: self.backend.open(cursor.epoch))
         elif isinstance(state, LeftEarly):
@@ -351,7 +348,7 @@ class ElementFetcher:
         self._restore(draws, left, otherwise=otherwise)
         draws.close()
 
-    def _give_back(self, draws: Draws, mark: Mark, state: AtPlace, *, otherwise: bool) -> None:
+    def _give_back(self, draws: ElementReader, mark: Mark, state: AtPlace, *, otherwise: bool) -> None:
         """Give the source its snapshot: in an epoch, or between two, where some know how to begin the later one."""
         epoch, backend = mark.cursor.epoch, self.backend
         if not isinstance(backend, SnapshotBackend):
@@ -366,7 +363,7 @@ class ElementFetcher:
         else:
             draws.begin(lambda: given_back(lambda: again(epoch, snapshot), snapshot))
 
-    def _is_stale(self, place: Place, *, asked: bool) -> bool:
+    def _is_stale(self, place: SnapshotCursor, *, asked: bool) -> bool:
         """Return whether a new snapshot is due; none can be taken where the source is ahead of the place."""
         if self._live is not None and self._live.ahead:
             return False
@@ -375,18 +372,65 @@ class ElementFetcher:
             return place.position > place.taken
         return place.position - place.taken >= every * self._global_batch
 
-    def _take_snapshot(self, place: Place) -> None:
+    def _take_snapshot(self, place: SnapshotCursor) -> None:
         backend: Any = self.backend  # a SnapshotBackend, as its caller knows
         with (self._live or self._draws(0)).guard():
             snapshot = copy.deepcopy(backend.snapshot())
         place.base, place.taken = None if snapshot is None else AtPlace(snapshot), place.position
 
-    def _draws(self, epoch: int) -> Draws:
+    def _draws(self, epoch: int) -> ElementReader:
         stream = (self._options.find_world().rank,) if self._options.shard is False else ()
-        return Draws(self._options, epoch, stream, seeds=self._seeds)
+        return ElementReader(self._options, epoch, stream, seeds=self._seeds)
 
 
 def _report(message: str, mark: Mark) -> None:
     if mark.strict:
         raise StateMismatchError(message)
     warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=2)
+
+
+@dataclass(slots=True)
+class SnapshotCursor:
+    """The place after the batch that was delivered last, in a source with a state of its own.
+
+    Args:
+        base: the last snapshot that was taken, or the state that was given by a mark.
+        taken: position at which that was.
+        position: after the element that was delivered last.
+        ended: the source has no more in this epoch, as is known since.
+        reached: the source itself stands at this place now, so that a new snapshot would be one of it.
+        between: it is a place between two epochs, or before the first.
+        last: the canary of the element before it, with its position.
+        earlier: likewise, of the place before the batch that was delivered last.
+    """
+
+    base: SourceState | None = None
+    taken: int = 0
+    position: int = 0
+    ended: bool = False
+    reached: bool = False
+    between: bool = False
+    last: tuple[int, Canary] | None = None
+    earlier: tuple[int, Canary] | None = None
+
+
+def check_divided(global_batch: int, world: World, tail: Tail, options: Options, traits: Traits) -> None:
+    """Refuse a stream that these ranks cannot divide among them.
+
+    Raises:
+        ConfigurationError: who divides it is not known; or the ranks could end with different numbers of batches.
+        UnevenBatchError: some rank would get fewer elements than another.
+    """
+    if world.size > 1 and options.shard is None and traits.needs_shard:
+        raise ConfigurationError(
+            f"with {world.size} ranks, the source does not say whether it gives each rank the whole stream or its "
+            "own part.\nBatches would be lost or repeated by a wrong guess. Give wrap(..., shard=True) if every "
+            "rank's source gives the same and the ranks are to divide it, or shard=False if the source or its "
+            "sampler looks at the rank itself."
+        )
+    check_share(global_batch, world, uneven=options.uneven)
+    if tail == "partial" and world.size > 1:
+        raise ConfigurationError(
+            f'with tail="partial", {world.size} ranks could end with different numbers of batches: '
+            'this source has no length.\nThe ranks would wait for each other. Use tail="drop".'
+        )

@@ -25,7 +25,7 @@ from resumable._state.canary import Canary
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from resumable._fetch.keyed_draws import KeyedDraws
+    from resumable._fetch.element_reader import SeededReader
 
 __all__ = ["Borrowed", "Positioner", "give_back", "iterate", "iterate_at", "orders_of", "skipped_elsewhere"]
 
@@ -39,7 +39,7 @@ class Positioner:
         report: called with a message about a difference; it raises, or returns if the run shall continue.
     """
 
-    def __init__(self, draws: KeyedDraws, name: str, report: Callable[[str], None]) -> None:
+    def __init__(self, draws: SeededReader, name: str, report: Callable[[str], None]) -> None:
         self._draws, self._name, self._report = draws, name, report
 
     def restore(self, ways: Sequence[Callable[[], object]], position: int, canary: Canary | None) -> None:

@@ -6,8 +6,7 @@ import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from resumable._fetch.order import Order
-from resumable._fetch.strided import Strided
+from resumable._fetch.order import Interleaved, Order
 from resumable._inspect.orders import IN_TURN, sampler_of
 from resumable._inspect.reading import open_checkpoint
 from resumable._inspect.states import FoundState, find_states, schedule_of
@@ -104,7 +103,11 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
         raise ConfigurationError(f"epoch {epoch} has {step} batches, so there is no step {step}: steps count from 0.")
     world = World() if rank is None else World(rank, state.world_size)
     strided = _is_strided(state, order, world)
-    of = Strided(sampler, plan, 0, keyed=False, ranks=world.size) if strided else Order(sampler, plan, 0, keyed=False)
+    of = (
+        Interleaved(sampler, plan, 0, keyed=False, ranks=world.size)
+        if strided
+        else Order(sampler, plan, 0, keyed=False)
+    )
     indices = tuple(of.next_indices(cursor, world))
     return Samples(
         os.fspath(path),

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._checks import length_of
 from resumable._data import shards_of
-from resumable._fetch.hugging_face import divided
-from resumable._fetch.lost_buffers import replayed
+from resumable._fetch.hugging_face import divided, replayed
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.positioning import Borrowed, give_back, iterate, iterate_at, orders_of
 from resumable._introspection import ask, has, qualname_of, signature_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from resumable._order.world import World
 from resumable.errors import ConfigurationError, LoopError, StateMismatchError, UnsupportedError
-from resumable.protocols import SupportsEnded, SupportsStored
+from resumable.protocols import SnapshotBackend, SupportsEnded, SupportsStored
 from resumable.testing.runs import Run, digest, draw_from_generators, rest_of_run, samples_of, seed_generators
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class BackendTests:
         groups = {name.partition(".")[0] for name in fingerprint} - {"backend"}
         assert all(name.partition(".")[0] in groups for name in traits.hints if "." in name)
         assert traits.snapshot_every >= 0
-        if isinstance(backend, SupportsEnded):
+        if isinstance(backend, SnapshotBackend) and isinstance(backend, SupportsEnded):
             self._check_ended(backend.open(0), backend.ended)
         if traits.keyed:
             seed_generators()

@@ -8,8 +8,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resumable._fetch.closing import may_wait
 from resumable._fetch.reader import Reader, indices_of
+from resumable._fetch.stream import may_wait
 from resumable._naming import identity_of
 from resumable._randomness.idle import Seeding
 from resumable.backends.tfds.stacking import stack

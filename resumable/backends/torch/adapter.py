@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, IterDataPipe, MapDataPipe
 
 from resumable._checks import length_of
-from resumable._fetch.hugging_face import divided, draws_nothing
-from resumable._fetch.lost_buffers import replayed
+from resumable._fetch.hugging_face import divided, draws_nothing, replayed
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import Reader
 from resumable._fetch.reading import Reading

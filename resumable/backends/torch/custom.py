@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from resumable._fetch.draws import too_few
+from resumable._fetch.element_reader import too_few
 from resumable._fetch.frameworks import Inside
 from resumable._naming import identity_of
 from resumable.backends.torch.engine import meter_of

@@ -11,7 +11,7 @@ from resumable._fetch.workers import RequestDataset
 from resumable._introspection import ask
 from resumable._naming import identity_of
 from resumable.backends.torch.asked_order import HINTS
-from resumable.backends.torch.engine import Engine, WorkerSetup, healing_of, meter_of, wants_stacks
+from resumable.backends.torch.engine import Engine, WorkerSetup, meter_of, restart_policy_of, wants_stacks
 from resumable.protocols import Traits
 
 if TYPE_CHECKING:
@@ -96,4 +96,4 @@ def make_engine(loader: DataLoader[Any], reader: Reader, options: Options, meter
     """Return what reads requests with the workers of a `DataLoader`, or in this process where it has none."""
     dataset = RequestDataset(reader, in_worker=loader.num_workers > 0)
     setup = WorkerSetup(loader.worker_init_fn, stacks=wants_stacks(loader, options))
-    return Engine(loader, dataset, setup, healing_of(loader, options), meter)
+    return Engine(loader, dataset, setup, restart_policy_of(loader, options), meter)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from resumable._data import shards_of
 from resumable._fetch.frameworks import Inside
 from resumable._fetch.own_state import needs_arguments, state_methods
+from resumable._fetch.restarting_workers import WorkersDied
 from resumable._introspection import qualname_of
 from resumable._naming import name_of
-from resumable.backends.torch.engine import Engine, WorkerSetup, healing_of, meter_of, wants_stacks
-from resumable.backends.torch.healing_stream import healed
+from resumable.backends.torch.engine import Engine, WorkerSetup, meter_of, restart_policy_of, wants_stacks
 from resumable.backends.torch.indexed import shown
 from resumable.backends.torch.misuse import batches_or_none
 from resumable.backends.torch.worker_states import LENIENT, StreamPlan, WorkerState
@@ -28,15 +28,17 @@ from resumable.errors import StateMismatchWarning, UnsupportedError
 from resumable.protocols import Traits
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from torch.utils.data import DataLoader
 
+    from resumable._fetch.restarting_workers import DeadWorker, RestartPolicy
     from resumable._options import Options
     from resumable._stats import Meter
     from resumable.backends.torch.worker_stream import Item
 
 __all__ = ["Batches", "TorchStreamBackend"]
+
 
 _SAME = "Make the DataLoader with the options that the run was started with."
 _HINTS = {
@@ -72,7 +74,7 @@ class TorchStreamBackend:
         self._rotated = False
         self._engine: Engine | None = None
         self.stored = shards_of(loader.dataset)
-        self._healing, self._meter = healing_of(loader, options, fixed=True), meter_of(loader)
+        self._policy, self._meter = restart_policy_of(loader, options, fixed=True), meter_of(loader)
         self.identity = {
             "source": name_of(loader.dataset, options.identity),
             "batch": loader.batch_size or 0,
@@ -124,8 +126,8 @@ class TorchStreamBackend:
         return self._begin(StreamPlan(epoch, snapshot["next"], states), reuse=False)
 
     def _begin(self, plan: StreamPlan, *, reuse: bool) -> Iterator[Any]:
-        healing = self._healing
-        running = self._run(plan, reuse) if healing is None else healed(plan, self._run, healing, reuse=reuse)
+        policy = self._policy
+        running = self._run(plan, reuse) if policy is None else _restarted(plan, self._run, policy, reuse=reuse)
         self._batches = Batches(running, plan, self._meter, looks=self._workers if self._options.canary else 0)
         return self._batches
 
@@ -167,7 +169,7 @@ class TorchStreamBackend:
         stream = WorkerStream(self._loader, plan, self._options, rank)
         stacks = wants_stacks(self._loader, self._options)
         setup = WorkerSetup(self._loader.worker_init_fn, plan.turn, stacks=stacks)
-        return Engine(self._loader, stream, setup, self._healing, self._meter)
+        return Engine(self._loader, stream, setup, self._policy, self._meter)
 
 
 class Batches:
@@ -299,3 +301,42 @@ def _own_place(values: dict[str, Any]) -> list[Any]:
     state = WorkerState.from_dict(values)
     elsewhere = ["elsewhere"] if state.elsewhere else []
     return [state.batches, state.ended, *([values["canary"]] if "canary" in values else []), *elsewhere]
+
+
+def _restarted(
+    plan: StreamPlan, begin: Callable[[StreamPlan, bool], Generator[Item]], policy: RestartPolicy, *, reuse: bool
+) -> Generator[Item]:
+    """Yield the items of an epoch, whichever workers die meanwhile.
+
+    Args:
+        plan: where the epoch is begun.
+        begin: runs workers from a plan on: those that live on, or others.
+        policy: decides whether to begin again.
+        reuse: begin with those that live on.
+
+    Raises:
+        WorkerError: workers died too often.
+    """
+    states, turn = list(plan.states), plan.turn
+
+    def named(lost: DeadWorker) -> DeadWorker:
+        return lost._replace(number=(lost.number + plan.turn) % len(states))
+
+    def batch_of(lost: DeadWorker) -> str:
+        return f"epoch {plan.epoch}, batch {states[lost.number].batches} of this worker" if lost.asked else ""
+
+    while True:
+        running = begin(plan, reuse)
+        try:
+            for item in running:
+                policy.delivered()
+                states[item.worker] = WorkerState.from_dict(item.state)
+                turn = (item.worker + 1) % len(states)
+                yield item
+        except WorkersDied as died:
+            policy.after(WorkersDied([named(lost) for lost in died.lost], died.owed, hangs=died.hangs), batch_of)
+            plan, reuse = StreamPlan(plan.epoch, turn, list(states)), False
+        else:
+            return
+        finally:
+            running.close()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from resumable._fetch.element_reader import SeededReader
 from resumable._fetch.failures import note, sending
-from resumable._fetch.keyed_draws import KeyedDraws
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.positioning import Positioner, give_back, iterate, iterate_at, orders_of
 from resumable._fetch.reader import no_end
@@ -133,7 +133,7 @@ class WorkerEpoch:
         self._iterator: Any = None
         self._keys, mode = stream.keys(epoch, worker), stream.randomness
         unit = None if worker else "sample"  # one progress bar is enough
-        self._draws = KeyedDraws(self._keys, mode, size=stream.size(), unit=unit)
+        self._draws = SeededReader(self._keys, mode, size=stream.size(), unit=unit)
         self._isolates = not stream.in_worker and mode != "off"
         self._position = state.batches * stream.size()
         self._canary = Canary.known(state.canary) if state.canary is not None and stream.compares else None
