@@ -258,7 +258,7 @@ Backend = IndexedBackend | ReplayBackend | SnapshotBackend
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """Plain facts about a backend, which it states by an attribute `traits`. One without it has the defaults.
+    """Properties of a backend, which it states in an attribute `traits`. One without it has the defaults.
 
     Args:
         hints: what a user is to do about a difference, by its name in `identity`, or by the full name of another fact
@@ -268,9 +268,9 @@ class Traits:
         keyed: the backend seeds the randomness of its elements itself, so the global generators are left alone.
         needs_shard: on several ranks, the user has to say `shard`: only they know who divides the stream.
         snapshot_every: at how many steps it is worth its cost to take a snapshot in advance (`ack="manual"`); 0 if one
-            costs next to nothing: then one is taken before each draw, so that a draw that fails loses nothing.
-        compares_itself: elements after a restore or a replay are not compared with those of the run that saved the
-            state: they cannot differ, or the backend compares them.
+            costs next to nothing: then one is taken before each draw, and a draw that fails loses nothing.
+        compares_itself: elements after a restore or a replay are not compared with the elements of the run that saved
+            the state: they cannot differ, or the backend compares them.
         goes_on: `open` continues where the source stands, so that without a snapshot there is no way back.
         reopens: a source with snapshots may be opened again while an earlier iterator of it is read, and neither sees
             the other. Without snapshots, every source must be so.
@@ -300,15 +300,15 @@ class SupportsClose(Protocol):
 
 @runtime_checkable
 class SupportsStored(Protocol):
-    """A backend whose data can be told from other data of the same length."""
+    """A backend that helps to reject different data of the same length."""
 
     @property
     def stored(self) -> Callable[[Sequence[int]], Mapping[str, Sequence[Any]]] | None:
         """Returns what is stored of the samples with some indices, before any transform and without randomness.
 
-        It returns lists by name such as `{"files": [...]}`; the list that tells samples apart best comes first. It is
-        called in this process for at most 16 samples, when the source is wrapped, when a stream opens and when a state
-        is loaded, so that other data after a restart are rejected. A method does; None stands for nothing to compare.
+        It returns lists under names, such as `{"files": [...]}`; the list that distinguishes samples best comes first.
+        It is called in this process for at most 16 samples, when the source is wrapped, when a stream opens and when a
+        state is loaded. An ordinary method fits; None compares nothing.
         """
         ...
 
@@ -325,18 +325,18 @@ class SupportsOwnState(Protocol):
 
 @runtime_checkable
 class SupportsEnded(Protocol):
-    """A snapshot backend that knows the end of an epoch, so that no element is drawn ahead to find out."""
+    """A snapshot backend that knows the end of an epoch. Otherwise an element is read ahead to find out."""
 
     def ended(self) -> bool:
         """Return whether the element that was yielded last is the epoch's last one.
 
-        `snapshot` then returns the state from which the next epoch begins.
+        `snapshot` then returns the state at the start of the next epoch.
         """
         ...
 
 
 def traits_of(backend: Any) -> Traits:
-    """Return the plain facts that a backend states.
+    """Return the properties that a backend states.
 
     Raises:
         ConfigurationError: `traits` is something else.
@@ -347,6 +347,6 @@ def traits_of(backend: Any) -> Traits:
     if not isinstance(stated, Traits):
         raise ConfigurationError(
             f"the traits of the backend {backend.kind!r} must be a resumable.Traits, but they are {stated!r}.\n"
-            "What it is like would be guessed. State for instance Traits(length=10)."
+            "Its length and hints would be ignored. State for instance Traits(length=10)."
         )
     return stated

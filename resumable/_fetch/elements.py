@@ -84,7 +84,7 @@ class ElementFetcher:
         self._standing: SourceState | None = None  # the last state between epochs: the source stands there by itself
         self._live: ElementReader | None = None
         self._left: SourceState | None = None  # of an epoch that another rank has ended
-        self._dealer = RankSplitter(backend, dealt=self._dealt, tries=self._compares and not self.traits.goes_on)
+        self._splitter = RankSplitter(backend, dealt=self._dealt, tries=self._compares and not self.traits.goes_on)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return kind, identity, randomness and tail; and the rank, where each has a stream of its own."""
@@ -203,20 +203,20 @@ class ElementFetcher:
 
     def _look_again(self, mark: Mark, global_batch: int) -> SourceState | None:
         """Go to a mark, and look there."""
-        draws = self._live = self._draws(mark.cursor.epoch)
+        reader = self._live = self._reader(mark.cursor.epoch)
         try:
-            self._start(draws, mark)
+            self._start(reader, mark)
             self._place.reached = True
-            return self._look(draws, global_batch)
+            return self._look(reader, global_batch)
         finally:
             self._place.reached, self._live = False, None
-            draws.close()
+            reader.close()
 
-    def _look(self, draws: ElementReader, global_batch: int) -> SourceState | None:
+    def _look(self, reader: ElementReader, global_batch: int) -> SourceState | None:
         """Look whether another batch is left, and return the state of this place, or of the end."""
         place, least = self._place, global_batch if self._tail == "drop" else 1
         state = self.source_state()
-        if state is None or state.ended or draws.has(place.position, least):
+        if state is None or state.ended or reader.has(place.position, least):
             return state
         place.ended = True
         return self.source_state()
@@ -229,71 +229,74 @@ class ElementFetcher:
         if state is not None and state.ended and cursor.position:
             self._place = SnapshotCursor(replace(state, skip=0, ended=False), between=True)
             return
-        draws, self._left = self._draws(cursor.epoch), None
-        self._live = draws
+        reader, self._left = self._reader(cursor.epoch), None
+        self._live = reader
         try:
-            self._start(draws, mark)
-            yield from self._rounds(draws, cursor, world)
+            self._start(reader, mark)
+            yield from self._rounds(reader, cursor, world)
         finally:
             self._place.reached, self._live = False, None
-            draws.close()
+            reader.close()
         early = self._left is not None  # then the source stands after elements that were drawn ahead
         self._place = SnapshotCursor(self._left, reached=not early, between=not early)
 
-    def _rounds(self, draws: ElementReader, cursor: Cursor, world: World) -> Iterator[tuple[Any, Cursor]]:
+    def _rounds(self, reader: ElementReader, cursor: Cursor, world: World) -> Iterator[tuple[Any, Cursor]]:
         place, size = self._place, self._global_batch
         end = None if self._dealt else find_end(self._options, cursor)
-        ahead = self._look_ahead(end, draws, cursor, world)
+        ahead = self._look_ahead(end, reader, cursor, world)
         while not place.ended:
             if end is not None and end.is_reached(cursor, ahead):
                 self._left = None if self._resets else left_early(self.source_state(), cursor)
                 break
+            # A draw that fails leaves the source after the elements it lost, so a cheap snapshot is taken before it.
             if place.reached and not self.traits.snapshot_every and self._is_stale(place, asked=True):
                 self._take_snapshot(place)
-            place.reached = False
-            drawn = self._dealer.draw(draws, cursor, size, world)
+            place.reached = False  # a signal handler may ask for a state while the source is inside of a batch
+            drawn = self._splitter.draw(reader, cursor, size, world)
             if not drawn.total or (drawn.total < size and self._tail == "drop"):
                 break
             after = cursor.position + drawn.total
-            needed = (self._compares or self._witness) and not (self._has_state and place.base is not None)
-            last = (after, Canary(self._witness(after) if self._witness else drawn.last[0])) if needed else None
-            batch = draws.assemble(drawn.own, cursor.position + drawn.start)
+            last = None
+            # Only a replay is compared by the element before the mark. With a snapshot, it is the one after the mark.
+            if (self._compares or self._witness) and not (self._has_state and place.base is not None):
+                last = after, Canary(self._witness(after) if self._witness else drawn.last[0])
+            batch = reader.assemble(drawn.own, cursor.position + drawn.start)
             cursor = Cursor(cursor.epoch, after, cursor.step + 1)
             place.position, place.ended = cursor.position, drawn.total < size
-            place.last, place.earlier = last, place.last
+            place.last, place.earlier = last, place.last  # both, as the batch may not count yet: `state_before`
             place.reached = True
             if end is not None and self._compares:
                 end.compare_element(cursor, drawn.last[0])
-            ahead = self._look_ahead(end, draws, cursor, world)
+            ahead = self._look_ahead(end, reader, cursor, world)
             yield batch, cursor
         if end is not None:
             end.is_over()
 
-    def _look_ahead(self, end: AgreedEnd | None, draws: ElementReader, cursor: Cursor, world: World) -> int:
+    def _look_ahead(self, end: AgreedEnd | None, reader: ElementReader, cursor: Cursor, world: World) -> int:
         """Look how many elements of another batch come after a place, where other ranks have to know it."""
         if end is None:
             return 0
         least = size = self._global_batch
-        if draws.strides and world.size > 1 and not self._has_state:
-            ahead = self._dealer.look(draws, cursor, size, world)
+        if reader.strides and world.size > 1 and not self._has_state:
+            ahead = self._splitter.look(reader, cursor, size, world)
             known = size if ahead == size else 0  # of a part, each rank sees its own elements
         else:
             if self._place.reached:
                 self.source_state()
             least = size if self._tail == "drop" else 1
-            known = ahead = size if not self._place.ended and draws.has(cursor.position, least) else len(draws.ahead)
+            known = ahead = size if not self._place.ended and reader.has(cursor.position, least) else len(reader.ahead)
         end.looked_ahead(cursor, known, more=ahead >= least)
         return known
 
-    def _start(self, draws: ElementReader, mark: Mark) -> None:
+    def _start(self, reader: ElementReader, mark: Mark) -> None:
         """Bring the source to a mark, and compare what it gives there with the mark's canary."""
         canary = mark.canary if self._compares or self._witness else None
-        positioner = Positioner(draws, self._name(), lambda message: _report(message, mark))
+        positioner = Positioner(reader, self._name(), lambda message: _report(message, mark))
         epoch, position = mark.cursor.epoch, mark.cursor.position
         if mark.source is not None and not self._replays:
-            ways = [lambda: self._restore(draws, mark)]
+            ways = [lambda: self._restore(reader, mark)]
             if self._otherwise is not None:
-                ways.append(lambda: self._restore(draws, mark, otherwise=True))
+                ways.append(lambda: self._restore(reader, mark, otherwise=True))
             positioner.restore(ways, position, canary)
             return
         self._standing, self._place = None, SnapshotCursor(position=position)
@@ -312,11 +315,11 @@ class ElementFetcher:
     def _name(self) -> str:
         return str(self.backend.identity.get("source", self.backend.kind))
 
-    def _restore(self, draws: ElementReader, mark: Mark, *, otherwise: bool = False) -> None:
+    def _restore(self, reader: ElementReader, mark: Mark, *, otherwise: bool = False) -> None:
         """Bring the source to a mark by the snapshot in it.
 
         Args:
-            draws: of the mark's epoch.
+            reader: of the mark's epoch.
             mark: has a state of the source.
             otherwise: give the snapshot back in the other order.
 
@@ -329,26 +332,26 @@ class ElementFetcher:
         taken = cursor.position - state.skip
         self._place = place = SnapshotCursor(replace(state, skip=0, ended=False), taken, cursor.position)
         if state is standing:  # between two epochs, after the first: the source continues there by itself
-            draws.begin(lambda: self.backend.open(cursor.epoch))
+            reader.begin(lambda: self.backend.open(cursor.epoch))
         elif isinstance(state, LeftEarly):
             self._leave_again(state, mark, otherwise=otherwise)
             self._place = place
-            draws.begin(lambda: self.backend.open(cursor.epoch))
+            reader.begin(lambda: self.backend.open(cursor.epoch))
         else:
-            self._give_back(draws, mark, state, otherwise=otherwise)
+            self._give_back(reader, mark, state, otherwise=otherwise)
         # The canary is of the element after the mark, so a skip() that was not made for this could not be judged.
-        found = draws.skip(taken, state.skip, read=draws.borrows)
+        found = reader.skip(taken, state.skip, read=reader.borrows)
         if found < state.skip:
             raise too_few(cursor.position, taken + found)
 
     def _leave_again(self, state: LeftEarly, mark: Mark, *, otherwise: bool) -> None:
         """Go the way of a run that left an epoch in its middle: to that place, and no further."""
-        draws = self._draws(state.epoch)
+        reader = self._reader(state.epoch)
         left = Mark(Cursor(state.epoch, state.position), state.before, strict=mark.strict)
-        self._restore(draws, left, otherwise=otherwise)
-        draws.close()
+        self._restore(reader, left, otherwise=otherwise)
+        reader.close()
 
-    def _give_back(self, draws: ElementReader, mark: Mark, state: AtPlace, *, otherwise: bool) -> None:
+    def _give_back(self, reader: ElementReader, mark: Mark, state: AtPlace, *, otherwise: bool) -> None:
         """Give the source its snapshot: in an epoch, or between two, where some know how to begin the later one."""
         epoch, backend = mark.cursor.epoch, self.backend
         if not isinstance(backend, SnapshotBackend):
@@ -359,9 +362,9 @@ class ElementFetcher:
         again = (self._otherwise if otherwise else None) or backend.restore
         if mark.cursor.position == state.skip:
             again = self._reopen or again
-            draws.begin_or(lambda: given_back(lambda: again(epoch, snapshot), snapshot), lambda: backend.open(epoch))
+            reader.begin_or(lambda: given_back(lambda: again(epoch, snapshot), snapshot), lambda: backend.open(epoch))
         else:
-            draws.begin(lambda: given_back(lambda: again(epoch, snapshot), snapshot))
+            reader.begin(lambda: given_back(lambda: again(epoch, snapshot), snapshot))
 
     def _is_stale(self, place: SnapshotCursor, *, asked: bool) -> bool:
         """Return whether a new snapshot is due; none can be taken where the source is ahead of the place."""
@@ -374,11 +377,11 @@ class ElementFetcher:
 
     def _take_snapshot(self, place: SnapshotCursor) -> None:
         backend: Any = self.backend  # a SnapshotBackend, as its caller knows
-        with (self._live or self._draws(0)).guard():
+        with (self._live or self._reader(0)).guard():
             snapshot = copy.deepcopy(backend.snapshot())
         place.base, place.taken = None if snapshot is None else AtPlace(snapshot), place.position
 
-    def _draws(self, epoch: int) -> ElementReader:
+    def _reader(self, epoch: int) -> ElementReader:
         stream = (self._options.find_world().rank,) if self._options.shard is False else ()
         return ElementReader(self._options, epoch, stream, seeds=self._seeds)
 

@@ -43,7 +43,7 @@ class Fetcher(Protocol):
 
     @property
     def traits(self) -> Traits:
-        """Plain facts about the backend."""
+        """Properties of the backend."""
         ...
 
     @property

@@ -76,7 +76,7 @@ class HasReplayWitness(Protocol):
     def replay_witness(self) -> Callable[[int], Any] | None:
         """Returns the indices of the batch before a step, or None if they are not known any more.
 
-        They are compared in place of the batch. None in place of the function: there is no replay.
+        They are compared instead of the batch. The property itself is None if nothing is replayed.
         """
         ...
 
@@ -102,13 +102,13 @@ class LogicalStreams(Protocol):
     def dealt_round_robin(self) -> bool:
         """Whether the streams are dealt to the ranks in turn, and each rank reads its own only.
 
-        The iterator gives `resumable.protocols.ELSEWHERE` for the elements of others, one of each rank in every step.
+        The iterator yields `resumable.protocols.ELSEWHERE` for the elements of others, one of each rank in every step.
         """
         ...
 
     @property
     def resets_each_epoch(self) -> bool:
-        """Whether every epoch begins in one way, whatever was read before it, so that nothing is kept of one."""
+        """Whether each epoch starts in the same way, whatever was read before: then nothing is kept between them."""
         ...
 
     @property
@@ -131,17 +131,17 @@ class Reopens(Protocol):
     """Iterable objects, whose `restore` between two epochs would stay at the end of the earlier one."""
 
     def reopen(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Bring the source back to the place between two epochs, and begin the later one."""
+        """Bring the source back to the position between two epochs, and start the later one."""
         ...
 
 
 @runtime_checkable
 class HasOtherKinds(Protocol):
-    """`tf.data`: one pipeline can be resumed in several ways, and an earlier version may have chosen another one."""
+    """`tf.data`: one pipeline can be resumed in several ways, and an earlier version may have chosen differently."""
 
     @property
     def other_kinds(self) -> Mapping[str, Callable[[], None]]:
-        """Values of `kind` that the backend can have, each with a function that gives it that kind."""
+        """Values of `kind` that the backend can have, each with a function that sets it."""
         ...
 
 
@@ -150,9 +150,9 @@ class HasSettings(Protocol):
     """FFCV: users change the loader between epochs. `read` takes what is set when it is called."""
 
     def settings(self) -> dict[str, Any]:
-        """Return what a user has changed since the backend was made, in plain values by name."""
+        """Return what a user has changed since the backend was made, in plain values under their names."""
         ...
 
     def set_settings(self, settings: Mapping[str, Any]) -> None:
-        """Set what `settings` returned, and everything else as it was when the backend was made."""
+        """Set what `settings` returned, and everything else as it was at first."""
         ...

@@ -34,13 +34,13 @@ class Positioner:
     """Brings a source to a position of an epoch.
 
     Args:
-        draws: reads the elements of the epoch.
+        reader: reads the elements of the epoch.
         name: of the source, for messages.
         report: called with a message about a difference; it raises, or returns if the run shall continue.
     """
 
-    def __init__(self, draws: SeededReader, name: str, report: Callable[[str], None]) -> None:
-        self._draws, self._name, self._report = draws, name, report
+    def __init__(self, reader: SeededReader, name: str, report: Callable[[str], None]) -> None:
+        self._reader, self._name, self._report = reader, name, report
 
     def restore(self, ways: Sequence[Callable[[], object]], position: int, canary: Canary | None) -> None:
         """Bring the source back by its own state.
@@ -86,13 +86,13 @@ class Positioner:
                 that no element is read for it.
         """
         before = None if announced else canary
-        self._draws.begin(opener)
+        self._reader.begin(opener)
         found, other = self._pass(position, before, witness)
         # An element that differs may be the fault of the source's skip() alone, so it is read once more without it.
         # A witness is no element: if that differs, the order itself is another one, and reading does not mend it.
-        if self._draws.skipped and witness is None and again is not None and (other is not None or found < position):
-            borrowed = self._draws.borrows
-            self._draws.begin(again)
+        if self._reader.skipped and witness is None and again is not None and (other is not None or found < position):
+            borrowed = self._reader.borrows
+            self._reader.begin(again)
             found, other = self._pass(position, before, witness, read=True)
             if other is None and found == position:
                 self._report_skip(skipped_elsewhere(self._name, position - 1), borrowed=borrowed)
@@ -115,28 +115,28 @@ class Positioner:
         self, count: int, canary: Canary | None, witness: Callable[[int], Any] | None, *, read: bool = False
     ) -> tuple[int, str | None]:
         """Pass `count` elements; return how many there were, and the last one in words if it is not the canary's."""
-        draws = self._draws
+        reader = self._reader
         if canary is None or not count:
-            return draws.skip(0, count, read=read or draws.borrows), None
+            return reader.skip(0, count, read=read or reader.borrows), None
         if witness is not None:
-            found = draws.skip(0, count, read=read)
+            found = reader.skip(0, count, read=read)
             before = witness(count) if found == count else None
             return found, None if before is None or canary.fits(before) else _in_words(before, "a batch of indices")
         # A skip() that was not made for this counts only if the canary can tell that it is wrong.
-        found = draws.skip(0, count - 1, read=read or (draws.borrows and canary.digest is None))
+        found = reader.skip(0, count - 1, read=read or (reader.borrows and canary.digest is None))
         if found < count - 1:
             return found, None
-        last = draws.take(found, 1)
+        last = reader.take(found, 1)
         return found + len(last), None if not last or canary.fits(last[0]) else _in_words(last[0])
 
     def _other_ahead(self, position: int, canary: Canary) -> str | None:
         """Return in words what comes next, if that is not the element that the state announced; else None."""
-        draws = self._draws
-        if not draws.has(position):
+        reader = self._reader
+        if not reader.has(position):
             return "the end of the epoch"
-        if not draws.ahead:  # drawing it failed, which the next draw raises
+        if not reader.ahead:  # drawing it failed, which the next draw raises
             return None
-        return None if canary.fits(draws.ahead[0]) else _in_words(draws.ahead[0])
+        return None if canary.fits(reader.ahead[0]) else _in_words(reader.ahead[0])
 
 
 def orders_of(source: Any, state: Any, iterator_state: Any) -> list[tuple[bool, bool]]:

@@ -62,37 +62,37 @@ class RankSplitter:
         self._backend, self._dealt, self._to_try = backend, dealt, tries
         self._ahead: tuple[SeededReader, Cursor, GlobalBatch | Exception] | None = None
 
-    def look(self, draws: SeededReader, cursor: Cursor, size: int, world: World) -> int:
+    def look(self, reader: SeededReader, cursor: Cursor, size: int, world: World) -> int:
         """Return how many elements the global batch after a cursor has, by drawing it ahead; if that fails, all."""
         try:
-            drawn: GlobalBatch | Exception = self._draw(draws, cursor, size, world)
+            drawn: GlobalBatch | Exception = self._draw(reader, cursor, size, world)
         except Exception as error:  # noqa: BLE001  # of whatever type, it is raised where it belongs
             drawn = error
-        self._ahead = draws, cursor, drawn
+        self._ahead = reader, cursor, drawn
         return size if isinstance(drawn, Exception) else drawn.total
 
-    def draw(self, draws: SeededReader, cursor: Cursor, size: int, world: World) -> GlobalBatch:
+    def draw(self, reader: SeededReader, cursor: Cursor, size: int, world: World) -> GlobalBatch:
         """Draw the global batch after a cursor.
 
         Raises:
             BackendError: the source does not skip to where reading leads.
         """
         ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead[0] is not draws or ahead[1] != cursor:
-            return self._draw(draws, cursor, size, world)
+        if ahead is None or ahead[0] is not reader or ahead[1] != cursor:
+            return self._draw(reader, cursor, size, world)
         if isinstance(ahead[2], Exception):
             raise ahead[2]
         return ahead[2]
 
-    def _draw(self, draws: SeededReader, cursor: Cursor, size: int, world: World) -> GlobalBatch:
-        if world.size == 1 or self._dealt or not draws.strides:
-            return _whole(draws, cursor.position, size, world, dealt=self._dealt)
+    def _draw(self, reader: SeededReader, cursor: Cursor, size: int, world: World) -> GlobalBatch:
+        if world.size == 1 or self._dealt or not reader.strides:
+            return _whole(reader, cursor.position, size, world, dealt=self._dealt)
         if cursor.position or not self._to_try:
-            return _own(draws, cursor.position, size, world)
-        whole = _whole(draws, 0, size, world, dealt=self._dealt)
-        draws.close()
-        draws.begin(lambda: self._backend.open(cursor.epoch))
-        own = _own(draws, 0, size, world)
+            return _own(reader, cursor.position, size, world)
+        whole = _whole(reader, 0, size, world, dealt=self._dealt)
+        reader.close()
+        reader.begin(lambda: self._backend.open(cursor.epoch))
+        own = _own(reader, 0, size, world)
         if not _same(whole, own):
             name = str(self._backend.identity.get("source", self._backend.kind))
             raise BackendError(skipped_elsewhere(name, own.start or size - 1))
@@ -100,9 +100,9 @@ class RankSplitter:
         return own
 
 
-def _whole(draws: SeededReader, position: int, size: int, world: World, *, dealt: bool) -> GlobalBatch:
+def _whole(reader: SeededReader, position: int, size: int, world: World, *, dealt: bool) -> GlobalBatch:
     """Draw the whole global batch, and return this rank's part of it."""
-    drawn = draws.take(position, size)
+    drawn = reader.take(position, size)
     if not drawn:
         return GlobalBatch([], 0, 0, [])
     if dealt:  # one to each rank, but at the end of the epoch
@@ -113,20 +113,20 @@ def _whole(draws: SeededReader, position: int, size: int, world: World, *, dealt
     return GlobalBatch(drawn[start:stop], start, len(drawn), drawn[-1:])
 
 
-def _own(draws: SeededReader, position: int, size: int, world: World) -> GlobalBatch:
+def _own(reader: SeededReader, position: int, size: int, world: World) -> GlobalBatch:
     """Draw this rank's part of the global batch, and its last element, which shows that there is all of it.
 
     That element is the one of which every rank's state has the canary.
     """
     start, stop = share(0, size, world)
-    draws.skip(position, start)
-    own = draws.take(position + start, stop - start)
+    reader.skip(position, start)
+    own = reader.take(position + start, stop - start)
     if len(own) < stop - start:
         return GlobalBatch(own, start, start + len(own), own[-1:])
     if stop == size:
         return GlobalBatch(own, start, size, own[-1:])
-    draws.skip(position + stop, size - stop - 1)
-    last = draws.take(position + size - 1, 1)
+    reader.skip(position + stop, size - stop - 1)
+    last = reader.take(position + size - 1, 1)
     return GlobalBatch(own, start, size if last else stop, last)
 
 

@@ -133,7 +133,7 @@ class WorkerEpoch:
         self._iterator: Any = None
         self._keys, mode = stream.keys(epoch, worker), stream.randomness
         unit = None if worker else "sample"  # one progress bar is enough
-        self._draws = SeededReader(self._keys, mode, size=stream.size(), unit=unit)
+        self._reader = SeededReader(self._keys, mode, size=stream.size(), unit=unit)
         self._isolates = not stream.in_worker and mode != "off"
         self._position = state.batches * stream.size()
         self._canary = Canary.known(state.canary) if state.canary is not None and stream.compares else None
@@ -163,7 +163,7 @@ class WorkerEpoch:
     def _start(self) -> None:
         """Go to the place of the worker's state."""
         self._tell_epoch()
-        positioner = Positioner(self._draws, self._name(), self._report)
+        positioner = Positioner(self._reader, self._name(), self._report)
         if self._stream.replays or not self._state.has_own:
             self._replay(positioner)
         elif self._state.batches:
@@ -172,7 +172,7 @@ class WorkerEpoch:
             if self._state.state is not None:
                 give_back(self._dataset, self._state.state, self._name())
             self._tell_epoch()  # again, as the state of the old epoch's end may have brought its number back
-            self._draws.begin_or(self._open, self._open_again)
+            self._reader.begin_or(self._open, self._open_again)
 
     def _replay(self, positioner: Positioner) -> None:
         found = positioner.replay(
@@ -191,7 +191,7 @@ class WorkerEpoch:
         """Give the dataset its state back before it is iterated, or after, whichever goes on where it was."""
         own, iterator = self._state.state, self._state.iterator
         orders = orders_of(self._dataset, own, iterator)
-        ways = [partial(self._draws.begin, partial(self._open_at, order)) for order in orders]
+        ways = [partial(self._reader.begin, partial(self._open_at, order)) for order in orders]
         positioner.restore(ways, self._position, self._canary)
 
     def _open_at(self, order: tuple[bool, bool]) -> Iterator[Any]:
@@ -227,9 +227,9 @@ class WorkerEpoch:
 
     def _draw(self) -> list[Any]:
         try:
-            return self._draws.take(self._position, self._stream.size())
+            return self._reader.take(self._position, self._stream.size())
         except Exception as error:
-            note(error, f"sample {self._draws.position} of its stream")
+            note(error, f"sample {self._reader.position} of its stream")
             raise
 
     def _canaries(self, drawn: list[Any], *, ahead: bool) -> tuple[str | None, str | None]:
