@@ -55,6 +55,22 @@ class _Elsewhere:
 ELSEWHERE = _Elsewhere()
 
 
+class Listed(NamedTuple):
+    """Stands for the order in a request whose samples are listed, as those of a user's own sampler.
+
+    Attributes:
+        indices: sample indices; a list where the sampler gives keys of another type.
+        keys: a key for each of them, or none.
+        batch_key: the batch's.
+        padding: how many at the end only fill up the batch.
+    """
+
+    indices: IntArray | list[Any]
+    keys: Words
+    batch_key: int
+    padding: int = 0
+
+
 class Request(NamedTuple):
     """What an indexed backend is asked for: the share of this rank in one global batch, a range of positions.
 
@@ -87,58 +103,30 @@ class Request(NamedTuple):
     @property
     def indices(self) -> IntArray | list[Any]:
         """Sample indices, shape `(size,)`, not to be written to; a list where a sampler gives keys of another type."""
-        return self.order.indices(self)
+        order = self.order
+        return order.indices if isinstance(order, Listed) else order.indices(self)
 
     @property
     def keys(self) -> Words:
         """One 64-bit key per sample, shape `(size,)`, to seed its augmentation with; none if that is per batch."""
-        return self.order.keys(self)
+        order = self.order
+        return order.keys if isinstance(order, Listed) else order.keys(self)
 
     @property
     def batch_key(self) -> int:
         """A 64-bit key of the batch, for what is drawn per batch."""
-        return self.order.batch_key(self)
+        order = self.order
+        return order.batch_key if isinstance(order, Listed) else order.batch_key(self)
 
     @property
     def padding(self) -> int:
         """How many samples at the end only fill up the last batch (`tail="pad"`)."""
-        return self.order.padding(self)
+        order = self.order
+        return order.padding if isinstance(order, Listed) else order.padding(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the samples instead of the order. Arrays become bytes: NumPy's own way takes thrice as long."""
         return _unpacked, (self[:6], _packed(self.indices), _packed(self.keys), self.batch_key, self.padding)
-
-
-class Listed:
-    """Stands for the order in a request whose samples are listed, as those of a user's own sampler.
-
-    Args:
-        indices: sample indices; a list where the sampler gives keys of another type.
-        keys: a key for each of them, or none.
-        batch_key: the batch's.
-        padding: how many at the end only fill up the batch.
-    """
-
-    __slots__ = ("_batch_key", "_indices", "_keys", "_padding")
-
-    def __init__(self, indices: IntArray | list[Any], keys: Words, batch_key: int, padding: int = 0) -> None:
-        self._indices, self._keys, self._batch_key, self._padding = indices, keys, batch_key, padding
-
-    def indices(self, _: Request) -> IntArray | list[Any]:
-        """Return the sample indices."""
-        return self._indices
-
-    def keys(self, _: Request) -> Words:
-        """Return the keys."""
-        return self._keys
-
-    def batch_key(self, _: Request) -> int:
-        """Return the batch's key."""
-        return self._batch_key
-
-    def padding(self, _: Request) -> int:
-        """Return how many samples only fill up the batch."""
-        return self._padding
 
 
 def _packed(values: Any) -> Any:
