@@ -6,7 +6,8 @@ import warnings
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from resumable._checks import check_plain
-from resumable._fetch import ElementFetcher, Fetcher, IndexedFetcher, inside_of
+from resumable._fetch import ElementFetcher, Fetcher, IndexedFetcher
+from resumable._fetch.frameworks import inside_of
 from resumable._introspection import ask, has, is_a, module_of, qualname_of
 from resumable._options import Options, refuse_unknown
 from resumable._registry import entries_of, load, refuse_hidden, refuse_list, refuse_prepared

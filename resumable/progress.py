@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from resumable._data import Noted
-from resumable._fetch import Changes, Owner, Stream, close_backend, note_place, stalls
+from resumable._fetch import Changes, Owner, Stream, note_place, stalls
+from resumable._fetch.fetcher import close_backend
 from resumable._opening import Opening
 from resumable._order.cursor import Cursor
 from resumable._state import Mark, State

@@ -2,19 +2,8 @@
 
 from resumable._fetch.elements import ElementFetcher
 from resumable._fetch.failures import note_place
-from resumable._fetch.fetcher import Changes, Fetcher, close_backend
-from resumable._fetch.frameworks import inside_of
+from resumable._fetch.fetcher import Changes, Fetcher
 from resumable._fetch.indexed import IndexedFetcher
 from resumable._fetch.stream import Owner, Stream
 
-__all__ = [
-    "Changes",
-    "ElementFetcher",
-    "Fetcher",
-    "IndexedFetcher",
-    "Owner",
-    "Stream",
-    "close_backend",
-    "inside_of",
-    "note_place",
-]
+__all__ = ["Changes", "ElementFetcher", "Fetcher", "IndexedFetcher", "Owner", "Stream", "note_place"]
