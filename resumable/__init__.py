@@ -26,7 +26,7 @@ from resumable._wrap import wrap
 from resumable.errors import ResumableError
 from resumable.iteration import Epoch
 from resumable.loader import Loader
-from resumable.protocols import Capabilities, IndexedBackend, ReplayBackend, Request, SnapshotBackend
+from resumable.protocols import IndexedBackend, ReplayBackend, Request, SnapshotBackend, Traits
 
 if TYPE_CHECKING:
     from resumable import chaos as chaos  # known to type checkers, and not in `import *`
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Adoption",
-    "Capabilities",
     "CheckReport",
     "CheckpointStore",
     "Cursor",
@@ -63,6 +62,7 @@ __all__ = [
     "SnapshotBackend",
     "Tars",
     "Tokens",
+    "Traits",
     "World",
     "__version__",
     "adopt",

@@ -101,7 +101,7 @@ def _known(loader: Any) -> tuple[DataLoader[Any], Sampler, int]:
     source, fetcher = loader._wrapped, loader._fetcher  # noqa: SLF001  # a Loader shows neither
     order = fetcher.sampler if isinstance(fetcher, IndexedFetcher) else None
     in_order = isinstance(source, DataLoader) and kind_of(source.sampler) is SequentialSampler
-    strided = isinstance(fetcher, IndexedFetcher) and fetcher.can.strided
+    strided = isinstance(fetcher, IndexedFetcher) and fetcher.interleaved
     if order is None or not strided or not (isinstance(order, (Seeded, Chained)) or in_order):
         raise UnsupportedError(
             f"the order of {loader!r} is not torch's own.\n"

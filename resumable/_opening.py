@@ -225,7 +225,7 @@ def _way(fetcher: Fetcher, options: Options, mark: Mark) -> str:
         return f"{cursor.position} elements replayed"
     if source.ended and cursor.position:
         return "at the epoch's end"
-    replayed, skipped = source.replayed(fetcher.can.replayed or _none), source.replayed(_none)
+    replayed, skipped = source.replayed(fetcher.replayed), source.replayed(_none)
     if not replayed:
         return "by the source's own state"
     return f"{replayed} elements replayed" + (" after the source's own state" if replayed == skipped else "")

@@ -49,7 +49,7 @@ def fingerprint_of_rank(
     of_order = {name: value for name, value in own.items() if name not in {"rank", "randomness.seed"}}
     return {
         **of_data,
-        "length": fetcher.can.length,
+        "length": fetcher.traits.length,
         "samples": noted.of_rank(),
         "batch_size": options.batch_size,
         "randomness.seed": own["randomness.seed"],

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from resumable._order.cursor import Cursor
+    from resumable.protocols import Traits
 
 
 __all__ = ["LoaderStats", "Made", "Meter", "Queue", "Stopwatch", "between", "size_of"]
@@ -334,17 +335,17 @@ class _Tally:
         return self.bytes + self.rate * (self.samples - self.measured)
 
 
-class Reading(Protocol):
-    """How a source reads."""
+class Reads(Protocol):
+    """Whoever reads the batches."""
 
     @property
-    def meter(self) -> Meter | None:
-        """What its worker processes measure."""
+    def traits(self) -> Traits:
+        """Say whether it reads in the background, and tells no times."""
         ...
 
     @property
-    def reads_ahead(self) -> bool:
-        """Whether it reads in the background, and tells no times."""
+    def inside(self) -> Any:
+        """Has a `meter`: what its worker processes measure."""
         ...
 
 
@@ -358,8 +359,8 @@ class Stopwatch:
 
     __slots__ = ("_epoch", "_last", "_opens", "_tallies", "_tally", "_unknown", "meter", "since")
 
-    def __init__(self, can: Reading) -> None:
-        self._read_by(can)
+    def __init__(self, reads: Reads) -> None:
+        self._read_by(reads)
         self._tallies: dict[int, _Tally] = {}
         self._tally, self._epoch = _Tally(), -1  # of the epoch that was waited for last
         self._last: float | None = None  # when the loop got its last batch
@@ -375,10 +376,10 @@ class Stopwatch:
         self._opens = False
         self.since = perf_counter()
 
-    def opens(self, can: Reading) -> None:
+    def opens(self, reads: Reads) -> None:
         """Note that the stream of a source that can do this is opened in the wait that is under way."""
         self._opens = True
-        self._read_by(can)
+        self._read_by(reads)
         if self.meter is not None:
             self.meter.drop()
 
@@ -422,8 +423,9 @@ class Stopwatch:
             longest_wait_step=longest.step,
         )
 
-    def _read_by(self, can: Reading) -> None:
-        self.meter, self._unknown = can.meter, can.reads_ahead
+    def _read_by(self, reads: Reads) -> None:
+        self.meter: Meter | None = reads.inside.meter
+        self._unknown = reads.traits.reads_ahead
 
     def _read(self, tallies: Iterable[_Tally], here: float) -> float | None:
         if self._unknown:

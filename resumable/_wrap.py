@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from resumable._checks import check_plain
 from resumable._fetch import ElementFetcher, Fetcher, IndexedFetcher
+from resumable._fetch.frameworks import inside_of
 from resumable._introspection import ask, has, is_a, module_of, qualname_of
 from resumable._options import Options, refuse_unknown
 from resumable._registry import entries_of, load, refuse_hidden, refuse_list, refuse_prepared
 from resumable.errors import PromiseWarning, UnsupportedError
 from resumable.loader import Loader
-from resumable.protocols import IndexedBackend, ReplayBackend, capabilities_of
+from resumable.protocols import IndexedBackend, ReplayBackend
 from resumable.samplers import Sequential, Shuffle
 from resumable.samplers.base import check_length
 
@@ -285,7 +286,7 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
     options = options.decided()
     assert options.tail is not None
     assert options.randomness is not None
-    if not capabilities_of(backend).heals:
+    if not inside_of(backend).restarts_workers:
         what = "a source that is read without the workers of a DataLoader, or as logical streams"
         options.refuse(what, on_worker_death=_NO_WORKERS)
     check_plain("the identity of the backend", backend.identity)

@@ -88,7 +88,7 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
 
     def _read_from(self, fetcher: Fetcher, options: Options) -> None:
         self._fetcher, self._options = fetcher, options
-        self._shows = {"batch_size": options.batch_size, **fetcher.can.shows}
+        self._shows = {"batch_size": options.batch_size, **fetcher.inside.shows}
 
     def __bool__(self) -> bool:
         """A loader is true, also where its length is unknown."""
@@ -226,9 +226,9 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
         fetcher = self._fetcher
         if fetcher.unit == "sample":
             return "has a state, which both would change" if fetcher.remembers else ""
-        if fetcher.can.goes_on:
+        if fetcher.traits.goes_on:
             return "continues where it is, so it can be read once"
-        if isinstance(fetcher.backend, SnapshotBackend) and not fetcher.can.reopens:
+        if isinstance(fetcher.backend, SnapshotBackend) and not fetcher.traits.reopens:
             return "has a state, which both would change"
         sources = (self._wrapped, getattr(self._wrapped, "dataset", None))
         if any(callable(getattr(one, "set_epoch", None)) for one in sources):
@@ -533,11 +533,11 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
     def _accepted(self, state_dict: Mapping[str, Any], *, strict: bool) -> Callable[[], None]:
         """Check whether a state can be loaded, and return what does it."""
         point("loader.load", self, state_dict)
-        state = parse(state_dict, self._fetcher.can)
+        state = parse(state_dict, self._fetcher.backend)
         fetcher, options = self._fetcher, self._options
         if brought := brought_along(state, options):
             fetcher, options = self._again(*brought)
-        check_same(state.fingerprint, fetcher.fingerprint_for(state), strict=strict, hints=fetcher.can.hints)
+        check_same(state.fingerprint, fetcher.fingerprint_for(state), strict=strict, hints=fetcher.traits.hints)
         world = fetcher.world()
         global_batch = agree_on_batch(state, options, world.size)
         check_share(global_batch, world, uneven=options.uneven)

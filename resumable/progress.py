@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from resumable._data import DataFingerprint
 from resumable._fetch import Changes, Owner, Stream, note_place, stalls
+from resumable._fetch.fetcher import close_backend
 from resumable._opening import Opening
 from resumable._order.cursor import Cursor
 from resumable._state import Mark, State
 from resumable._stats import Stopwatch
 from resumable._warn import warn
 from resumable.errors import ConfigurationError, DataError, LoopWarning, UnsupportedError
+from resumable.protocols import SupportsStored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -104,8 +106,9 @@ class Progress:
         self._in_flight: deque[Mark] = deque()
         self._last: _Last | None = None  # None if nothing was delivered since the position was set
         self._owner, self._opening = Owner(), Opening(fetcher, options)
-        self._changes = Changes(fetcher.can)
-        stored = fetcher.can.stored if options.canary and not options.evaluation else None
+        self._changes = Changes(fetcher.backend)
+        looks = options.canary and not options.evaluation and isinstance(fetcher.backend, SupportsStored)
+        stored = fetcher.backend.stored if looks else None
         self.noted = DataFingerprint(stored, getattr(fetcher.backend, "length", None) or 0)
         self._stream: Stream | None = None
         self._opened_at: Mark | None = None
@@ -117,7 +120,7 @@ class Progress:
         self._auto = options.ack == "auto"
         self._recorder = options.recorder
         self.moves = 0
-        self.stopwatch = Stopwatch(fetcher.can)
+        self.stopwatch = Stopwatch(fetcher)
 
     # ------------------------------------------------------------------ the position
 
@@ -313,7 +316,9 @@ class Progress:
             mark = self._acknowledged if self._in_flight else None
         if mark is None:
             return
-        lost = _Lost(self._delivered.cursor, mark.cursor) if mark.source is None and self._fetcher.can.goes_on else None
+        lost = (
+            _Lost(self._delivered.cursor, mark.cursor) if mark.source is None and self._fetcher.traits.goes_on else None
+        )
         if lost is not None and not leaves:
             raise lost.error()
         self._move(mark)
@@ -344,8 +349,7 @@ class Progress:
                 if self._auto:
                     self._stand_at(self._mark_now())
             self._close()
-            if self._fetcher.can.close is not None:
-                self._fetcher.can.close()
+            close_backend(self._fetcher.backend)
 
     def let_go(self) -> None:
         """Drop the open stream without waiting for it, as the garbage collector would."""
@@ -548,7 +552,7 @@ class Progress:
     @property
     def strided(self) -> bool:
         """Whether a rank takes every W-th sample of a global batch, instead of one contiguous part."""
-        return bool(self._fetcher.can.strided)
+        return self._fetcher.interleaved
 
     # ------------------------------------------------------------------ the position, as a state
 
@@ -588,10 +592,9 @@ class Progress:
     def read_from(self, fetcher: Fetcher, options: Options) -> None:
         """Continue with a new fetcher of the same source, with a state's seed and name."""
         self._close()
-        if self._fetcher.can.close is not None:
-            self._fetcher.can.close()
+        close_backend(self._fetcher.backend)
         self._fetcher, self._options, self._opening = fetcher, options, self._opening.of(fetcher, options)
-        self._changes = Changes(fetcher.can)
+        self._changes = Changes(fetcher.backend)
 
     # ------------------------------------------------------------------ inside
 
@@ -652,7 +655,7 @@ class Progress:
         self._stream = self._opened(self._delivered)
 
     def _opened(self, mark: Mark) -> Stream:
-        self.stopwatch.opens(self._fetcher.can)
+        self.stopwatch.opens(self._fetcher)
         self._opened_at = mark
         if self._recorder is not None:
             self._recorder.begin(self._fetcher.world(), self._fetcher.fingerprint(), mark.cursor, mark.global_step)

@@ -6,11 +6,14 @@
     replay     a stream that can be opened again per epoch    skipping               where all ranks draw one stream
 
 `kind` names the sort of source in the state ("torch-map", "sequence", ...), `identity` the data itself in plain values.
+
+That is all a backend needs. It may state `Traits`, and have one of the methods or attributes of `SupportsClose`,
+`SupportsStored`, `SupportsOwnState` and `SupportsEnded`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,22 +24,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resumable._fetch.order import Order
-    from resumable._order.plan import Tail
     from resumable._randomness.keyed import IntArray, Words
-    from resumable._stats import Meter
 
 __all__ = [
     "ELSEWHERE",
     "Backend",
-    "Capabilities",
     "IndexedBackend",
     "Listed",
     "Prefetching",
     "ReplayBackend",
     "Request",
     "SnapshotBackend",
+    "SupportsClose",
+    "SupportsEnded",
+    "SupportsOwnState",
+    "SupportsStored",
+    "Traits",
     "Upcoming",
-    "capabilities_of",
+    "traits_of",
 ]
 
 
@@ -48,6 +53,22 @@ class _Elsewhere:
 
 
 ELSEWHERE = _Elsewhere()
+
+
+class Listed(NamedTuple):
+    """Stands for the order in a request whose samples are listed, as those of a user's own sampler.
+
+    Attributes:
+        indices: sample indices; a list where the sampler gives keys of another type.
+        keys: a key for each of them, or none.
+        batch_key: the batch's.
+        padding: how many at the end only fill up the batch.
+    """
+
+    indices: IntArray | list[Any]
+    keys: Words
+    batch_key: int
+    padding: int = 0
 
 
 class Request(NamedTuple):
@@ -82,58 +103,30 @@ class Request(NamedTuple):
     @property
     def indices(self) -> IntArray | list[Any]:
         """Sample indices, shape `(size,)`, not to be written to; a list where a sampler gives keys of another type."""
-        return self.order.indices(self)
+        order = self.order
+        return order.indices if isinstance(order, Listed) else order.indices(self)
 
     @property
     def keys(self) -> Words:
         """One 64-bit key per sample, shape `(size,)`, to seed its augmentation with; none if that is per batch."""
-        return self.order.keys(self)
+        order = self.order
+        return order.keys if isinstance(order, Listed) else order.keys(self)
 
     @property
     def batch_key(self) -> int:
         """A 64-bit key of the batch, for what is drawn per batch."""
-        return self.order.batch_key(self)
+        order = self.order
+        return order.batch_key if isinstance(order, Listed) else order.batch_key(self)
 
     @property
     def padding(self) -> int:
         """How many samples at the end only fill up the last batch (`tail="pad"`)."""
-        return self.order.padding(self)
+        order = self.order
+        return order.padding if isinstance(order, Listed) else order.padding(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the samples instead of the order. Arrays become bytes: NumPy's own way takes thrice as long."""
         return _unpacked, (self[:6], _packed(self.indices), _packed(self.keys), self.batch_key, self.padding)
-
-
-class Listed:
-    """Stands for the order in a request whose samples are listed, as those of a user's own sampler.
-
-    Args:
-        indices: sample indices; a list where the sampler gives keys of another type.
-        keys: a key for each of them, or none.
-        batch_key: the batch's.
-        padding: how many at the end only fill up the batch.
-    """
-
-    __slots__ = ("_batch_key", "_indices", "_keys", "_padding")
-
-    def __init__(self, indices: IntArray | list[Any], keys: Words, batch_key: int, padding: int = 0) -> None:
-        self._indices, self._keys, self._batch_key, self._padding = indices, keys, batch_key, padding
-
-    def indices(self, _: Request) -> IntArray | list[Any]:
-        """Return the sample indices."""
-        return self._indices
-
-    def keys(self, _: Request) -> Words:
-        """Return the keys."""
-        return self._keys
-
-    def batch_key(self, _: Request) -> int:
-        """Return the batch's key."""
-        return self._batch_key
-
-    def padding(self, _: Request) -> int:
-        """Return how many samples only fill up the batch."""
-        return self._padding
 
 
 def _packed(values: Any) -> Any:
@@ -252,66 +245,25 @@ Backend = IndexedBackend | ReplayBackend | SnapshotBackend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
-    """What a backend can do beyond its protocol, and what it needs. It declares them by an attribute `capabilities`.
-
-    A property is the place for those that are functions: an object that holds its own methods is freed late.
+class Traits:
+    """Properties of a backend, which it states in an attribute `traits`. One without it has the defaults.
 
     Args:
         hints: what a user is to do about a difference, by its name in `identity`, or by the full name of another fact
             of the state, as in "sampler.window".
-        length: elements per epoch, where that is known before its end; makes `len(loader)` work. An indexed backend
-            has its length in the protocol.
+        length: elements per epoch if they are known before its end; makes `len(loader)` work. An indexed backend has
+            its length in the protocol.
         keyed: the backend seeds the randomness of its elements itself, so the global generators are left alone.
         needs_shard: on several ranks, the user has to say `shard`: only they know who divides the stream.
-        snapshot_every: at how many steps it is worth its cost to take a snapshot in advance (`ack="manual"`).
-        eager: snapshots are so cheap that one is taken before each draw, so that a draw that fails loses nothing.
-        ended: tells, after an element, whether it was the epoch's last one, so that none is drawn ahead to find out.
-            `snapshot` is then that of the next epoch's beginning.
-        reopen: brings the source back to a place between two epochs, and begins the later one, as in
-            `reopen(epoch, snapshot)`; where `restore` would stay at the end of the earlier one.
-        places: returns the part of a snapshot that is the backend's own and not a user's, in plain values, or raises if
-            that is damaged. The digest in states of earlier versions covers this part alone.
-        older_tail: the tail that earlier versions made of the same source; a state that has it goes on with it.
-        count: returns how many elements of the epoch were given before a snapshot, if that says it; it has to agree
-            with the cursor.
-        goes_on: `open` goes on where the source stands, so that without a snapshot there is no way back.
+        snapshot_every: at how many steps it is worth its cost to take a snapshot in advance (`ack="manual"`); 0 if one
+            costs next to nothing: then one is taken before each draw, and a draw that fails loses nothing.
+        compares_itself: elements after a restore or a replay are not compared with the elements of the run that saved
+            the state: they cannot differ, or the backend compares them.
+        goes_on: `open` continues where the source stands, so that without a snapshot there is no way back.
         reopens: a source with snapshots may be opened again while an earlier iterator of it is read, and neither sees
             the other. Without snapshots, every source must be so.
-        replayed: returns how many elements a `restore` of a snapshot reads again, for the log; by default none.
-        restore_otherwise: as `restore`, but in another order of giving the state back and iterating. It is tried where
-            the first element after `restore` is not the one that the state announced.
-        without_canaries: elements after a restore or a replay are not compared with those of the run that saved the
-            state: they cannot differ, or the backend compares by itself.
-        told: returns what the element before a place of the epoch was made of, such as its indices. That is compared,
-            in place of the element, after a replay that reads none; None where it is not known any more.
-        lenient: takes a snapshot, and returns one by which `restore` only warns of what it compares by itself
-            (`strict=False`).
-        shows: attributes of the source that the Loader shows under the same names: "dataset" (only where samples have
-            an index), "batch_size", "num_workers", "collate_fn".
-        settings: returns what a user has changed in the backend since it was made and may change between epochs, in
-            plain values by name. For indexed backends, whose `read` takes what is set when it is called.
-        set_settings: sets what `settings` returned, and everything else as it was when the backend was made.
-        own_state: of an indexed backend whose `read` reads nothing ahead: functions that return and take back what the
-            source remembers from sample to sample. It goes into the state, which is then that of one rank.
-        dealt: the elements are dealt to the ranks in turn, and each rank reads its own only: for those of others the
-            iterator gives `resumable.protocols.ELSEWHERE`, one of each rank in every step.
-        forgets: every epoch begins in one way, whatever was read before it, so nothing is kept of one that is left.
-        also: another identity by which states of the same stream may know it.
-        kinds: of a stream, other values of `kind` that the backend can have, each with a function that gives it that
-            kind. It is called when a state of that kind is loaded, as an earlier version may have chosen another one.
-        stored: of a source whose samples have an index: returns what is stored of the samples with some indices, before
-            any transform and without randomness, as lists by name such as `{"files": [...]}`; the list that tells
-            samples apart best comes first. It is asked in this process for at most 16 samples, when the source is
-            wrapped, when a stream opens and when a state is loaded, so that other data after a restart are refused.
-        close: ends what lives on between two epochs, such as worker processes, when the Loader is closed, and may be
-            called again. What is needed later is started later; what the source remembers, it keeps.
-        heals: starts worker processes that died again by itself, where `wrap(..., on_worker_death="restart")` says so.
-        strided: of an indexed backend whose requests stay in this process or list their samples: the ranks take the
-            samples of a global batch in turn, as torch's `DistributedSampler` deals them out, and not a part each.
         reads_ahead: it reads in the background, by threads or processes that tell no times, so `read_seconds` of
-            `loader.stats()` is unknown. Otherwise it is what this process waits, or what `meter` says.
-        meter: of backends of this package, what their worker processes measure.
+            `loader.stats()` is unknown.
     """
 
     hints: Mapping[str, str] = field(default_factory=dict)
@@ -319,48 +271,70 @@ class Capabilities:
     keyed: bool = False
     needs_shard: bool = False
     snapshot_every: int = 1
-    eager: bool = False
-    ended: Callable[[], bool] | None = None
-    reopen: Callable[[int, Any], Iterator[Any]] | None = None
-    places: Callable[[Any], Any] | None = None
-    older_tail: Tail | None = None
-    count: Callable[[Any], int] | None = None
+    compares_itself: bool = False
     goes_on: bool = False
     reopens: bool = False
-    replayed: Callable[[Any], int] | None = None
-    restore_otherwise: Callable[[int, Any], Iterator[Any]] | None = None
-    without_canaries: bool = False
-    told: Callable[[int], Any] | None = None
-    lenient: Callable[[Any], Any] | None = None
-    shows: Mapping[str, Any] = field(default_factory=dict)
-    settings: Callable[[], dict[str, Any]] | None = None
-    set_settings: Callable[[Mapping[str, Any]], None] | None = None
-    own_state: tuple[Callable[[], Any], Callable[[Any], None]] | None = None
-    dealt: bool = False
-    forgets: bool = False
-    also: Mapping[str, Any] | None = None
-    kinds: Mapping[str, Callable[[], None]] = field(default_factory=dict)
-    stored: Callable[[Sequence[int]], Mapping[str, Sequence[Any]]] | None = None
-    close: Callable[[], None] | None = None
-    heals: bool = False
-    strided: bool = False
     reads_ahead: bool = False
-    meter: Meter | None = None
 
 
-def capabilities_of(backend: Any) -> Capabilities:
-    """Return what a backend declares; by attributes of its own with the same names, where it has no `capabilities`.
+@runtime_checkable
+class SupportsClose(Protocol):
+    """A backend that keeps something open between epochs, such as worker processes."""
+
+    def close(self) -> None:
+        """End it. Called by `Loader.close()`, maybe more than once; what is read later opens it again."""
+        ...
+
+
+@runtime_checkable
+class SupportsStored(Protocol):
+    """A backend that helps to reject different data of the same length."""
+
+    @property
+    def stored(self) -> Callable[[Sequence[int]], Mapping[str, Sequence[Any]]] | None:
+        """Returns what is stored of the samples with some indices, before any transform and without randomness.
+
+        It returns lists under names, such as `{"files": [...]}`; the list that distinguishes samples best comes first.
+        It is called in this process for at most 16 samples, when the source is wrapped, when a stream opens and when a
+        state is loaded. An ordinary method fits; None compares nothing.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsOwnState(Protocol):
+    """An indexed backend whose source remembers something from sample to sample. Its `read` must not read ahead."""
+
+    @property
+    def own_state(self) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+        """Functions that return and take back what the source remembers; it goes into the state of this rank."""
+        ...
+
+
+@runtime_checkable
+class SupportsEnded(Protocol):
+    """A snapshot backend that knows the end of an epoch. Otherwise an element is read ahead to find out."""
+
+    def ended(self) -> bool:
+        """Return whether the element that was yielded last is the epoch's last one.
+
+        `snapshot` then returns the state at the start of the next epoch.
+        """
+        ...
+
+
+def traits_of(backend: Any) -> Traits:
+    """Return the properties that a backend states.
 
     Raises:
-        ConfigurationError: `capabilities` is something else.
+        ConfigurationError: `traits` is something else.
     """
-    declared = getattr(backend, "capabilities", None)
-    if declared is None:
-        own = {one.name: getattr(backend, one.name) for one in fields(Capabilities) if hasattr(backend, one.name)}
-        return Capabilities(**own)
-    if not isinstance(declared, Capabilities):
+    stated = getattr(backend, "traits", None)
+    if stated is None:
+        return Traits()
+    if not isinstance(stated, Traits):
         raise ConfigurationError(
-            f"the capabilities of the backend {backend.kind!r} must be a resumable.Capabilities, but they are "
-            f"{declared!r}.\nWhat it can do would be guessed. Declare for instance Capabilities(length=10)."
+            f"the traits of the backend {backend.kind!r} must be a resumable.Traits, but they are {stated!r}.\n"
+            "Its length and hints would be ignored. State for instance Traits(length=10)."
         )
-    return declared
+    return stated

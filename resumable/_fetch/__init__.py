@@ -1,11 +1,9 @@
 """Fetchers: how a Loader gets its batches from a backend of each kind."""
 
-from resumable._fetch.changes import Changes
 from resumable._fetch.elements import ElementFetcher
 from resumable._fetch.failures import note_place
-from resumable._fetch.fetcher import Fetcher
+from resumable._fetch.fetcher import Changes, Fetcher
 from resumable._fetch.indexed import IndexedFetcher
-from resumable._fetch.owner import Owner
-from resumable._fetch.stream import Stream
+from resumable._fetch.stream import Owner, Stream
 
 __all__ = ["Changes", "ElementFetcher", "Fetcher", "IndexedFetcher", "Owner", "Stream", "note_place"]

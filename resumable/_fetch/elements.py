@@ -8,42 +8,42 @@ the ranks already (`shard=False`), each rank draws only for itself, and the stat
 from __future__ import annotations
 
 import copy
-import logging
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from resumable._content import Canary
-from resumable._fetch.agreed_ends import find_end, left_early
-from resumable._fetch.canaries import (
-    differs_ahead,
-    gone_elsewhere,
-    read_otherwise,
-    skip_and_compare,
-    skipped_elsewhere,
+from resumable._fetch.element_reader import ElementReader, too_few
+from resumable._fetch.fetcher import as_the_state_knows, fingerprint_of
+from resumable._fetch.frameworks import (
+    HasOtherKinds,
+    HasReplayWitness,
+    HasWorkerStates,
+    LogicalStreams,
+    Reopens,
+    RestoresOtherwise,
+    inside_of,
 )
-from resumable._fetch.dealing import Dealer
-from resumable._fetch.divided import check_divided
-from resumable._fetch.draws import Draws, too_few
-from resumable._fetch.fingerprints import as_the_state_knows, fingerprint_of
-from resumable._fetch.place import Place
-from resumable._fetch.restoring import given_back, without_state
+from resumable._fetch.own_state import given_back, without_state
+from resumable._fetch.positioning import Positioner
+from resumable._fetch.rank_splitting import RankSplitter, find_end, left_early
 from resumable._order.cursor import Cursor
-from resumable._order.plan import Schedule
+from resumable._order.plan import Schedule, check_share
 from resumable._order.world import World
 from resumable._state import AtPlace, LeftEarly, Mark
-from resumable.errors import StateMismatchError, StateMismatchWarning
-from resumable.protocols import SnapshotBackend, capabilities_of
+from resumable.errors import ConfigurationError, StateMismatchError, StateMismatchWarning
+from resumable.protocols import SnapshotBackend, SupportsEnded, traits_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resumable._fetch.agreed_ends import AgreedEnd
+    from resumable._fetch.rank_splitting import AgreedEnd
     from resumable._options import Options
     from resumable._order.plan import Plan, Tail
     from resumable._randomness.keys import Randomness
     from resumable._state import SourceState, State
-    from resumable.protocols import ReplayBackend
+    from resumable.protocols import ReplayBackend, Traits
 
 __all__ = ["ElementFetcher"]
 
@@ -59,23 +59,33 @@ class ElementFetcher:
     """
 
     unit = "element"
-    remembers = True
+    remembers, interleaved = True, False
 
     def __init__(self, backend: ReplayBackend, tail: Tail, randomness: Randomness, options: Options) -> None:
         self.backend, self._tail, self._options = backend, tail, options
         self._randomness = randomness
-        self.can = capabilities_of(backend)
-        self._seeds = randomness != "off" and not self.can.keyed
+        self.traits, self.inside = traits_of(backend), inside_of(backend)
+        self._streams = backend if isinstance(backend, LogicalStreams) else None
+        self._dealt = self._streams is not None and self._streams.dealt_round_robin
+        self._resets = self._streams is not None and self._streams.resets_each_epoch
+        self._kinds = backend.other_kinds if isinstance(backend, HasOtherKinds) else {}
+        self._worker_states = backend if isinstance(backend, HasWorkerStates) else None
+        self._otherwise = backend.restore_otherwise if isinstance(backend, RestoresOtherwise) else None
+        self._reopen = backend.reopen if isinstance(backend, Reopens) else None
+        self._ended = backend.ended if isinstance(backend, SupportsEnded) else None
+        self._seeds = randomness != "off" and not self.traits.keyed
         self._replays = options.resume == "replay"
         self._has_state = isinstance(backend, SnapshotBackend) and not self._replays  # asked once, as that takes time
-        self._compares = options.canary and not self.can.without_canaries
-        self._told = self.can.told if options.canary else None
+        self._compares = options.canary and not self.traits.compares_itself
+        self._witness = None
+        if options.canary and isinstance(backend, HasReplayWitness):
+            self._witness = backend.replay_witness
         self._global_batch = 1
-        self._place = Place(reached=True, between=True)
+        self._place = SnapshotCursor(reached=True, between=True)
         self._standing: SourceState | None = None  # the last state between epochs: the source stands there by itself
-        self._live: Draws | None = None
+        self._live: ElementReader | None = None
         self._left: SourceState | None = None  # of an epoch that another rank has ended
-        self._dealer = Dealer(backend, self.can, compares=self._compares)
+        self._splitter = RankSplitter(backend, dealt=self._dealt, tries=self._compares and not self.traits.goes_on)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return kind, identity, randomness and tail; and the rank, where each has a stream of its own."""
@@ -89,8 +99,12 @@ class ElementFetcher:
     def fingerprint_for(self, state: State) -> dict[str, Any]:
         """Return the fingerprint, under the identity by which the state knows the stream."""
         kind = state.fingerprint["backend.kind"]
-        own = self.fingerprint() | ({"backend.kind": kind} if kind in self.can.kinds else {})
-        return as_the_state_knows(own, self.can.also, state)
+        own = self.fingerprint() | ({"backend.kind": kind} if kind in self._kinds else {})
+        return as_the_state_knows(own, None if self._streams is None else self._streams.alternate_identity, state)
+
+    def replayed(self, snapshot: Any) -> int:
+        """Return how many elements the source reads again when a snapshot is restored, as far as it says so."""
+        return 0 if self._worker_states is None else self._worker_states.replayed(snapshot)
 
     def check(self, state: State, global_batch: int) -> None:
         """Refuse nothing: what the source gives at the place is compared when it is there."""
@@ -99,12 +113,12 @@ class ElementFetcher:
         """Take over the kind of the state, where the source can be of several; it goes to the place when opened."""
         kind = state.fingerprint["backend.kind"]
         if kind != self.backend.kind:
-            self.can.kinds[kind]()
+            self._kinds[kind]()
         return state.mark
 
     def plan(self, global_batch: int) -> Plan | None:
         """Return the plan of the epochs where the source knows its length; what ends an epoch is the source."""
-        length = self.can.length
+        length = self.traits.length
         return Schedule(length, global_batch, self._tail) if length else None
 
     def finished(self, cursor: Cursor, global_batch: int) -> bool:
@@ -141,7 +155,7 @@ class ElementFetcher:
         if place.reached and (place.base is None or self._is_stale(place, asked=asked) or place.ended):
             self._take_snapshot(place)
         if place.reached and not place.ended and self._live is not None and place.base is not None:
-            place.ended = self._live.has_ended(place.position, self.can.ended)
+            place.ended = self._live.has_ended(place.position, self._ended)
             if place.ended:
                 self._take_snapshot(place)
         if place.base is None:
@@ -178,7 +192,7 @@ class ElementFetcher:
         goes on where it stands would give nothing but them in its next pass.
         """
         cursor, state = mark.cursor, mark.source
-        if self.can.forgets:
+        if self._resets:
             return None
         if self._live is not None:
             state = self._look(self._live, global_batch)
@@ -190,20 +204,20 @@ class ElementFetcher:
 
     def _look_again(self, mark: Mark, global_batch: int) -> SourceState | None:
         """Go to a mark, and look there."""
-        draws = self._live = self._draws(mark.cursor.epoch)
+        reader = self._live = self._reader(mark.cursor.epoch)
         try:
-            self._start(draws, mark)
+            self._start(reader, mark)
             self._place.reached = True
-            return self._look(draws, global_batch)
+            return self._look(reader, global_batch)
         finally:
             self._place.reached, self._live = False, None
-            draws.close()
+            reader.close()
 
-    def _look(self, draws: Draws, global_batch: int) -> SourceState | None:
+    def _look(self, reader: ElementReader, global_batch: int) -> SourceState | None:
         """Look whether another batch is left, and return the state of this place, or of the end."""
         place, least = self._place, global_batch if self._tail == "drop" else 1
         state = self.source_state()
-        if state is None or state.ended or draws.has(place.position, least):
+        if state is None or state.ended or reader.has(place.position, least):
             return state
         place.ended = True
         return self.source_state()
@@ -211,190 +225,216 @@ class ElementFetcher:
     def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
         """Yield the rest of the mark's epoch: batches, each with the cursor after it."""
         world, cursor, state = self.world(), mark.cursor, mark.source
-        check_divided(global_batch, world, self._tail, self._options, self.can)
+        check_divided(global_batch, world, self._tail, self._options, self.traits)
         self._global_batch = global_batch
         if state is not None and state.ended and cursor.position:
-            self._place = Place(replace(state, skip=0, ended=False), between=True)
+            self._place = SnapshotCursor(replace(state, skip=0, ended=False), between=True)
             return
-        draws, self._left = self._draws(cursor.epoch), None
-        self._live = draws
+        reader, self._left = self._reader(cursor.epoch), None
+        self._live = reader
         try:
-            self._start(draws, mark)
-            yield from self._rounds(draws, cursor, world)
+            self._start(reader, mark)
+            yield from self._rounds(reader, cursor, world)
         finally:
             self._place.reached, self._live = False, None
-            draws.close()
+            reader.close()
         early = self._left is not None  # then the source stands after elements that were drawn ahead
-        self._place = Place(self._left, reached=not early, between=not early)
+        self._place = SnapshotCursor(self._left, reached=not early, between=not early)
 
-    def _rounds(self, draws: Draws, cursor: Cursor, world: World) -> Iterator[tuple[Any, Cursor]]:
+    def _rounds(self, reader: ElementReader, cursor: Cursor, world: World) -> Iterator[tuple[Any, Cursor]]:
         place, size = self._place, self._global_batch
-        end = find_end(self._options, self.can, cursor)
-        ahead = self._look_ahead(end, draws, cursor, world)
+        end = None if self._dealt else find_end(self._options, cursor)
+        ahead = self._look_ahead(end, reader, cursor, world)
         while not place.ended:
             if end is not None and end.is_reached(cursor, ahead):
-                self._left = None if self.can.forgets else left_early(self.source_state(), cursor)
+                self._left = None if self._resets else left_early(self.source_state(), cursor)
                 break
-            if place.reached and self.can.eager and self._is_stale(place, asked=True):
+            # A draw that fails leaves the source after the elements it lost, so a cheap snapshot is taken before it.
+            if place.reached and not self.traits.snapshot_every and self._is_stale(place, asked=True):
                 self._take_snapshot(place)
-            place.reached = False
-            drawn = self._dealer.draw(draws, cursor, size, world)
+            place.reached = False  # a signal handler may ask for a state while the source is inside of a batch
+            drawn = self._splitter.draw(reader, cursor, size, world)
             if not drawn.total or (drawn.total < size and self._tail == "drop"):
                 break
             after = cursor.position + drawn.total
-            needed = (self._compares or self._told) and not (self._has_state and place.base is not None)
-            last = (after, Canary(self._told(after) if self._told else drawn.last[0])) if needed else None
-            batch = draws.assemble(drawn.own, cursor.position + drawn.start)
+            last = None
+            # Only a replay is compared by the element before the mark. With a snapshot, it is the one after the mark.
+            if (self._compares or self._witness) and not (self._has_state and place.base is not None):
+                last = after, Canary(self._witness(after) if self._witness else drawn.last[0])
+            batch = reader.assemble(drawn.own, cursor.position + drawn.start)
             cursor = Cursor(cursor.epoch, after, cursor.step + 1)
             place.position, place.ended = cursor.position, drawn.total < size
-            place.last, place.earlier = last, place.last
+            place.last, place.earlier = last, place.last  # both, as the batch may not count yet: `state_before`
             place.reached = True
             if end is not None and self._compares:
                 end.compare_element(cursor, drawn.last[0])
-            ahead = self._look_ahead(end, draws, cursor, world)
+            ahead = self._look_ahead(end, reader, cursor, world)
             yield batch, cursor
         if end is not None:
             end.is_over()
 
-    def _look_ahead(self, end: AgreedEnd | None, draws: Draws, cursor: Cursor, world: World) -> int:
+    def _look_ahead(self, end: AgreedEnd | None, reader: ElementReader, cursor: Cursor, world: World) -> int:
         """Look how many elements of another batch come after a place, where other ranks have to know it."""
         if end is None:
             return 0
         least = size = self._global_batch
-        if draws.strides and world.size > 1 and not self._has_state:
-            ahead = self._dealer.look(draws, cursor, size, world)
+        if reader.strides and world.size > 1 and not self._has_state:
+            ahead = self._splitter.look(reader, cursor, size, world)
             known = size if ahead == size else 0  # of a part, each rank sees its own elements
         else:
             if self._place.reached:
                 self.source_state()
             least = size if self._tail == "drop" else 1
-            known = ahead = size if not self._place.ended and draws.has(cursor.position, least) else len(draws.ahead)
+            known = ahead = size if not self._place.ended and reader.has(cursor.position, least) else len(reader.ahead)
         end.looked_ahead(cursor, known, more=ahead >= least)
         return known
 
-    def _start(self, draws: Draws, mark: Mark) -> None:
+    def _start(self, reader: ElementReader, mark: Mark) -> None:
         """Bring the source to a mark, and compare what it gives there with the mark's canary."""
-        canary = mark.canary if self._compares or self._told else None
-        if mark.source is not None:
-            self._go(draws, mark)
-            if canary is not None:
-                self._compare_ahead(draws, mark, canary)
+        canary = mark.canary if self._compares or self._witness else None
+        positioner = Positioner(reader, self._name(), lambda message: _report(message, mark))
+        epoch, position = mark.cursor.epoch, mark.cursor.position
+        if mark.source is not None and not self._replays:
+            ways = [lambda: self._restore(reader, mark)]
+            if self._otherwise is not None:
+                ways.append(lambda: self._restore(reader, mark, otherwise=True))
+            positioner.restore(ways, position, canary)
             return
-        differs = self._go(draws, mark, last=canary)
-        if differs is None or canary is None:
-            return
-        if draws.skipped and not self.can.goes_on and self._told is None:
-            own, before = not draws.borrows, mark.cursor.position - 1
-            differs = self._go(draws, mark, last=canary, read=True)
-            if differs is None:
-                self._tell_of_skip(skipped_elsewhere(self._name(), before), mark, refuse=own)
-                return
-        position, drawn = mark.cursor.position - 1, self._told is not None
-        self._tell(read_otherwise(self._name(), differs, canary, position, drawn=drawn), mark)
-
-    def _tell_of_skip(self, message: str, mark: Mark, *, refuse: bool) -> None:
-        """Refuse a skip() that was made for this; one that was not is not asked for."""
-        if refuse:
-            self._tell(message, mark)
-        else:
-            logging.getLogger("resumable").warning("%s\nThe elements were read instead.", message)
-
-    def _compare_ahead(self, draws: Draws, mark: Mark, canary: Canary) -> None:
-        """Compare the element that comes next; if it is another one, bring the source to the mark in its other way."""
-        position = mark.cursor.position
-        differs, tried = differs_ahead(draws, position, canary), self.can.restore_otherwise is not None
-        if differs is None:
-            return
-        if self._replays:
-            self._tell(read_otherwise(self._name(), differs, canary, position), mark)
-            return
-        if tried:
-            self._go(draws, mark, otherwise=True)
-            if differs_ahead(draws, position, canary) is None:
-                return
-            self._go(draws, mark)  # as it goes on if nothing compares
-        self._tell(gone_elsewhere(self._name(), differs, canary, position, tried=tried), mark)
+        self._standing, self._place = None, SnapshotCursor(position=position)
+        opener = partial(self.backend.open, epoch)
+        found = positioner.replay(
+            opener,
+            position,
+            canary,
+            again=None if self.traits.goes_on else opener,  # a source that continues has no way back to the beginning
+            announced=mark.source is not None,
+            witness=self._witness,
+        )
+        if found < position:
+            raise too_few(position, found)
 
     def _name(self) -> str:
         return str(self.backend.identity.get("source", self.backend.kind))
 
-    def _tell(self, message: str, mark: Mark) -> None:
-        if mark.strict:
-            raise StateMismatchError(message)
-        warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=2)
-
-    def _go(
-        self, draws: Draws, mark: Mark, *, last: Canary | None = None, otherwise: bool = False, read: bool = False
-    ) -> str | None:
-        """Bring the source to a mark: by itself, by its own snapshot, or from the epoch's beginning.
+    def _restore(self, reader: ElementReader, mark: Mark, *, otherwise: bool = False) -> None:
+        """Bring the source to a mark by the snapshot in it.
 
         Args:
-            draws: of the mark's epoch.
-            mark: the place.
-            last: canary of the element before the place.
-            otherwise: give the source its snapshot back in its other way.
-            read: do not let it skip.
+            reader: of the mark's epoch.
+            mark: has a state of the source.
+            otherwise: give the snapshot back in the other order.
 
-        Returns:
-            The element before the place in words, if it is not that of the canary.
+        Raises:
+            StateMismatchError: the epoch ends before the mark.
         """
-        cursor, state, standing = mark.cursor, None if self._replays else mark.source, self._standing
+        cursor, state, standing = mark.cursor, mark.source, self._standing
+        assert state is not None
         self._standing = None
-        skip = cursor.position if state is None else state.skip
-        base = None if state is None else replace(state, skip=0, ended=False)
-        self._place = place = Place(base, cursor.position - skip, cursor.position)
-        if state is None or state is standing:
-            draws.begin(lambda: self.backend.open(cursor.epoch))
+        taken = cursor.position - state.skip
+        self._place = place = SnapshotCursor(replace(state, skip=0, ended=False), taken, cursor.position)
+        if state is standing:  # between two epochs, after the first: the source continues there by itself
+            reader.begin(lambda: self.backend.open(cursor.epoch))
         elif isinstance(state, LeftEarly):
             self._leave_again(state, mark, otherwise=otherwise)
             self._place = place
-            draws.begin(lambda: self.backend.open(cursor.epoch))
+            reader.begin(lambda: self.backend.open(cursor.epoch))
         else:
-            self._restore(draws, mark, state, otherwise=otherwise)
-        found, differs = skip_and_compare(draws, cursor.position - skip, skip, last, read=read, told=self._told)
-        if found < skip and draws.skipped and not self.can.goes_on and last is not None:
-            return "the end of the epoch"
-        if found < skip:
-            raise too_few(cursor.position, cursor.position - skip + found)
-        return differs
+            self._give_back(reader, mark, state, otherwise=otherwise)
+        # The canary is of the element after the mark, so a skip() that was not made for this could not be judged.
+        found = reader.skip(taken, state.skip, read=reader.borrows)
+        if found < state.skip:
+            raise too_few(cursor.position, taken + found)
 
     def _leave_again(self, state: LeftEarly, mark: Mark, *, otherwise: bool) -> None:
         """Go the way of a run that left an epoch in its middle: to that place, and no further."""
-        draws = self._draws(state.epoch)
+        reader = self._reader(state.epoch)
         left = Mark(Cursor(state.epoch, state.position), state.before, strict=mark.strict)
-        self._go(draws, left, otherwise=otherwise)
-        draws.close()
+        self._restore(reader, left, otherwise=otherwise)
+        reader.close()
 
-    def _restore(self, draws: Draws, mark: Mark, state: AtPlace, *, otherwise: bool) -> None:
-        """Bring the source back: into an epoch, or between two, where some know how to begin the later one."""
+    def _give_back(self, reader: ElementReader, mark: Mark, state: AtPlace, *, otherwise: bool) -> None:
+        """Give the source its snapshot: in an epoch, or between two, where some know how to begin the later one."""
         epoch, backend = mark.cursor.epoch, self.backend
         if not isinstance(backend, SnapshotBackend):
             raise without_state(self._name())
         snapshot = copy.deepcopy(state.snapshot)
-        if not mark.strict and self.can.lenient is not None:
-            snapshot = self.can.lenient(snapshot)
-        again = (self.can.restore_otherwise if otherwise else None) or backend.restore
+        if not mark.strict and self._worker_states is not None:
+            snapshot = self._worker_states.lenient(snapshot)
+        again = (self._otherwise if otherwise else None) or backend.restore
         if mark.cursor.position == state.skip:
-            again = self.can.reopen or again
-            draws.begin_or(lambda: given_back(lambda: again(epoch, snapshot), snapshot), lambda: backend.open(epoch))
+            again = self._reopen or again
+            reader.begin_or(lambda: given_back(lambda: again(epoch, snapshot), snapshot), lambda: backend.open(epoch))
         else:
-            draws.begin(lambda: given_back(lambda: again(epoch, snapshot), snapshot))
+            reader.begin(lambda: given_back(lambda: again(epoch, snapshot), snapshot))
 
-    def _is_stale(self, place: Place, *, asked: bool) -> bool:
+    def _is_stale(self, place: SnapshotCursor, *, asked: bool) -> bool:
         """Return whether a new snapshot is due; none can be taken where the source is ahead of the place."""
         if self._live is not None and self._live.ahead:
             return False
-        every = self._options.snapshot_every or (1 if asked else self.can.snapshot_every)
+        every = self._options.snapshot_every or (1 if asked else self.traits.snapshot_every or 1)
         if isinstance(place.base, LeftEarly):  # so that such states never have one another inside
             return place.position > place.taken
         return place.position - place.taken >= every * self._global_batch
 
-    def _take_snapshot(self, place: Place) -> None:
+    def _take_snapshot(self, place: SnapshotCursor) -> None:
         backend: Any = self.backend  # a SnapshotBackend, as its caller knows
-        with (self._live or self._draws(0)).guard():
+        with (self._live or self._reader(0)).guard():
             snapshot = copy.deepcopy(backend.snapshot())
         place.base, place.taken = None if snapshot is None else AtPlace(snapshot), place.position
 
-    def _draws(self, epoch: int) -> Draws:
+    def _reader(self, epoch: int) -> ElementReader:
         stream = (self._options.find_world().rank,) if self._options.shard is False else ()
-        return Draws(self._options, epoch, stream, seeds=self._seeds)
+        return ElementReader(self._options, epoch, stream, seeds=self._seeds)
+
+
+def _report(message: str, mark: Mark) -> None:
+    if mark.strict:
+        raise StateMismatchError(message)
+    warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=2)
+
+
+@dataclass(slots=True)
+class SnapshotCursor:
+    """The place after the batch that was delivered last, in a source with a state of its own.
+
+    Args:
+        base: the last snapshot that was taken, or the state that was given by a mark.
+        taken: position at which that was.
+        position: after the element that was delivered last.
+        ended: the source has no more in this epoch, as is known since.
+        reached: the source itself stands at this place now, so that a new snapshot would be one of it.
+        between: it is a place between two epochs, or before the first.
+        last: the canary of the element before it, with its position.
+        earlier: likewise, of the place before the batch that was delivered last.
+    """
+
+    base: SourceState | None = None
+    taken: int = 0
+    position: int = 0
+    ended: bool = False
+    reached: bool = False
+    between: bool = False
+    last: tuple[int, Canary] | None = None
+    earlier: tuple[int, Canary] | None = None
+
+
+def check_divided(global_batch: int, world: World, tail: Tail, options: Options, traits: Traits) -> None:
+    """Refuse a stream that these ranks cannot divide among them.
+
+    Raises:
+        ConfigurationError: who divides it is not known; or the ranks could end with different numbers of batches.
+        UnevenBatchError: some rank would get fewer elements than another.
+    """
+    if world.size > 1 and options.shard is None and traits.needs_shard:
+        raise ConfigurationError(
+            f"with {world.size} ranks, the source does not say whether it gives each rank the whole stream or its "
+            "own part.\nBatches would be lost or repeated by a wrong guess. Give wrap(..., shard=True) if every "
+            "rank's source gives the same and the ranks are to divide it, or shard=False if the source or its "
+            "sampler looks at the rank itself."
+        )
+    check_share(global_batch, world, uneven=options.uneven)
+    if tail == "partial" and world.size > 1:
+        raise ConfigurationError(
+            f'with tail="partial", {world.size} ranks could end with different numbers of batches: '
+            'this source has no length.\nThe ranks would wait for each other. Use tail="drop".'
+        )

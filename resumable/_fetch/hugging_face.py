@@ -1,17 +1,24 @@
-"""What datasets of Hugging Face's library are known to do: divide themselves between the ranks, and draw nothing."""
+"""What datasets of Hugging Face's library are known to do: divide themselves between the ranks, and draw nothing.
+
+`IterableDataset.shuffle` fills a buffer, and its state says how far the stream was read, but not which elements the
+buffer had. So the stream is replayed. The state does not show it: the stream itself is searched, also inside of a
+user's dataset.
+"""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from resumable._introspection import ask, module_of, qualname_of
-from resumable.errors import ConfigurationError
+from resumable._data import without_seed
+from resumable._introspection import ask, attributes_of, has, is_exactly, module_of, mro_of, qualname_of
+from resumable.errors import ConfigurationError, PromiseWarning
 
 if TYPE_CHECKING:
     from resumable._options import Options
 
-__all__ = ["divided", "draws_nothing"]
+__all__ = ["divided", "draws_nothing", "replayed"]
 
 
 def divided(source: Any, options: Options) -> Options:
@@ -42,3 +49,72 @@ def draws_nothing(dataset: Any) -> bool:
     if kind != ("datasets.arrow_dataset", "Dataset"):
         return False
     return bool(ask(dataset, "_format_type", "custom") != "custom")  # which is a function of the user's
+
+
+_LOSING = {("datasets.iterable_dataset", "BufferShuffledExamplesIterable")}
+_MOST = 1000  # objects to look at
+
+
+def replayed(source: Any, name: str, options: Options) -> Options:
+    """Return the options with `resume="replay"`, and say so, where the source's state would lose a buffer.
+
+    Args:
+        source: has a state.
+        name: of the source, for the message.
+        options: as they were given; if they say `resume`, that holds.
+    """
+    _say_without_seed(source, name)
+    if options.resume is not None or not loses_buffer(source):
+        return options
+    warnings.warn(
+        f"{name} shuffles in a buffer that is not in its state, so it is replayed: a resumed run goes on with exactly "
+        "the same elements, but reads the epoch again up to its place.\n"
+        'Give wrap(..., resume="replay") to accept it. To resume faster, shuffle the shards only: buffer_size=1.',
+        PromiseWarning,
+        stacklevel=5,
+    )
+    return replace(options, resume="replay")
+
+
+def _say_without_seed(source: Any, name: str) -> None:
+    if without_seed(source):
+        warnings.warn(
+            f"{name} is shuffled without a seed, so every start of the program gives another order. A state of this "
+            "run will be refused by the next one.\nGive shuffle(seed=...) any number.",
+            PromiseWarning,
+            stacklevel=6,
+        )
+
+
+def loses_buffer(source: Any) -> bool:
+    """Return whether a source, or one inside of it, has a buffer that its state leaves out."""
+    seen: set[int] = set()
+    waiting = [source]
+    while waiting and len(seen) < _MOST:
+        thing = waiting.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if _loses(thing):
+            return True
+        waiting += _inside(thing)
+    return False
+
+
+def _loses(thing: Any) -> bool:
+    known = any((module_of(base), qualname_of(base)) in _LOSING for base in mro_of(type(thing)))
+    return known and bool(ask(thing, "buffer_size") != 1)  # from a buffer of 1, each element is given at once
+
+
+def _inside(thing: Any) -> list[Any]:
+    """Return the objects in a source that may be sources."""
+    kind = type(thing)
+    if issubclass(kind, list):
+        found = list.__getitem__(thing, slice(_MOST))
+    elif issubclass(kind, tuple):
+        found = list(tuple.__getitem__(thing, slice(_MOST)))
+    elif issubclass(kind, dict):
+        found = list(dict.values(thing))[:_MOST]
+    else:
+        found = [] if issubclass(kind, type) else list(attributes_of(thing).values())
+    return [one for one in found if has(type(one), "__iter__") and not is_exactly(one, (str, bytes))]

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from resumable._fetch.binding import Binding
-from resumable._fetch.fingerprints import fingerprint_of
-from resumable._fetch.order import Order
+from resumable._fetch.fetcher import fingerprint_of
+from resumable._fetch.frameworks import HasSettings, HasTorchOrder, inside_of
+from resumable._fetch.order import Interleaved, Order
 from resumable._fetch.own_state import Follower
-from resumable._fetch.strided import Strided
 from resumable._introspection import ask
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share
 from resumable._state import check_position, check_remembered
-from resumable.errors import BackendError, ConfigurationError
-from resumable.protocols import capabilities_of
+from resumable.errors import BackendError, ConfigurationError, ShuffleWarning
+from resumable.protocols import SupportsOwnState, traits_of
+from resumable.samplers.base import Bindable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from resumable._options import Options
     from resumable._order.plan import Plan, Tail
@@ -28,7 +29,16 @@ if TYPE_CHECKING:
     from resumable.protocols import IndexedBackend, Request
     from resumable.samplers import Sampler
 
-__all__ = ["IndexedFetcher"]
+    class Saved(Protocol):
+        """A state, by what has to be the same in both runs."""
+
+        @property
+        def fingerprint(self) -> Mapping[str, Any]:
+            """Values by dotted names, the sampler's after "sampler."."""
+            ...
+
+
+__all__ = ["IndexedFetcher", "SamplerResolution"]
 
 
 class IndexedFetcher:
@@ -49,12 +59,16 @@ class IndexedFetcher:
     ) -> None:
         self.backend, self._tail = backend, tail
         self._randomness, self._options = randomness, options
-        self.can = capabilities_of(backend)
-        ordered = _by_epoch(sampler, self.can.shows.get("dataset"))
-        self._binding = Binding(ordered, lambda: (options.batch_size or 1) * options.find_world().size)
+        self.traits, self.inside = traits_of(backend), inside_of(backend)
+        torchs = backend if isinstance(backend, HasTorchOrder) else None
+        self.interleaved = torchs is not None and torchs.interleaved
+        self._older_tail = None if torchs is None else torchs.older_tail
+        self._settings = backend if isinstance(backend, HasSettings) else None
+        ordered = _by_epoch(sampler, self.inside.shows.get("dataset"))
+        self._binding = SamplerResolution(ordered, lambda: (options.batch_size or 1) * options.find_world().size)
         self._facts: tuple[Sampler, dict[str, Any]] | None = None
         self._order: Order | None = None
-        own = None if options.evaluation else self.can.own_state
+        own = backend.own_state if isinstance(backend, SupportsOwnState) and not options.evaluation else None
         self._own = None if own is None else Follower(own)
 
     @property
@@ -93,7 +107,11 @@ class IndexedFetcher:
         return {"rank": world.rank, "world_size": world.size} if world.size > 1 else {}
 
     def _keeps_tail(self, tail: Any) -> bool:
-        return self.can.older_tail is not None and bool(tail == self.can.older_tail != self._tail)
+        return self._older_tail is not None and bool(tail == self._older_tail != self._tail)
+
+    def replayed(self, snapshot: Any) -> int:  # noqa: ARG002  # the protocol has it
+        """Return 0: a sample is read by its index."""
+        return 0
 
     def check(self, state: State, global_batch: int) -> None:
         """Refuse a position that the epoch does not have, and what another source remembers.
@@ -193,15 +211,15 @@ class IndexedFetcher:
 
     def _read(self, mark: Mark, requests: Iterator[Request]) -> Iterator[Any]:
         """Read with the settings with which the mark's epoch began; those that are set are for the epochs after it."""
-        in_force, tells, change = mark.in_force, self.can.settings, self.can.set_settings
-        now = None if tells is None else tells()
-        if in_force is None or change is None or now is None or now == in_force:
+        in_force = mark.in_force
+        now = None if self._settings is None else self._settings.settings()
+        if self._settings is None or in_force is None or now is None or now == in_force:
             return self.backend.read(requests)
-        change(in_force)
+        self._settings.set_settings(in_force)
         try:
             return self.backend.read(requests)
         finally:
-            change(now)
+            self._settings.set_settings(now)
 
     def sample_indices(self, cursor: Cursor, plan: Plan, world: World) -> list[int]:
         """Return which samples a rank gets in the batch after the cursor, without reading any."""
@@ -210,8 +228,8 @@ class IndexedFetcher:
     def _order_of(self, plan: Plan, world: World) -> Order:
         """Return the order under a plan: the one that workers know already, unless plan or sampler changed."""
         seed, keyed = self._options.stream_seed, self._randomness == "sample"
-        if self.can.strided:  # which is made for a number of ranks, and no worker knows it
-            return Strided(self.sampler, plan, seed, keyed=keyed, ranks=world.size)
+        if self.interleaved:  # which is made for a number of ranks, and no worker knows it
+            return Interleaved(self.sampler, plan, seed, keyed=keyed, ranks=world.size)
         if self._order is None:
             self._order = Order(self.sampler, plan, seed, keyed=keyed)
         elif plan != self._order.plan or self.sampler is not self._order.sampler:
@@ -234,3 +252,60 @@ def _by_epoch(sampler: Sampler, source: Any) -> Sampler:
     method = ask(type(source), "resumable_epochs")
     epochs: Sampler = sampler if method is None else method(source, sampler)
     return epochs
+
+
+class SamplerResolution:
+    """Binds a sampler once: when the stream first opens, or by a loaded state. Until then, it fits the ranks of now.
+
+    Args:
+        sampler: as it was given.
+        asked: tells the samples per step that this run would begin with.
+    """
+
+    def __init__(self, sampler: Sampler, asked: Callable[[], int]) -> None:
+        self._asked = asked
+        self._open = sampler if isinstance(sampler, Bindable) else None  # asked once, as that takes 20 microseconds
+        self._bound = sampler if self._open is None else None
+        self._for_now: tuple[int, Sampler] | None = None
+        self._doubted = False
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler, with nothing left open."""
+        if self._bound is not None:
+            return self._bound
+        global_batch = self._asked()
+        if self._for_now is None or self._for_now[0] != global_batch:
+            assert self._open is not None
+            self._for_now = global_batch, self._open.bound_to(global_batch)
+        return self._for_now[1]
+
+    def like(self, state: Saved) -> Sampler:
+        """Return the sampler as it is in a state, if that says it; else as it is now."""
+        return self._said_by(state) or self.sampler
+
+    def adopt(self, state: Saved) -> None:
+        """Go on with the sampler of a state, if that says it."""
+        self._bound = self._said_by(state) or self._bound
+
+    def _said_by(self, state: Saved) -> Sampler | None:
+        if self._open is None:
+            return None
+        facts, prefix = state.fingerprint, "sampler."
+        spec = {name.removeprefix(prefix): value for name, value in facts.items() if name.startswith(prefix)}
+        bound = self._open.bound_as(spec)
+        return None if bound is self._open else bound
+
+    def open(self, global_batch: int) -> None:
+        """Bind the sampler to the global batch of the first opening.
+
+        Warns:
+            ShuffleWarning: it mixes too little for the batch.
+        """
+        if self._open is None:
+            return
+        bound = self._bound or self._open.bound_to(global_batch)
+        self._bound = bound
+        if not self._doubted and isinstance(bound, Bindable) and (doubt := bound.doubt(global_batch)):
+            self._doubted = True
+            warnings.warn(doubt, ShuffleWarning, stacklevel=2)

@@ -10,20 +10,20 @@ from __future__ import annotations
 import copy
 import warnings
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from resumable._fetch.restoring import given_back
-from resumable._introspection import ask, module_of, qualname_of, takes
+from resumable._introspection import ask, module_of, qualname_of, shorten, takes
 from resumable._state import AtPlace
-from resumable.errors import PromiseWarning
+from resumable.errors import PromiseWarning, ResumableError, StateFormatError, StateMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from resumable._state import SourceState
 
-__all__ = ["Follower", "OwnState", "needs_arguments", "own_state", "state_methods"]
+__all__ = ["Follower", "OwnState", "given_back", "needs_arguments", "own_state", "state_methods", "without_state"]
 
+T = TypeVar("T")
 OwnState: TypeAlias = "tuple[Callable[[], Any], Callable[[Any], Any]]"
 
 _METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
@@ -40,6 +40,39 @@ def state_methods(thing: Any) -> OwnState | None:
 def needs_arguments(get: Callable[..., Any]) -> bool:
     """Return whether only a loader of a source's own knows how to ask for its state."""
     return takes(get) is False
+
+
+def given_back(restore: Callable[[], T], snapshot: Any) -> T:
+    """Call what gives a source its snapshot back.
+
+    Raises:
+        StateFormatError: it cannot be one of this source's.
+    """
+    try:
+        return restore()
+    except ResumableError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise StateFormatError(
+            f"the source could not take back the snapshot in the state: {type(error).__name__}: {error}.\n"
+            f"  in the checkpoint: {shorten(snapshot)}\n"
+            "Without it, the source would begin again. Load another checkpoint; or mend the source, if that is its "
+            "own state."
+        ) from error
+
+
+def without_state(name: str, found: str = "a source that is replayed") -> StateMismatchError:
+    """Return what to raise for a snapshot if the source of this run has no state to put it into.
+
+    Args:
+        name: of the source.
+        found: describes it.
+    """
+    return StateMismatchError(
+        f"the state has a snapshot of the source's own, and {name} has no state to put it into.\n"
+        f"  in the checkpoint: a snapshot\n  in this run:       {found}\n"
+        "It would begin again. Give the source that the run was started with."
+    )
 
 
 def own_state(source: Any, *, unless: str | None, advice: str = "", stacklevel: int) -> OwnState | None:

@@ -2,12 +2,17 @@
 
 The workers hold the order, so what they are sent per batch is a few integers. Those that live on over epochs are told
 of another order with the first request that each of them gets under it. torch is imported when it is needed.
+
+Schedulers send the signal that ends a job to every process of it. A worker would end by it, and the training with the
+worker, before anything is saved: so workers outlive it, and the training process comes to its step.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import signal
+import threading
 from contextlib import suppress
 from itertools import chain
 from threading import get_ident
@@ -31,7 +36,8 @@ if TYPE_CHECKING:
     from resumable._fetch.reader import Reader
     from resumable._order.plan import Plan
 
-__all__ = ["RequestDataset", "Workers"]
+__all__ = ["RequestDataset", "Workers", "heed", "heeded", "ignore", "outlive"]
+
 
 Numbers = tuple[int, int, int, int, int, int]
 
@@ -243,7 +249,7 @@ class Workers:
         )
 
     def _loader_type(self) -> type[DataLoader[Any]]:
-        from resumable._fetch.quick import QuickLoader  # noqa: PLC0415  # where processes are needed
+        from resumable._fetch.transport import QuickLoader  # noqa: PLC0415  # where processes are needed
 
         return QuickLoader
 
@@ -347,3 +353,36 @@ def _nothing() -> None:
 
 def _unchanged(item: Any) -> Any:
     return item
+
+
+_heeded: list[frozenset[int]] = []
+
+
+def heed(signals: Iterable[int]) -> None:
+    """Note that the training process handles these signals, and ends its workers itself."""
+    _heeded.append(frozenset(signals))
+
+
+def ignore(signals: Iterable[int]) -> None:
+    """Note that it does not any longer."""
+    _heeded.remove(frozenset(signals))
+
+
+def heeded() -> frozenset[int]:
+    """Return the signals that the training process handles now, or did when this process was forked."""
+    return frozenset().union(*_heeded)
+
+
+def outlive(signals: frozenset[int]) -> None:
+    """Let this worker live on when it gets one of these signals, unless its parent sends SIGTERM."""
+    for number in signals - {signal.SIGTERM}:
+        signal.signal(number, signal.SIG_IGN)
+    if signal.SIGTERM in signals and hasattr(signal, "sigwaitinfo"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # also in threads to come
+        threading.Thread(target=_end_for_parent, name="resumable-sigterm", daemon=True).start()
+
+
+def _end_for_parent() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid not in (os.getppid(), 0):
+        pass
+    os._exit(0)  # as torch's own handler does

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._data import Columns, DataFingerprint
 from resumable._distribution import pip_install
-from resumable._fetch.order import Order
-from resumable._fetch.strided import Strided
+from resumable._fetch.order import Interleaved, Order
 from resumable._inspect.reading import open_checkpoint
 from resumable._inspect.states import FoundState, find_states, schedule_of
 from resumable._order.world import World
@@ -116,7 +115,11 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
         raise ConfigurationError(f"epoch {epoch} has {step} batches, so there is no step {step}: steps count from 0.")
     world = World() if rank is None else World(rank, state.world_size)
     strided = _is_strided(state, order, world)
-    of = Strided(sampler, plan, 0, keyed=False, ranks=world.size) if strided else Order(sampler, plan, 0, keyed=False)
+    of = (
+        Interleaved(sampler, plan, 0, keyed=False, ranks=world.size)
+        if strided
+        else Order(sampler, plan, 0, keyed=False)
+    )
     indices = tuple(of.next_indices(cursor, world))
     return Samples(
         os.fspath(path),

@@ -11,7 +11,6 @@ from resumable._inspect.values import Tensor, walk
 from resumable._order.plan import Schedule
 from resumable._state import State, is_state, parse
 from resumable.errors import ConfigurationError, ResumableError
-from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,7 +112,7 @@ class FoundState:
         Raises:
             StateFormatError: it is damaged, or of a newer version.
         """
-        return parse(self.values, Capabilities())
+        return parse(self.values)
 
 
 def find_states(tree: Any, packed: int = 0) -> list[FoundState]:

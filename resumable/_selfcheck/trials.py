@@ -185,7 +185,7 @@ def parts_of(loader: Loader) -> list[Part]:
     if 2 * length + 2 <= _MOST:
         return [Part(2 * length + 2)]
     fetcher = loader._fetcher  # noqa: SLF001  # whether going to a place reads nothing is not seen from outside
-    if isinstance(fetcher, IndexedFetcher) and fetcher.can.own_state is None:
+    if isinstance(fetcher, IndexedFetcher) and not fetcher.remembers:
         return [Part(_FEW), Part(2 * _AROUND, (0, length - _AROUND))]
     return [Part(_MOST)]
 

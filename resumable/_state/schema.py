@@ -29,7 +29,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,12 +37,8 @@ from resumable._content import Canary, digest_of
 from resumable._distribution import UPGRADE
 from resumable._introspection import shorten
 from resumable._order.cursor import Cursor
-from resumable._state.source import SourceState, parse_source
+from resumable._state.source import KnowsSnapshots, SourceState, parse_source
 from resumable.errors import StateFormatError
-
-if TYPE_CHECKING:
-    from resumable.protocols import Capabilities
-
 
 __all__ = [
     "BY_DCP",
@@ -359,12 +355,12 @@ def _parts_of(name: str) -> tuple[str, str]:
     return group, key
 
 
-def parse(values: Any, can: Capabilities) -> State:
+def parse(values: Any, backend: Any = None) -> State:
     """Read a state from what `state_dict()` returned, possibly by way of JSON or `torch.load`.
 
     Args:
         values: the state.
-        can: what the backend declares.
+        backend: of this run, which may look into its snapshots; None if there is none.
 
     Raises:
         StateFormatError: it is no state, or truncated, damaged, or of a version that this code does not know.
@@ -380,7 +376,7 @@ def parse(values: Any, can: Capabilities) -> State:
             f"to {FORMAT}.\nNothing was loaded. Use the version that wrote it, or a newer one: {UPGRADE}"
         )
     try:
-        return _read(upgrade(values) if version == 1 else values, can)
+        return _read(upgrade(values) if version == 1 else values, backend)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, RuntimeError) as error:
         raise damaged(values, error) from error
 
@@ -400,7 +396,7 @@ def damaged(values: Any, error: Exception) -> StateFormatError:
     )
 
 
-def _read(values: Mapping[str, Any], can: Capabilities) -> State:
+def _read(values: Mapping[str, Any], backend: Any) -> State:
     numbers = {name: _count(name, values[name], least) for name, least in _COUNTS.items()}
     groups = {name: values[name] for name in ("backend", "sampler", "randomness")}
     fingerprint = {f"{group}.{key}": value for group, fields in groups.items() for key, value in dict(fields).items()}
@@ -413,10 +409,10 @@ def _read(values: Mapping[str, Any], can: Capabilities) -> State:
         fingerprint[name]  # a KeyError names what is missing
     cursor, source = Cursor.from_dict(values["cursor"]), values["source_state"]
     _check_place(cursor, numbers)
-    state = None if source is None else parse_source(source, cursor.epoch, cursor.position, can.count)
+    state = None if source is None else parse_source(source, cursor.epoch, cursor.position, backend)
     for name in _LATER:
         values[name]  # a KeyError names what is missing
-    intact = _is_intact(values, fingerprint, can)
+    intact = _is_intact(values, fingerprint, backend)
     journal = Journal.parse(values["journal"], cursor)
     canary, in_force = _canary(values["canary"]), journal.in_force
     mark = Mark(cursor, state, numbers["global_step"], numbers["samples_seen"], canary, in_force=in_force)
@@ -474,7 +470,7 @@ def _digest(values: Mapping[str, Any], fingerprint: Mapping[str, Any], source: A
     return hashlib.blake2b(text.encode(), digest_size=8, person=b"resumable2").hexdigest()
 
 
-def _is_intact(values: Mapping[str, Any], fingerprint: Mapping[str, Any], can: Capabilities) -> bool:
+def _is_intact(values: Mapping[str, Any], fingerprint: Mapping[str, Any], backend: Any) -> bool:
     """Return whether the digest is that of the fields, as this or an earlier version computed it, or None.
 
     Raises:
@@ -483,18 +479,19 @@ def _is_intact(values: Mapping[str, Any], fingerprint: Mapping[str, Any], can: C
     source = values["source_state"]
     known = {None, _digest(values, fingerprint, _content(source))}
     if source is not None:
-        known.add(_digest(values, fingerprint, _without_snapshots(source, can.places)))
+        own_fields = backend.own_fields if isinstance(backend, KnowsSnapshots) else None
+        known.add(_digest(values, fingerprint, _without_snapshots(source, own_fields)))
     return values["digest"] in known
 
 
-def _without_snapshots(source: Mapping[str, Any], places: Callable[[Any], Any] | None) -> dict[str, Any]:
+def _without_snapshots(source: Mapping[str, Any], own_fields: Callable[[Any], Any] | None) -> dict[str, Any]:
     """Return what earlier versions digested of a source's state."""
     own: dict[str, Any] = {"skip": source["skip"], "ended": source["ended"]}
     if "left_early" in source:
         left = source["left_early"]
-        own["left_early"] = {**left, "source_state": _without_snapshots(left["source_state"], places)}
-    elif places is not None:
-        own["places"] = places(source["snapshot"])
+        own["left_early"] = {**left, "source_state": _without_snapshots(left["source_state"], own_fields)}
+    elif own_fields is not None:
+        own["places"] = own_fields(source["snapshot"])
     return own
 
 

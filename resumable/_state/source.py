@@ -11,14 +11,33 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["AtPlace", "LeftEarly", "SourceState", "parse_source"]
+__all__ = ["AtPlace", "KnowsSnapshots", "LeftEarly", "SourceState", "parse_source"]
 
 _DEEPEST = 200  # states inside of one another; this version writes two at most
+
+
+@runtime_checkable
+class KnowsSnapshots(Protocol):
+    """A backend that can look into its snapshots: those of a `DataLoader`, which count batches."""
+
+    def own_fields(self, snapshot: Any) -> Any:
+        """Return the part of a snapshot that is the backend's own and not a user's, in plain values.
+
+        The digest in states of earlier versions covers this part alone.
+
+        Raises:
+            TypeError, ValueError, KeyError: that is damaged.
+        """
+        ...
+
+    def elements_before(self, snapshot: Any) -> int:
+        """Return how many elements of the epoch were given before a snapshot; it has to agree with the cursor."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +94,14 @@ class LeftEarly:
 SourceState: TypeAlias = AtPlace | LeftEarly
 
 
-def parse_source(
-    values: Mapping[str, Any], epoch: int, position: int, count: Callable[[Any], int] | None, *, deep: int = 0
-) -> SourceState:
+def parse_source(values: Mapping[str, Any], epoch: int, position: int, backend: Any, *, deep: int = 0) -> SourceState:
     """Read what `as_dict` returned, and check it against the cursor.
 
     Args:
         values: the dict.
         epoch: of the cursor.
         position: of the cursor in that epoch.
-        count: returns how many elements a snapshot says were given before it, where the backend knows.
+        backend: of this run; it may know how many elements were given before a snapshot.
         deep: how many states this one is inside of.
 
     Raises:
@@ -96,7 +113,7 @@ def parse_source(
         raise ValueError(f"source_state.ended must be True or False, but it is {ended!r}")
     if "left_early" not in values:
         state = AtPlace(copy.deepcopy(values["snapshot"]), skip, ended)
-        _check_count(state, position, count)
+        _check_count(state, position, backend)
         return state
     if skip != position:
         raise ValueError(f"source_state.skip must be {position}, as the cursor's position, but it is {skip}")
@@ -105,14 +122,16 @@ def parse_source(
     left = values["left_early"]
     number = _integer("left_early.epoch", left["epoch"], most=epoch - 1)
     read = _integer("left_early.position", left["position"], least=1)
-    before = parse_source(left["source_state"], number, read, count, deep=deep + 1)
+    before = parse_source(left["source_state"], number, read, backend, deep=deep + 1)
     return LeftEarly(before, number, read, skip, ended)
 
 
-def _check_count(state: AtPlace, position: int, count: Callable[[Any], int] | None) -> None:
-    if count is None or state.ended:  # at its end, a snapshot may be that of the next epoch's beginning
+def _check_count(state: AtPlace, position: int, backend: Any) -> None:
+    if (
+        not isinstance(backend, KnowsSnapshots) or state.ended
+    ):  # at its end, a snapshot may be that of the next epoch's beginning
         return
-    given = count(state.snapshot)
+    given = backend.elements_before(state.snapshot)
     if given != position - state.skip:
         raise ValueError(
             f"source_state.snapshot was taken after {given} elements, but it belongs to position "

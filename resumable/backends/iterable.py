@@ -8,27 +8,25 @@ epochs; it is told the epoch by an argument `epoch` of the function, or by a met
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from resumable._checks import length_of
 from resumable._data import shards_of
-from resumable._fetch.hugging_face import divided
-from resumable._fetch.lost_buffers import replayed
+from resumable._fetch.hugging_face import divided, replayed
 from resumable._fetch.own_state import state_methods
-from resumable._fetch.restoring import without_state
-from resumable._fetch.skips import Borrowed, iterate
+from resumable._fetch.positioning import Borrowed, give_back, iterate, iterate_at, orders_of
 from resumable._introspection import ask, has, qualname_of, signature_of
 from resumable._naming import name_of
 from resumable._registry import refuse_returned
 from resumable.errors import ConfigurationError, OnePassError, UnsupportedError
-from resumable.protocols import Capabilities
+from resumable.protocols import Traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from resumable._data import Columns
-    from resumable._fetch.own_state import OwnState
     from resumable._options import Options
 
 __all__ = ["FunctionBackend", "ObjectBackend", "adapt"]
@@ -61,12 +59,6 @@ def adapt(source: Any, options: Options) -> tuple[FunctionBackend | ObjectBacken
     return FunctionBackend(source, name), options
 
 
-def _needs_state(methods: OwnState | None, name: str) -> OwnState:
-    if methods is None:
-        raise without_state(name)
-    return methods
-
-
 class FunctionBackend:
     """A function that returns a fresh iterable for each epoch.
 
@@ -82,22 +74,11 @@ class FunctionBackend:
     def __init__(
         self, function: Callable[..., Any], name: str, length: int | None = None, stored: Columns | None = None
     ) -> None:
-        self._function, self._stored = function, stored
+        self._function, self.stored = function, stored
         self._takes_epoch = _takes_epoch(function, name)
         self.identity = {"source": name}
-        self._length = length
+        self.traits = Traits(length=length, reopens=True)
         self._iterator: _Watched | None = None
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The number of elements per epoch, the other order of restoring, and how to end its iterator."""
-        return Capabilities(
-            length=self._length,
-            restore_otherwise=self._restore_early,
-            reopens=True,
-            close=self._close,
-            stored=self._stored,
-        )
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Call the function."""
@@ -109,21 +90,25 @@ class FunctionBackend:
         return None if methods is None else methods[0]()
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Call the function, and give the state to the iterator that comes out."""
-        iterator = self._watch(self._call(epoch))
-        _needs_state(state_methods(iterator.inner), self.identity["source"])[1](snapshot)
-        return iterator
+        """Call the function, and give the state to the iterator over what it returns."""
+        produced = self._call(epoch)
+        return self._watch_at(produced, None, snapshot, (False, False))
 
-    def _restore_early(self, epoch: int, snapshot: Any) -> Iterator[Any]:
+    def restore_otherwise(self, epoch: int, snapshot: Any) -> Iterator[Any]:
         """Call the function, and give the state to what it returns before that is iterated."""
         produced = self._call(epoch)
-        methods = state_methods(produced)
-        if methods is None:
-            return self.restore(epoch, snapshot)
-        methods[1](snapshot)
-        return self._watch(produced)
+        if state_methods(produced) is None:
+            return self._watch_at(produced, None, snapshot, (False, False))
+        return self._watch_at(produced, snapshot, None, (True, False))
 
-    def _close(self) -> None:
+    def _watch_at(self, produced: Any, state: Any, iterator_state: Any, order: tuple[bool, bool]) -> _Watched:
+        name = self.identity["source"]
+        begin = partial(_iterate, name, produced)
+        self._iterator = _Watched(iterate_at(produced, begin, state, iterator_state, order=order, name=name))
+        return self._iterator
+
+    def close(self) -> None:
+        """Close the iterator, if this backend made it."""
         if self._iterator is not None:
             self._iterator.end(fresh=not isinstance(self._function, _Epochs))
 
@@ -152,21 +137,9 @@ class ObjectBackend:
         self._methods = state_methods(source)
         self._own_iterator = has(source, "__next__")
         self._iterator: _Watched | None = None
-        self._length, self._stored = _length(source, name), shards_of(source)
+        # The length is asked for before anything was read, as it may be that of what is left.
+        self.traits, self.stored = Traits(length=_length(source, name), goes_on=True), shards_of(source)
         self.identity = {"source": name}
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The number of elements per epoch, asked for before anything was read; and how to begin a later epoch."""
-        otherwise = None if self._methods is None else self._restore_otherwise
-        return Capabilities(
-            length=self._length,
-            reopen=self._reopen,
-            restore_otherwise=otherwise,
-            goes_on=True,
-            close=self._close,
-            stored=self._stored,
-        )
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Begin an epoch."""
@@ -196,52 +169,37 @@ class ObjectBackend:
         return own if methods is None else {_OBJECT: own, _ITERATOR: methods[0]()}
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Give the source its state back, and go on.
+        """Give the source its state back, and continue."""
+        return self._restore(epoch, snapshot, 0)
 
-        One that is its own iterator may set itself back in `__iter__`, so it gets its state after that. Where the
-        iterator has a state, too, the object gets its own before and after, as `__iter__` may count its passes.
-        """
-        return self._restored(
-            epoch, snapshot, early=not self._own_iterator, late=self._own_iterator or _is_both(snapshot)
-        )
+    def restore_otherwise(self, epoch: int, snapshot: Any) -> Iterator[Any]:
+        """Give the source its state back in the other order."""
+        return self._restore(epoch, snapshot, -1)
 
-    def _restore_otherwise(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        early = self._own_iterator or _is_both(snapshot)
-        return self._restored(epoch, snapshot, early=early, late=not early)
-
-    def _restored(self, epoch: int, snapshot: Any, *, early: bool, late: bool) -> Iterator[Any]:
-        put = _needs_state(self._methods, self.identity["source"])[1]
-        both = _is_both(snapshot)
-        own = snapshot[_OBJECT] if both else snapshot
+    def _restore(self, epoch: int, snapshot: Any, which: int) -> Iterator[Any]:
+        both = isinstance(snapshot, dict) and set(snapshot) == {_OBJECT, _ITERATOR}
+        own, iterator = (snapshot[_OBJECT], snapshot[_ITERATOR]) if both else (snapshot, None)
+        name = self.identity["source"]
         set_epoch(self._source, epoch)
-        if early:
-            put(own)
-        iterator = self._iterate()
-        if late:
-            put(own)
-        if both:
-            _needs_state(state_methods(iterator.inner), f"the iterator of {self.identity['source']}")[1](
-                snapshot[_ITERATOR]
-            )
-        return iterator
+        order = orders_of(self._source, own, iterator)[which]
+        begin = partial(_iterate, name, self._source)
+        self._iterator = _Watched(iterate_at(self._source, begin, own, iterator, order=order, name=name))
+        return self._iterator
 
-    def _reopen(self, epoch: int, snapshot: Any) -> Iterator[Any]:
+    def reopen(self, epoch: int, snapshot: Any) -> Iterator[Any]:
         """Give the source the state that it had between two epochs, and begin the later one, as `open` does."""
-        _needs_state(self._methods, self.identity["source"])[1](snapshot)
+        give_back(self._source, snapshot, self.identity["source"])
         set_epoch(self._source, epoch)
         return self._iterate()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the iterator if it is a generator."""
         if self._iterator is not None:
             self._iterator.end(fresh=False)
 
     def _iterate(self, once: OnePassError | None = None) -> _Watched:
         self._iterator = _Watched(_iterate(self.identity["source"], self._source), once)
         return self._iterator
-
-
-def _is_both(snapshot: Any) -> bool:
-    return isinstance(snapshot, dict) and set(snapshot) == {_OBJECT, _ITERATOR}
 
 
 def _may_set_back(iterator: Any) -> bool:

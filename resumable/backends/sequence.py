@@ -11,13 +11,13 @@ import numpy as np
 
 from resumable._checks import length_of, refuse_hidden_order
 from resumable._data import Columns
+from resumable._fetch.frameworks import Inside
 from resumable._fetch.hugging_face import draws_nothing
 from resumable._fetch.own_state import own_state
 from resumable._fetch.reader import Reader
 from resumable._introspection import ask, is_a, module_of, mro_of, qualname_of
 from resumable._naming import identity_of, name_of
 from resumable._randomness.idle import Seeding
-from resumable.protocols import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -56,7 +56,8 @@ class SequenceBackend:
         self.length = length_of(source, name_of(source, options.identity))
         self.identity = identity_of(source, options.identity or _describe(source))
         stored = None if ask(source, "resumable_identity") is not None else Columns(source, self.length)
-        self.capabilities = Capabilities(shows={"dataset": source}, own_state=remembers, stored=stored)
+        self.stored, self.own_state = stored, remembers
+        self.inside = Inside(shows={"dataset": source})
         plain = options.transform is None and options.collate is None and options.batch_size is not None
         self._gather = plain and _is_array(source)
         samples = source if options.transform is None else _Transformed(source, options.transform)

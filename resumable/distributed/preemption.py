@@ -17,7 +17,7 @@ import threading
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsIndex
 
-from resumable._fetch.interrupts import heed, ignore
+from resumable._fetch.workers import heed, ignore
 from resumable._ranks import rendezvous
 from resumable.errors import ConfigurationError, PreemptionError
 

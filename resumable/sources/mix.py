@@ -10,8 +10,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
 from resumable._checks import length_of, refuse_hidden_order
-from resumable._fetch.ahead import prefetch
 from resumable._fetch.own_state import state_methods
+from resumable._fetch.reader import prefetch
 from resumable._introspection import ask, has, is_a, mro_of, qualname_of
 from resumable._order.plan import Padding
 from resumable.errors import ConfigurationError, UnsupportedError

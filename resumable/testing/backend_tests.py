@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from resumable._order.world import World
 from resumable.errors import ConfigurationError, LoopError, StateMismatchError, UnsupportedError
+from resumable.protocols import SnapshotBackend, SupportsEnded, SupportsStored
 from resumable.testing.runs import Run, digest, draw_from_generators, rest_of_run, samples_of, seed_generators
 
 if TYPE_CHECKING:
@@ -245,23 +246,23 @@ class BackendTests:
             assert len(loader) == sum(epoch == 0 for epoch, _ in run)
 
     def test_what_it_declares_is_true(self) -> None:
-        """The backend's `Capabilities`: hints for fields that there are, its end, its own seeding, and its shard."""
+        """The backend's `Traits` and options: hints for known fields, its end, its own seeding, its shard."""
         loader = type(self).make()
-        backend, can = loader._fetcher.backend, loader._fetcher.can  # noqa: SLF001  # what is declared is not seen from outside
+        backend, traits = loader._fetcher.backend, loader._fetcher.traits  # noqa: SLF001  # what is declared is not seen from outside
         fingerprint = loader._fetcher.fingerprint()  # noqa: SLF001  # the same
         groups = {name.partition(".")[0] for name in fingerprint} - {"backend"}
-        assert all(name.partition(".")[0] in groups for name in can.hints if "." in name)
-        assert can.snapshot_every >= 1
-        if can.ended is not None:
-            self._check_ended(backend.open(0), can.ended)
-        if can.keyed:
+        assert all(name.partition(".")[0] in groups for name in traits.hints if "." in name)
+        assert traits.snapshot_every >= 0
+        if isinstance(backend, SnapshotBackend) and isinstance(backend, SupportsEnded):
+            self._check_ended(backend.open(0), backend.ended)
+        if traits.keyed:
             seed_generators()
             draw_from_generators()
             assert rest_of_run(loader, 1) == [(epoch, what) for epoch, what in self.reference()[0] if not epoch]
-        if can.stored is not None:
-            lengths = getattr(can.stored, "lengths", [0])  # of what a stream reads, which has no length itself
-            self._check_stored(getattr(backend, "length", sum(lengths)), can.stored)
-        if can.needs_shard and loader._options.shard is None:  # noqa: SLF001  # the same
+        if isinstance(backend, SupportsStored) and backend.stored is not None:
+            lengths = getattr(backend.stored, "lengths", [0])  # of what a stream reads, which has no length itself
+            self._check_stored(getattr(backend, "length", sum(lengths)), backend.stored)
+        if traits.needs_shard and loader._options.shard is None:  # noqa: SLF001  # the same
             self._check_shard()
 
     def _check_stored(self, length: int, stored: Callable[[Sequence[int]], Mapping[str, Sequence[Any]]]) -> None:
@@ -339,7 +340,7 @@ class BackendTests:
         try:
             loader.rewind()
         except UnsupportedError:
-            assert loader._fetcher.can.goes_on, "only a source that continues where it is cannot go back"  # noqa: SLF001  # nothing public has it
+            assert loader._fetcher.traits.goes_on, "only a source that continues where it is cannot go back"  # noqa: SLF001  # nothing public has it
             return False
         return True
 

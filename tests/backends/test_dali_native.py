@@ -393,7 +393,7 @@ def test_a_state_of_an_epochs_last_batch_that_was_taken_before_its_end_was_known
         for _ in range(5):
             next(batches)
         feed: Any = loader._fetcher
-        feed._take_snapshot(feed._place)  # what `eager` does before it draws
+        feed._take_snapshot(feed._place)  # as before each draw
         feed._place.reached = False
         state = loader.state_dict()
         assert not state["source_state"]["ended"]

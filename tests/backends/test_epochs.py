@@ -236,7 +236,7 @@ class Rare(Reader):
 
     kind = "rare"
     identity: ClassVar = {"name": "rare"}
-    capabilities = resumable.Capabilities(snapshot_every=100)
+    traits = resumable.Traits(snapshot_every=100)
 
     def open(self, epoch: int) -> Iterator[int]:
         return iter(self)

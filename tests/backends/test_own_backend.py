@@ -112,7 +112,7 @@ class TestSnapshot(BackendTests):
 class Costly(Recorder):
     """Wants no snapshot for every batch."""
 
-    snapshot_every = 3
+    traits = resumable.Traits(snapshot_every=3)
     taken = 0
 
     def snapshot(self) -> Any:
@@ -126,6 +126,62 @@ class TestCostlySnapshots(BackendTests):
     @staticmethod
     def make(**options: Any) -> resumable.Loader:
         return resumable.wrap(Costly(), **options)
+
+
+class Cheap(Recorder):
+    """Knows its end, and its snapshots cost nothing; its fifth element fails once."""
+
+    traits = resumable.Traits(snapshot_every=0)
+
+    def __init__(self, *, fails: bool = False) -> None:
+        super().__init__()
+        self.fails = fails
+        self.drawn = list[int]()
+
+    def ended(self) -> bool:
+        return self.head.place == 7
+
+    def open(self, epoch: int) -> Iterator[Any]:
+        super().open(epoch)
+        return self._read()
+
+    def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
+        super().restore(epoch, snapshot)
+        return self._read()
+
+    def _read(self) -> Iterator[Any]:
+        for element in self.head:
+            self.drawn.append(self.head.place)
+            if self.fails and self.head.place == 5:
+                self.fails = False
+                raise OSError("once")
+            yield element
+
+
+class TestCheapSnapshots(BackendTests):
+    native = True
+
+    @staticmethod
+    def make(**options: Any) -> resumable.Loader:
+        return resumable.wrap(Cheap(), **options)
+
+
+def test_a_failed_draw_loses_nothing_and_reads_nothing_again_if_snapshots_cost_nothing() -> None:
+    backend = Cheap(fails=True)
+    loader, got = resumable.wrap(backend), list[Any]()
+    with pytest.raises(OSError, match="once"):
+        for batch in loader:
+            got.append(batch)  # as a loop does, up to the error
+    assert [place for _, place, _ in [*got, *loader]] == [1, 2, 3, 4, 5, 6, 7]
+    assert backend.drawn == [1, 2, 3, 4, 5, 5, 6, 7]
+
+
+def test_a_backend_that_knows_its_end_is_not_read_ahead_to_find_out() -> None:
+    backend = Cheap()
+    loader = resumable.wrap(backend)
+    for number, _ in zip(range(1, 7), loader, strict=False):
+        assert not loader.state_dict()["source_state"]["ended"]
+        assert len(backend.drawn) == number
 
 
 @pytest.mark.parametrize(("options", "taken"), [({}, 3), ({"snapshot_every": 1}, 7), ({"snapshot_every": 6}, 2)])

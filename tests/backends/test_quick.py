@@ -14,8 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import resumable
-from resumable._fetch.quick import _putter, _waiter
-from resumable._fetch.transport import LARGEST, Answer, begin, pickled_here
+from resumable._fetch.transport import LARGEST, Answer, _putter, _waiter, begin, pickled_here
 from resumable._stats import Made
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 import resumable
-from resumable._fetch.keyed_draws import KeyedDraws
+from resumable._fetch.element_reader import SeededReader
 from resumable.errors import BackendError, StateMismatchError, StateMismatchWarning
 
 if TYPE_CHECKING:
@@ -213,11 +213,11 @@ def test_other_methods_of_that_name_are_left_alone() -> None:
 def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Elements before a place must not be drawn, in this process and in those that it forks."""
 
-    def read(_: KeyedDraws, position: int, count: int) -> int:
+    def read(_: SeededReader, position: int, count: int) -> int:
         assert not count, f"elements were read to get to a place, from {position} on"
         return 0
 
-    monkeypatch.setattr(KeyedDraws, "_read_on", read)
+    monkeypatch.setattr(SeededReader, "_read_on", read)
 
 
 # ---------------------------------------------------------------------- Hugging Face

@@ -24,8 +24,7 @@ import torch
 
 import resumable
 from resumable import failpoints
-from resumable._fetch.draws import _TRANSFORM
-from resumable._fetch.keyed_draws import OPENING
+from resumable._fetch.element_reader import _TRANSFORM, OPENING
 from resumable._randomness.keys import SampleKeys
 from resumable.checkpoint import CheckpointStore
 from resumable.checkpoint.marker import MARKER

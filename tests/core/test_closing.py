@@ -6,7 +6,7 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 import resumable
-from resumable._fetch.closing import close, may_wait
+from resumable._fetch.stream import close, may_wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

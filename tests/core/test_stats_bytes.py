@@ -120,7 +120,7 @@ def test_text_in_numbers_for_a_logger() -> None:
 def test_what_reads_in_the_background_has_no_reading_time() -> None:
     class Ahead:
         kind, identity, length = "ahead", {"source": "ahead"}, 4
-        capabilities = resumable.Capabilities(reads_ahead=True)
+        traits = resumable.Traits(reads_ahead=True)
 
         def read(self, requests: Any) -> Any:
             for request in requests:

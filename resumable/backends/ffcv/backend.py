@@ -10,10 +10,10 @@ from resumable.backends.ffcv.epoch import EpochRun
 from resumable.backends.ffcv.file import describe_fields, fingerprint, hash_content
 from resumable.backends.ffcv.pipeline import Pipeline
 from resumable.backends.ffcv.settings import Settings
-from resumable.protocols import Capabilities
+from resumable.protocols import Traits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from resumable._options import Options
     from resumable.backends.ffcv.source import Source
@@ -50,12 +50,17 @@ class FFCVBackend:
         }
         if source.content_hash:
             self.identity["content"] = hash_content(loader.reader.file_name)
-        settings = Settings(loader)
-        self.capabilities = Capabilities(
-            hints=_HINTS, settings=settings.changed, set_settings=settings.change, reads_ahead=True
-        )
+        self.traits, self._settings = Traits(hints=_HINTS, reads_ahead=True), Settings(loader)
         told = None if options.randomness == "off" else source.modes
         self.pipeline = Pipeline(loader, told)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what a user has changed in the Loader."""
+        return self._settings.changed()
+
+    def set_settings(self, settings: Mapping[str, Any]) -> None:
+        """Change the Loader as `settings` says."""
+        self._settings.change(settings)
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request: a tuple with one part for each field.

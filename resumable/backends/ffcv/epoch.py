@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numba
 
-from resumable._fetch.closing import may_wait
 from resumable._fetch.failures import ended_inside, note
+from resumable._fetch.stream import may_wait
 from resumable.backends.ffcv.device import find_device, seeded
 from resumable.backends.ffcv.pages import needs_all_requests, opened, wake_if_readers_died
 from resumable.backends.ffcv.parts import Team

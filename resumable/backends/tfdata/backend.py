@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from resumable.backends.tfdata.guards import check_pipeline
 from resumable.backends.tfdata.passes import Stream, is_endless, with_symbolic_state
 from resumable.backends.tfdata.snapshots import check, seal
 from resumable.errors import PromiseWarning, StateMismatchError
-from resumable.protocols import Capabilities
+from resumable.protocols import Traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,14 +62,10 @@ class ReplayBackend:
     ) -> None:
         self.kind = f"tf.data/{strategy}"
         self.identity = identity
-        self._datasets, self._strategy, self._convert, self._length = datasets, strategy, convert, length
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The number of elements per epoch, and what a snapshot costs."""
-        return Capabilities(
+        self._datasets, self._strategy, self._convert = datasets, strategy, convert
+        self.traits = Traits(
             hints=_HINTS,
-            length=self._length,
+            length=length,
             needs_shard=True,
             snapshot_every=self.snapshot_every,
             reads_ahead=True,
@@ -111,13 +106,12 @@ class NativeBackend(ReplayBackend):
         self._warned = False
 
     @property
-    def capabilities(self) -> Capabilities:
-        """The same, how to end TensorFlow's threads, and what else it can be."""
-        kinds = {f"tf.data/{one}": partial(self._become, one) for one in self._possible}
-        return replace(super().capabilities, close=self._stop, kinds=kinds)
+    def other_kinds(self) -> dict[str, Callable[[], None]]:
+        """The strategies that were possible."""
+        return {f"tf.data/{one}": partial(self._become, one) for one in self._possible}
 
     def _become(self, strategy: str) -> None:
-        self._stop()
+        self.close()
         self.kind, self._strategy, self._dataset = f"tf.data/{strategy}", strategy, None
         _log.info("tf.data: resumes by %s: the run that saved the state did", strategy)
 
@@ -139,7 +133,7 @@ class NativeBackend(ReplayBackend):
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
         """Make an iterator, compare the snapshot with the pipeline, and bring the iterator to it."""
-        self._stop()
+        self.close()
         if snapshot == {"between": True}:
             return iter(())
         stream = self._new(epoch)
@@ -147,7 +141,7 @@ class NativeBackend(ReplayBackend):
         try:
             stream.restore(state)
         except tf.errors.OpError as error:
-            self._stop()
+            self.close()
             raise StateMismatchError(
                 f"TensorFlow could not restore its state of this tf.data pipeline: {error.message}\n"
                 f"  in the checkpoint: a state of {len(state)} bytes\n  in this run:       {self.identity}\n"
@@ -156,7 +150,7 @@ class NativeBackend(ReplayBackend):
         return stream
 
     def _new(self, epoch: int) -> Stream:
-        self._stop()
+        self.close()
         dataset = self._looked_at(epoch)
         if self._counters is not None:
             self._counters.set_to(0 if self._endless else epoch)
@@ -177,7 +171,8 @@ class NativeBackend(ReplayBackend):
             self._dataset = with_symbolic_state(dataset, symbolic=self._strategy == "symbolic")
         return self._dataset
 
-    def _stop(self) -> None:
+    def close(self) -> None:
+        """End TensorFlow's threads."""
         if self._stream is not None:
             self._stream.stop()
             self._stream = None

@@ -8,13 +8,13 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resumable._fetch.closing import may_wait
 from resumable._fetch.reader import Reader, indices_of
+from resumable._fetch.stream import may_wait
 from resumable._naming import identity_of
 from resumable._randomness.idle import Seeding
 from resumable.backends.tfds.stacking import stack
 from resumable.failpoints import point
-from resumable.protocols import Capabilities
+from resumable.protocols import Traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -51,7 +51,7 @@ class TfdsBackend:
         self._seeding = Seeding({"transform": options.transform, "collate": options.collate})
         self.length = len(source)
         self.identity = identity_of(source, options.identity)
-        self.capabilities = Capabilities(hints=source.resumable_hints, reads_ahead=bool(source.threads))
+        self.traits = Traits(hints=source.resumable_hints, reads_ahead=bool(source.threads))
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, IterDataPipe, MapDataPipe
 
 from resumable._checks import length_of
-from resumable._fetch.hugging_face import divided, draws_nothing
-from resumable._fetch.lost_buffers import replayed
+from resumable._fetch.hugging_face import divided, draws_nothing, replayed
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import Reader
 from resumable._introspection import ask, is_a, length_or_none, module_of, qualname_of
@@ -33,7 +32,6 @@ from resumable.backends.torch.order import (
 )
 from resumable.backends.torch.stream import TorchStreamBackend
 from resumable.errors import PromiseWarning, UnsupportedError
-from resumable.protocols import Capabilities
 from resumable.samplers.base import check_length
 
 if TYPE_CHECKING:
@@ -117,8 +115,8 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
             sampler="The batch sampler says what is in a batch; give batch_size to the DataLoader instead of it.",
         )
     order = None if sampler is None else find_order(sampler, length or 0, options.stream_seed)
-    strided = options.order == "torch"
-    if strided:
+    interleaved = options.order == "torch"
+    if interleaved:
         order, options = torchs_order(loader, sampler, order, options), replace(options, order=None)
     kept = order is None and options.sampler is None
     remembers = remembered(loader, kept=kept)
@@ -143,8 +141,10 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
         sampler=options.sampler or (order and order.sampler),
         world=world,
     ).decided(tail=tail)
-    can = Capabilities(older_tail=older, own_state=remembers, strided=strided)
-    return TorchBackend(loader, reader, options, length, can), options
+    backend = TorchBackend(
+        loader, reader, options, length, own_state=remembers, older_tail=older, interleaved=interleaved
+    )
+    return backend, options
 
 
 def _length(dataset: Any, sampler: Any, options: Options) -> int | None:

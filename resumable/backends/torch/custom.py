@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from resumable._fetch.draws import too_few
+from resumable._fetch.element_reader import too_few
+from resumable._fetch.frameworks import Inside
 from resumable._naming import identity_of
 from resumable.backends.torch.engine import meter_of
 from resumable.backends.torch.indexed import make_engine, shown, stored_by
 from resumable.backends.torch.user_order import Drawn, UserOrder
-from resumable.protocols import Capabilities, Listed, Request
+from resumable.protocols import Listed, Request, Traits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch.utils.data import DataLoader
 
@@ -52,21 +53,16 @@ class CustomOrderBackend:
         self._options = options
         self._batches: _Batches | None = None
         self.length = length
-        self.capabilities = Capabilities(
+        self.traits = Traits(
             hints=_HINTS,
             length=self._order.length,
             keyed=True,
             needs_shard=True,
-            places=_own_places,
-            count=_count,
-            without_canaries=True,  # an element is a batch of samples, and what is restored is its indices
-            told=None if self._order.stateful else self._told,
-            shows=shown(loader, "dataset"),
-            stored=None if length is None else stored_by(reader.source, length),
-            close=self._engine.close,
-            heals=True,
-            meter=meter,
+            compares_itself=True,  # an element is a batch of samples, and what is restored is its indices
         )
+        self.stored = None if length is None else stored_by(reader.source, length)
+        shows = shown(loader, "dataset")
+        self.inside = Inside(shows=shows, restarts_workers=True, meter=meter)
         self.identity = {
             **identity_of(reader.source, options.identity),
             "samples": self.length,
@@ -90,9 +86,33 @@ class CustomOrderBackend:
         drawn = self._order.restore(epoch, snapshot["order"], snapshot["step"], snapshot["samples"])
         return self._begin(epoch, iter(()) if snapshot.get("ended") else drawn, snapshot)
 
-    def _told(self, step: int) -> list[Any] | None:
-        """Return the indices of the batch before a step."""
-        return None if self._batches is None else self._batches.told(step)
+    def own_fields(self, snapshot: Any) -> list[Any]:
+        """Return what of a snapshot is not the sampler's own state."""
+        step, samples, ended = snapshot["step"], snapshot["samples"], snapshot.get("ended", False)
+        if (
+            not type(step) is type(samples) is int
+            or not 0 <= min(step, samples) <= max(step, samples) <= _LARGEST
+            or type(ended) is not bool
+        ):
+            raise TypeError(f"source_state.snapshot was taken after {step!r} batches of {samples!r} samples: {ended!r}")
+        return [step, samples, ended]
+
+    def elements_before(self, snapshot: Any) -> int:
+        """Return how many batches were given before a snapshot."""
+        step: int = self.own_fields(snapshot)[0]
+        return step
+
+    @property
+    def replay_witness(self) -> Callable[[int], list[Any] | None] | None:
+        """Returns the indices of the batch before a step; None for a sampler with a state, which is not replayed."""
+        return None if self._order.stateful else self._indices_before
+
+    def close(self) -> None:
+        """End the workers that live on between epochs."""
+        self._engine.close()
+
+    def _indices_before(self, step: int) -> list[Any] | None:
+        return None if self._batches is None else self._batches.indices_before(step)
 
     def _begin(self, epoch: int, drawn: Iterator[Drawn], snapshot: Any = None) -> Iterator[Any]:
         rank, ahead = self._options.find_world().rank, deque[Drawn]()
@@ -144,7 +164,7 @@ class _Batches:
         """Stop reading."""
         self._reading.close()  # type: ignore[attr-defined]  # a generator
 
-    def told(self, step: int) -> list[Any] | None:
+    def indices_before(self, step: int) -> list[Any] | None:
         """Return the indices of the batch before a step, if that is among the last ones."""
         return dict(self._passed).get(step)
 
@@ -158,21 +178,3 @@ def _requests(drawn: Iterator[Drawn], ahead: deque[Drawn], epoch: int, rank: int
         ahead.append(batch)
         listed = Listed(batch.indices, batch.keys, batch.batch_key)
         yield Request(epoch, batch.step, rank, batch.samples - len(batch.indices), batch.samples, 0, listed)
-
-
-def _own_places(snapshot: Any) -> Any:
-    """Return what of a snapshot is not the sampler's own state."""
-    step, samples, ended = snapshot["step"], snapshot["samples"], snapshot.get("ended", False)
-    if (
-        not type(step) is type(samples) is int
-        or not 0 <= min(step, samples) <= max(step, samples) <= _LARGEST
-        or type(ended) is not bool
-    ):
-        raise TypeError(f"source_state.snapshot was taken after {step!r} batches of {samples!r} samples: {ended!r}")
-    return [step, samples, ended]
-
-
-def _count(snapshot: Any) -> int:
-    """Return how many batches were given before a snapshot."""
-    step: int = _own_places(snapshot)[0]
-    return step

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import get_worker_info
 
-from resumable._fetch.deaths import Healing
-from resumable._fetch.healing import HealingWorkers
-from resumable._fetch.interrupts import heeded, outlive
+from resumable._fetch.restarting_workers import RestartingWorkers, RestartPolicy
 from resumable._fetch.stalls import answer
 from resumable._fetch.transport import begin
-from resumable._fetch.workers import Workers
+from resumable._fetch.workers import Workers, heeded, outlive
 from resumable._randomness.keyed import derive
 from resumable._stats import Meter
 from resumable.failpoints import point
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from resumable._options import Options
     from resumable.protocols import Request
 
-__all__ = ["Engine", "WorkerSetup", "healing_of", "meter_of", "wants_stacks"]
+__all__ = ["Engine", "WorkerSetup", "meter_of", "restart_policy_of", "wants_stacks"]
 
 
 class Engine:
@@ -37,8 +35,8 @@ class Engine:
         loader: the user's.
         dataset: what the workers run: a `RequestDataset` if it is to be asked by requests, else iterable-style.
         setup: runs first in each worker.
-        healing: decides whether workers are started again where one dies, which those of a stream tell by `Died`; None
-            for an error.
+        policy: decides whether workers are started again if one dies, which those of a stream tell by `WorkersDied`;
+            None for an error.
         meter: is told what the workers measure.
     """
 
@@ -47,14 +45,14 @@ class Engine:
         loader: DataLoader[Any],
         dataset: Any,
         setup: WorkerSetup,
-        healing: Healing | None = None,
+        policy: RestartPolicy | None = None,
         meter: Meter | None = None,
     ) -> None:
         given = partial(_options, loader, setup)
-        if healing is None:
+        if policy is None:
             self._workers = Workers(dataset, given, meter)
         else:
-            self._workers = HealingWorkers(dataset, given, healing, meter)
+            self._workers = RestartingWorkers(dataset, given, policy, meter)
 
     def run(self, requests: Iterable[Request] | None, *, seed: int, epoch: int) -> Generator[Any]:
         """Yield what the workers return, in order.
@@ -77,7 +75,7 @@ def _options(user: DataLoader[Any], setup: WorkerSetup) -> dict[str, Any]:
     return given | ({"prefetch_factor": user.prefetch_factor, "worker_init_fn": setup} if user.num_workers else {})
 
 
-def healing_of(loader: DataLoader[Any], options: Options, *, fixed: bool = False) -> Healing | None:
+def restart_policy_of(loader: DataLoader[Any], options: Options, *, fixed: bool = False) -> RestartPolicy | None:
     """Return what decides whether workers are started again, where there are any and the user wants it.
 
     Args:
@@ -85,8 +83,8 @@ def healing_of(loader: DataLoader[Any], options: Options, *, fixed: bool = False
         options: say whether.
         fixed: the number of workers belongs to the stream.
     """
-    heals = options.on_worker_death == "restart" and loader.num_workers > 0
-    return Healing(loader.num_workers, fixed=fixed) if heals else None
+    restarts = options.on_worker_death == "restart" and loader.num_workers > 0
+    return RestartPolicy(loader.num_workers, fixed=fixed) if restarts else None
 
 
 def meter_of(loader: DataLoader[Any]) -> Meter | None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from resumable._options import Options
-    from resumable.protocols import Capabilities
 
 __all__ = ["LogicalStreamBackend"]
 
@@ -36,26 +35,20 @@ class LogicalStreamBackend(TorchStreamBackend):
         options: those of `TorchStreamBackend`, and the number of streams.
     """
 
+    resets_each_epoch = True
+
     def __init__(self, loader: DataLoader[Any], options: Options) -> None:
         super().__init__(loader, options)
         assert options.streams is not None
         self._streams = options.streams
         known = {name: value for name, value in self.identity.items() if name != "workers"}
-        self._of_workers = {**known, "workers": self._streams}
         self.identity = {**known, "streams": self._streams}
         self._running: Batches | DealtBatches | None = None
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """As without streams; how ranks share them, and by which states of workers the same streams are known."""
-        return replace(
-            super().capabilities,
-            needs_shard=False,
-            heals=False,
-            dealt=self._options.shard is None,
-            forgets=True,
-            also=None if self._stateful else self._of_workers,  # a dataset with a state may go on over epochs there
-        )
+        self.traits = replace(self.traits, needs_shard=False)
+        self.inside = replace(self.inside, restarts_workers=False)
+        self.dealt_round_robin = options.shard is None
+        # Workers' states know the same streams, unless the dataset has a state: there it may continue over epochs.
+        self.alternate_identity = None if self._stateful else {**known, "workers": self._streams}
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Begin an epoch, with fresh copies of the dataset."""

@@ -12,7 +12,7 @@ import numpy as np
 from torch.utils.data import DistributedSampler
 
 from resumable._checks import refuse_hidden_order
-from resumable._fetch.binding import Binding
+from resumable._fetch.indexed import SamplerResolution
 from resumable._introspection import ask, has, qualname_of
 from resumable._opening import warn_of_environment
 from resumable._options import check_batch_size
@@ -110,7 +110,7 @@ class ResumableSampler(DistributedSampler[int]):
         self.given = _choose_order(length, shuffle, seed, sampler)
         self._per_rank = check_batch_size(batch_size)
         global_batch = self._per_rank * self._world.size
-        self._binding = Binding(self.given, partial(int, global_batch))
+        self._binding = SamplerResolution(self.given, partial(int, global_batch))
         self._schedule = Schedule(self.given.length, global_batch, "drop" if drop_last else "pad")
         self.num_samples = self._schedule.total(Cursor()) * self._per_rank
         self.total_size = self.num_samples * self._world.size

@@ -11,32 +11,34 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from resumable._data import shards_of
+from resumable._fetch.frameworks import Inside
 from resumable._fetch.own_state import needs_arguments, state_methods
+from resumable._fetch.restarting_workers import WorkersDied
 from resumable._introspection import qualname_of
 from resumable._naming import name_of
-from resumable.backends.torch.engine import Engine, WorkerSetup, healing_of, meter_of, wants_stacks
-from resumable.backends.torch.healing_stream import healed
+from resumable.backends.torch.engine import Engine, WorkerSetup, meter_of, restart_policy_of, wants_stacks
 from resumable.backends.torch.indexed import shown
 from resumable.backends.torch.misuse import batches_or_none
-from resumable.backends.torch.worker_states import StreamPlan, WorkerState, lenient
+from resumable.backends.torch.worker_states import LENIENT, StreamPlan, WorkerState
 from resumable.backends.torch.worker_stream import WorkerStream, state_of
 from resumable.errors import StateMismatchWarning, UnsupportedError
-from resumable.protocols import Capabilities
+from resumable.protocols import Traits
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from torch.utils.data import DataLoader
 
+    from resumable._fetch.restarting_workers import DeadWorker, RestartPolicy
     from resumable._options import Options
     from resumable._stats import Meter
     from resumable.backends.torch.worker_stream import Item
 
 __all__ = ["Batches", "TorchStreamBackend"]
+
 
 _SAME = "Make the DataLoader with the options that the run was started with."
 _HINTS = {
@@ -71,8 +73,8 @@ class TorchStreamBackend:
         self._batches: Batches | None = None
         self._rotated = False
         self._engine: Engine | None = None
-        self._stored = shards_of(loader.dataset)
-        self._healing, self._meter = healing_of(loader, options, fixed=True), meter_of(loader)
+        self.stored = shards_of(loader.dataset)
+        self._policy, self._meter = restart_policy_of(loader, options, fixed=True), meter_of(loader)
         self.identity = {
             "source": name_of(loader.dataset, options.identity),
             "batch": loader.batch_size or 0,
@@ -80,27 +82,16 @@ class TorchStreamBackend:
             "workers": self._workers,
         }
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """The number of batches per epoch, what a snapshot says, and how to end the workers."""
-        return Capabilities(
+        self.traits = Traits(
             hints=_HINTS,
-            length=batches_or_none(self._loader),
+            length=batches_or_none(loader),
             keyed=True,
             needs_shard=True,
-            goes_on=self._stateful and not self._loader.num_workers,
+            goes_on=self._stateful and not loader.num_workers,
             reopens=True,
-            places=_own_places,
-            count=_count,
-            replayed=partial(_replayed, every=self._options.resume == "replay"),
-            without_canaries=True,  # the workers compare
-            lenient=lenient,
-            shows=shown(self._loader),
-            close=self._close,
-            heals=True,
-            meter=self._meter,
-            stored=self._stored,
+            compares_itself=True,  # the workers do
         )
+        self.inside = Inside(shows=shown(loader), restarts_workers=True, meter=self._meter)
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Begin an epoch."""
@@ -135,8 +126,8 @@ class TorchStreamBackend:
         return self._begin(StreamPlan(epoch, snapshot["next"], states), reuse=False)
 
     def _begin(self, plan: StreamPlan, *, reuse: bool) -> Iterator[Any]:
-        healing = self._healing
-        running = self._run(plan, reuse) if healing is None else healed(plan, self._run, healing, reuse=reuse)
+        policy = self._policy
+        running = self._run(plan, reuse) if policy is None else _restarted(plan, self._run, policy, reuse=reuse)
         self._batches = Batches(running, plan, self._meter, looks=self._workers if self._options.canary else 0)
         return self._batches
 
@@ -146,7 +137,28 @@ class TorchStreamBackend:
         self._rotated = plan.turn != 0
         return self._engine.run(None, seed=self._options.stream_seed, epoch=plan.epoch)
 
-    def _close(self) -> None:
+    def own_fields(self, snapshot: Any) -> list[Any]:
+        """Return what of a snapshot is not a dataset's own state."""
+        turn, workers = snapshot["next"], snapshot["workers"]
+        if type(turn) is not int or turn not in range(max(len(workers), 1)):
+            raise ValueError(f"source_state.snapshot.next must be the number of a worker, but it is {turn!r}")
+        return [turn, [_own_place(state) for state in workers]]
+
+    def elements_before(self, snapshot: Any) -> int:
+        """Return how many batches were given before a snapshot, by all workers together."""
+        return sum(WorkerState.from_dict(values).batches for values in snapshot["workers"])
+
+    def replayed(self, snapshot: Any) -> int:
+        """Return how many batches the workers read again to get to a snapshot: those without a state, or all."""
+        states, every = map(WorkerState.from_dict, snapshot["workers"]), self._options.resume == "replay"
+        return sum(state.batches for state in states if every or not state.has_own)
+
+    def lenient(self, snapshot: Any) -> Any:
+        """Return a snapshot by which the workers warn of another sample than before, instead of rejecting it."""
+        states = [{**values, LENIENT: True} for values in snapshot["workers"]]
+        return {**snapshot, "workers": states}
+
+    def close(self) -> None:
         """End the workers that live on; what they know of their place, the states say."""
         if self._loader.num_workers and self._engine is not None:
             self._engine.close()
@@ -157,7 +169,7 @@ class TorchStreamBackend:
         stream = WorkerStream(self._loader, plan, self._options, rank)
         stacks = wants_stacks(self._loader, self._options)
         setup = WorkerSetup(self._loader.worker_init_fn, plan.turn, stacks=stacks)
-        return Engine(self._loader, stream, setup, self._healing, self._meter)
+        return Engine(self._loader, stream, setup, self._policy, self._meter)
 
 
 class Batches:
@@ -285,26 +297,46 @@ def _no_loader_of_its_own(name: str) -> UnsupportedError:
     )
 
 
-def _own_places(snapshot: Any) -> Any:
-    """Return what of a snapshot is not a dataset's own state."""
-    turn, workers = snapshot["next"], snapshot["workers"]
-    if type(turn) is not int or turn not in range(max(len(workers), 1)):
-        raise ValueError(f"source_state.snapshot.next must be the number of a worker, but it is {turn!r}")
-    return [turn, [_own_place(state) for state in workers]]
-
-
 def _own_place(values: dict[str, Any]) -> list[Any]:
     state = WorkerState.from_dict(values)
     elsewhere = ["elsewhere"] if state.elsewhere else []
     return [state.batches, state.ended, *([values["canary"]] if "canary" in values else []), *elsewhere]
 
 
-def _replayed(snapshot: Any, *, every: bool) -> int:
-    """Return how many batches the workers read again to get to a snapshot: those that have no state, or all of them."""
-    states = [WorkerState.from_dict(values) for values in snapshot["workers"]]
-    return sum(state.batches for state in states if every or not state.has_own)
+def _restarted(
+    plan: StreamPlan, begin: Callable[[StreamPlan, bool], Generator[Item]], policy: RestartPolicy, *, reuse: bool
+) -> Generator[Item]:
+    """Yield the items of an epoch, whichever workers die meanwhile.
 
+    Args:
+        plan: where the epoch is begun.
+        begin: runs workers from a plan on: those that live on, or others.
+        policy: decides whether to begin again.
+        reuse: begin with those that live on.
 
-def _count(snapshot: Any) -> int:
-    """Return how many batches were given before a snapshot, by all workers together."""
-    return sum(WorkerState.from_dict(values).batches for values in snapshot["workers"])
+    Raises:
+        WorkerError: workers died too often.
+    """
+    states, turn = list(plan.states), plan.turn
+
+    def named(lost: DeadWorker) -> DeadWorker:
+        return lost._replace(number=(lost.number + plan.turn) % len(states))
+
+    def batch_of(lost: DeadWorker) -> str:
+        return f"epoch {plan.epoch}, batch {states[lost.number].batches} of this worker" if lost.asked else ""
+
+    while True:
+        running = begin(plan, reuse)
+        try:
+            for item in running:
+                policy.delivered()
+                states[item.worker] = WorkerState.from_dict(item.state)
+                turn = (item.worker + 1) % len(states)
+                yield item
+        except WorkersDied as died:
+            policy.after(WorkersDied([named(lost) for lost in died.lost], died.owed, hangs=died.hangs), batch_of)
+            plan, reuse = StreamPlan(plan.epoch, turn, list(states)), False
+        else:
+            return
+        finally:
+            running.close()

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from resumable._fetch.restoring import without_state
+from resumable._fetch.own_state import without_state
 from resumable._introspection import (
     ask,
     attributes_of,

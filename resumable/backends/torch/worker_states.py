@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["StreamPlan", "WorkerState", "lenient"]
+__all__ = ["LENIENT", "StreamPlan", "WorkerState"]
 
-_LENIENT, _ELSEWHERE = "lenient", "elsewhere"
+LENIENT, _ELSEWHERE = "lenient", "elsewhere"
 _MOST_BATCHES = 1 << 40  # of an epoch, as no run has
 
 
@@ -63,12 +63,7 @@ class WorkerState:
         if type(ended) is not bool or not isinstance(later["canary"], str | None):
             raise ValueError(f"ended and canary of a worker are no bool and no string: {ended!r}, {later['canary']!r}")
         elsewhere = values.get(_ELSEWHERE, False) is True
-        return cls(batches, ended, **later, strict=not values.get(_LENIENT, False), elsewhere=elsewhere)
-
-
-def lenient(snapshot: Any) -> Any:
-    """Return a snapshot by which workers warn of another sample than before, instead of refusing it."""
-    return {**snapshot, "workers": [{**values, _LENIENT: True} for values in snapshot["workers"]]}
+        return cls(batches, ended, **later, strict=not values.get(LENIENT, False), elsewhere=elsewhere)
 
 
 @dataclass(frozen=True, slots=True)

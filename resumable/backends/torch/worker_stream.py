@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils.data import IterableDataset, get_worker_info
 
 from resumable._content import Canary
-from resumable._fetch.canaries import (
-    differs_ahead,
-    gone_elsewhere,
-    read_otherwise,
-    skip_and_compare,
-    skipped_elsewhere,
-)
+from resumable._fetch.element_reader import SeededReader
 from resumable._fetch.failures import note, sending
-from resumable._fetch.keyed_draws import KeyedDraws
 from resumable._fetch.own_state import state_methods
+from resumable._fetch.positioning import Positioner, give_back, iterate, iterate_at, orders_of
 from resumable._fetch.reader import no_end
-from resumable._fetch.restoring import given_back, without_state
-from resumable._fetch.skips import iterate
 from resumable._fetch.transport import Answer
-from resumable._introspection import has, qualname_of
+from resumable._introspection import qualname_of
 from resumable._randomness.keys import SampleKeys, isolated, reseed
 from resumable._stats import Made
 from resumable.backends.torch.epochs import EpochTeller, keep_own_epochs
@@ -34,7 +27,7 @@ from resumable.errors import StateMismatchError
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from torch.utils.data import DataLoader
@@ -140,7 +133,7 @@ class WorkerEpoch:
         self._iterator: Any = None
         self._keys, mode = stream.keys(epoch, worker), stream.randomness
         unit = None if worker else "sample"  # one progress bar is enough
-        self._draws = KeyedDraws(self._keys, mode, size=stream.size(), unit=unit)
+        self._reader = SeededReader(self._keys, mode, size=stream.size(), unit=unit)
         self._isolates = not stream.in_worker and mode != "off"
         self._position = state.batches * stream.size()
         self._canary = Canary.known(state.canary) if state.canary is not None and stream.compares else None
@@ -170,89 +163,43 @@ class WorkerEpoch:
     def _start(self) -> None:
         """Go to the place of the worker's state."""
         self._tell_epoch()
+        positioner = Positioner(self._reader, self._name(), self._report)
         if self._stream.replays or not self._state.has_own:
-            self._replay()
-        elif not self._state.batches:
-            self._load()
+            self._replay(positioner)
+        elif self._state.batches:
+            self._restore(positioner)
+        else:  # between two epochs, where no element is known that comes next
+            if self._state.state is not None:
+                give_back(self._dataset, self._state.state, self._name())
             self._tell_epoch()  # again, as the state of the old epoch's end may have brought its number back
-            self._draws.begin_or(self._open, self._open_again)
-        else:
-            self._restore()
+            self._reader.begin_or(self._open, self._open_again)
 
-    def _replay(self) -> None:
-        canary = None if self._state.has_own else self._canary
-        self._draws.begin(self._open_to_skip)
-        found, differs = skip_and_compare(self._draws, 0, self._position, canary)
-        if self._draws.skipped and (differs is not None or found < self._position):
-            own = not self._draws.borrows
-            self._draws.begin(self._open_again)
-            found, differs = skip_and_compare(self._draws, 0, self._position, canary, read=True)
-            if own and differs is None and found == self._position:
-                self._tell(skipped_elsewhere(self._name(), self._position - 1))
-        if found < self._position and not self._may_have_ended(found):
+    def _replay(self, positioner: Positioner) -> None:
+        found = positioner.replay(
+            self._open_to_skip,
+            self._position,
+            self._canary,
+            again=self._open_again,
+            announced=self._state.has_own,
+        )
+        # A rank that reads the stream of another one knows how many batches that gave, but not how small the last was.
+        ended = self._state.elsewhere and self._position - found < self._stream.size()
+        if found < self._position and not ended:
             raise self._too_few(found)
-        if differs is not None and canary is not None:
-            self._tell(read_otherwise(self._name(), differs, canary, self._position - 1))
-        if self._state.has_own and self._canary is not None:
-            differs = differs_ahead(self._draws, self._position, self._canary)
-            if differs is not None:
-                self._tell(read_otherwise(self._name(), differs, self._canary, self._position))
 
-    def _may_have_ended(self, found: int) -> bool:
-        """Return whether the last batch of a stream of another rank may have been a smaller one."""
-        return self._state.elsewhere and self._position - found < self._stream.size()
-
-    def _restore(self) -> None:
+    def _restore(self, positioner: Positioner) -> None:
         """Give the dataset its state back before it is iterated, or after, whichever goes on where it was."""
-        ways: list[Callable[[], None]] = [self._restore_early, self._restore_late]
-        if has(self._dataset, "__next__"):  # its own iterator, which __iter__ may set back
-            ways.reverse()
-        if self._state.state is None:
-            ways = [self._restore_late]
-        elif self._state.iterator is not None:
-            ways = [self._restore_around, self._restore_early]
-        differs = None
-        for way in ways:
-            way()
-            differs = None if self._canary is None else differs_ahead(self._draws, self._position, self._canary)
-            if differs is None:
-                return
-        assert differs is not None  # or we would have returned
-        assert self._canary is not None  # likewise
-        tried = len(ways) > 1
-        self._tell(gone_elsewhere(self._name(), differs, self._canary, self._position, tried=tried))
-        ways[0]()  # as it would have gone on
+        own, iterator = self._state.state, self._state.iterator
+        orders = orders_of(self._dataset, own, iterator)
+        ways = [partial(self._reader.begin, partial(self._open_at, order)) for order in orders]
+        positioner.restore(ways, self._position, self._canary)
 
-    def _restore_early(self) -> None:
-        self._load()
-        self._draws.begin(self._open)
-        self._load_iterator()
-
-    def _restore_around(self) -> None:
-        """Undo what `__iter__` did to the dataset's state, as where it counts its passes."""
-        self._load()
-        self._restore_late()
-
-    def _restore_late(self) -> None:
-        self._draws.begin(self._open)
-        self._load()
-        self._load_iterator()
-
-    def _load(self) -> None:
-        if self._state.state is not None:
-            _give_back(self._dataset, self._state.state)
-
-    def _load_iterator(self) -> None:
-        if self._state.iterator is None:
-            return
-        if state_methods(self._iterator) is None:
-            raise StateMismatchError(
-                f"the state has one of the iterator of {self._name()}, and that has none to put it into.\n"
-                "  in the checkpoint: a state of the iterator\n"
-                f"  in this run:       a {qualname_of(type(self._iterator))}\n"
-                "It would begin again. Give the dataset that the run was started with."
-            )
-        _give_back(self._iterator, self._state.iterator)
+    def _open_at(self, order: tuple[bool, bool]) -> Iterator[Any]:
+        own, iterator = self._state.state, self._state.iterator
+        self._iterator = iterate_at(
+            self._dataset, lambda: iter(self._dataset), own, iterator, order=order, name=self._name()
+        )
+        return self._iterator  # type: ignore[no-any-return]  # it is one
 
     def _open(self) -> Iterator[Any]:
         self._iterator = iter(self._dataset)
@@ -280,9 +227,9 @@ class WorkerEpoch:
 
     def _draw(self) -> list[Any]:
         try:
-            return self._draws.take(self._position, self._stream.size())
+            return self._reader.take(self._position, self._stream.size())
         except Exception as error:
-            note(error, f"sample {self._draws.position} of its stream")
+            note(error, f"sample {self._reader.position} of its stream")
             raise
 
     def _canaries(self, drawn: list[Any], *, ahead: bool) -> tuple[str | None, str | None]:
@@ -306,7 +253,7 @@ class WorkerEpoch:
     def _name(self) -> str:
         return f"{qualname_of(type(self._dataset))} in {self._stream.called} {self._worker}"
 
-    def _tell(self, message: str) -> None:
+    def _report(self, message: str) -> None:
         if self._state.strict:
             raise StateMismatchError(message)
         self._told = message + "\nGone on with because of strict=False."
@@ -318,13 +265,6 @@ class WorkerEpoch:
             f"  in the checkpoint: {self._position}\n  in this run:       {drawn}\n"
             "The data changed. Give the data that the run was started with, or start a new run."
         )
-
-
-def _give_back(thing: Any, state: Any) -> None:
-    methods = state_methods(thing)
-    if methods is None:
-        raise without_state(f"the dataset {qualname_of(type(thing))}")
-    given_back(lambda: methods[1](copy.deepcopy(state)), state)
 
 
 def stamped(items: Iterator[Item | None]) -> Iterator[Any]:

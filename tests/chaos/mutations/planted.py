@@ -244,14 +244,14 @@ def generators_forgotten() -> None:
 @library
 def skipped_twice() -> None:
     """A source that is replayed skips twice as many elements as were read of it."""
-    swap("resumable._fetch.keyed_draws:KeyedDraws", "skip", lambda real: lambda self, position, count: (
+    swap("resumable._fetch.element_reader:SeededReader", "skip", lambda real: lambda self, position, count: (
         self.take(position, count), real(self, position, count))[1])  # fmt: skip
 
 
 @library
 def not_skipped() -> None:
     """A source that is replayed begins again."""
-    swap("resumable._fetch.keyed_draws:KeyedDraws", "skip", lambda real: lambda self, position, count: count)
+    swap("resumable._fetch.element_reader:SeededReader", "skip", lambda real: lambda self, position, count: count)
 
 
 @library
@@ -265,7 +265,7 @@ def looked_ahead_lost() -> None:
 
         return take
 
-    swap("resumable._fetch.keyed_draws:KeyedDraws", "take", make)
+    swap("resumable._fetch.element_reader:SeededReader", "take", make)
 
 
 @library

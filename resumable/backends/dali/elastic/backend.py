@@ -13,6 +13,7 @@ from resumable.backends.dali.elastic.engine import Engine
 from resumable.backends.dali.elastic.inputs import read_here, read_paths
 from resumable.backends.dali.elastic.samples import Files
 from resumable.errors import ConfigurationError, UnsupportedError, WorkerError
+from resumable.protocols import Traits
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -51,7 +52,7 @@ class DaliBackend:
     """
 
     kind = "dali-indexed"
-    reads_ahead = True
+    traits = Traits(reads_ahead=True)
 
     def __init__(self, source: Source, options: Options) -> None:
         assert options.batch_size is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resumable.protocols import Capabilities
+from resumable.protocols import Traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,20 +53,19 @@ class NativeBackend:
         check: Callable[[], None],
     ) -> None:
         self._source, self._check, self._checked = source, check, False
-        self.identity, self._length, self._needs_shard = identity, length, needs_shard
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """DALI counts by itself, and a snapshot costs microseconds."""
-        return Capabilities(
+        self.identity = identity
+        self.traits = Traits(
             hints=_HINTS,
-            length=self._length,
-            needs_shard=self._needs_shard,
-            eager=True,
-            ended=self._source.ended,
+            length=length,
+            needs_shard=needs_shard,
+            snapshot_every=0,  # it costs microseconds
             reads_ahead=True,
-            without_canaries=True,  # nothing is drawn ahead of a state
+            compares_itself=True,  # nothing is drawn ahead of a state
         )
+
+    def ended(self) -> bool:
+        """Return whether DALI has no more batches in this epoch: it counts by itself."""
+        return self._source.ended()
 
     def open(self, epoch: int) -> Iterator[Any]:  # noqa: ARG002  # the pipeline counts by itself
         """Go on: with the epoch that comes, or with the rest of one that was left."""

@@ -1,0 +1,570 @@
+"""Workers that are started again when one dies or hangs, and read again what was not delivered.
+
+Workers read ahead: one that dies or stops at a batch may not have sent the one before it. So after a hang, and after a
+second death before all batches are there that were asked for at the first, one batch is asked for at a time. Two deaths
+then, and none comes between them: that batch is what ends workers. Likewise two hangs without a batch between them. So
+there are at most some deaths from one batch to the next.
+
+torch tells of a dead worker by the handler of a signal, which raises between any two lines of the main thread: inside
+of a sampler, which is over by that, or in the training step. So these workers are not known to the handler. Instead,
+each wait for a batch looks at the processes, too. What is left of a pool in which one died is never used again.
+
+A queue of `multiprocessing` waits for ever for the rest of a message that it has begun to read. It also does so while
+it makes a tensor of a message, for which it asks the process that sent it. torch gets out of the first by an exception
+of a signal's handler; it does not get out of the second. So the pool reads its pipe itself (`Inbox`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import struct
+import threading
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import wait
+from pathlib import Path
+from pickle import loads  # what a queue of `multiprocessing` uses
+from queue import Empty
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch._C import _remove_worker_pids
+from torch.utils.data import DataLoader, _utils
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from resumable._fetch.stalls import dump_stack, shortened
+from resumable._fetch.workers import Workers
+from resumable.errors import WorkerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+
+    from resumable._stats import Meter
+    from resumable.protocols import Request
+
+__all__ = ["DeadWorker", "RestartPolicy", "RestartingWorkers", "WorkersDied"]
+
+
+_DEATHS = 2  # at a batch that alone was asked for
+_HANGS = 2
+_KILLS_PER_WORKER = 2
+
+
+class DeadWorker(NamedTuple):
+    """A worker that died, or gives no answer.
+
+    Args:
+        number: of the worker.
+        pid: of its process.
+        exitcode: of its process, as `multiprocessing` has it; None where it is unknown.
+        asked: which batches it owed, counted from the one that was waited for.
+        stack: where the stack of one that hangs is to be seen.
+    """
+
+    number: int
+    pid: int | None
+    exitcode: int | None
+    asked: list[int]
+    stack: str = ""
+
+
+class WorkersDied(Exception):  # noqa: N818  # never seen by users, whose errors are in `resumable.errors`
+    """Workers died, or hang; all processes of their pool are ended.
+
+    Args:
+        lost: which ones.
+        owed: how many batches had been asked for, of any worker.
+        hangs: they gave no answer in time, and were ended for that.
+    """
+
+    def __init__(self, lost: list[DeadWorker], owed: int, *, hangs: bool = False) -> None:
+        super().__init__(lost, owed, hangs)
+        self.lost, self.owed, self.hangs = lost, owed, hangs
+
+
+class RestartPolicy:
+    """Decides for one loader, over all of its epochs, whether workers are started again.
+
+    Args:
+        workers: how many there are.
+        fixed: their number belongs to the stream, so that none can be taken away.
+
+    Attributes:
+        careful: ask for one batch at a time.
+    """
+
+    def __init__(self, workers: int, *, fixed: bool = False) -> None:
+        self.workers, self._fixed = workers, fixed
+        self.careful = False
+        self._left = 0  # batches, of those that were owed at the last death
+        self._alone = self._hangs = 0  # since the last batch
+        self._kills = self._restarts = 0
+
+    def delivered(self) -> None:
+        """Note that a batch has come."""
+        self._alone = self._hangs = 0
+        if self._left:
+            self._left -= 1
+            self.careful = self.careful and self._left > 0
+
+    def after(self, died: WorkersDied, batch_of: Callable[[DeadWorker], str]) -> None:
+        """Log a death, after which the workers are to be started again.
+
+        Args:
+            died: what happened.
+            batch_of: describes the batch that a worker had to give; empty where there was none.
+
+        Raises:
+            WorkerError: it happened too often.
+        """
+        lost = [(worker, batch_of(worker)) for worker in died.lost]
+        if died.hangs:
+            self._hangs += 1
+        elif self.careful:
+            self._alone += 1
+        if self._hangs == _HANGS or self._alone == _DEATHS:
+            raise _over(died, *max(lost, key=lambda pair: bool(pair[1])))
+        self.careful = died.hangs or self._left > 0
+        self._left = max(self._left, died.owed)
+        self._restarts += 1
+        logging.getLogger("resumable").warning(
+            "%s\nThe workers are started again%s, and read again what was not delivered: the stream stays the same "
+            "(restart %d of this loader).",
+            *("\n".join(_line(died, *pair) for pair in lost), self._take_one_away(died), self._restarts),
+        )
+
+    def _take_one_away(self, died: WorkersDied) -> str:
+        if died.hangs or not any(worker.exitcode == -signal.SIGKILL for worker in died.lost):
+            return ""
+        self._kills += 1
+        if self._fixed or self.workers == 1 or self._kills % _KILLS_PER_WORKER:
+            return ""
+        self.workers -= 1
+        return f", {self.workers} from now on, as memory may be short"
+
+
+def _line(died: WorkersDied, worker: DeadWorker, batch: str) -> str:
+    asked = f"\n  it was asked for: {batch}" if batch else ""
+    stack = f"\n  its stack:        {worker.stack}" if worker.stack else ""
+    return f"worker {worker.number}, process {worker.pid}, {_how(died, worker)}{asked}{stack}"
+
+
+def _how(died: WorkersDied, worker: DeadWorker) -> str:
+    if died.hangs:
+        return "gave no answer within the timeout of the DataLoader, and was killed"
+    code = worker.exitcode
+    if code is None:
+        return "died"
+    if code >= 0:
+        return f"ended with the exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was killed by {name}" + (", as by a system that runs out of memory" if name == "SIGKILL" else "")
+
+
+def _over(died: WorkersDied, worker: DeadWorker, batch: str) -> WorkerError:
+    if died.hangs:
+        what = "gave no answer, and none when they were asked again"
+        advice = "give the DataLoader a longer timeout=, or find what the dataset waits for, and go on from the state."
+    else:
+        what = "died again and again, also when one batch was asked for at a time"
+        advice = "look for a crash in the dataset, free memory if the system killed it, and go on from the state."
+    return WorkerError(
+        f"the processes that read samples {what}.\n  {_line(died, worker, batch)}\n"
+        f"The loader's state is that before this batch: {advice}"
+    )
+
+
+class RestartingWorkers(Workers):
+    """Workers that are started again where one dies.
+
+    A request says which samples it is of and under which keys, so reading it again gives the same batch. Of a stream,
+    only what drives it knows how to begin again: it is told by `WorkersDied`.
+
+    Args:
+        dataset: what the processes run: a `RequestDataset`, or an iterable-style one.
+        options: returns the options for a `DataLoader` that say how many processes there are and what they are like.
+        policy: decides whether they are started again.
+        meter: is told what the processes measure.
+    """
+
+    def __init__(
+        self, dataset: Any, options: Callable[[], Mapping[str, Any]], policy: RestartPolicy, meter: Meter | None = None
+    ) -> None:
+        super().__init__(dataset, options, meter)
+        self._policy = policy
+        self._pool: Any = None
+
+    def run(self, requests: Iterable[Request] | None, *, seed: int | None = None) -> Generator[Any]:
+        """Yield what the processes return, in order.
+
+        Args:
+            requests: what to read, or None where the dataset is a stream.
+            seed: of the workers' own seeds; None goes on where the last run was.
+
+        Raises:
+            WorkerError: processes died too often, or could not be started.
+            WorkersDied: one died, of those that read a stream.
+        """
+        return self._pooled(None, seed) if requests is None else self._restarted(iter(requests), seed)
+
+    def _restarted(self, source: Iterator[Request], seed: int | None) -> Generator[Any]:
+        asked: deque[Request] = deque()  # and not delivered
+        while True:
+            answers = self._pooled(_asking(asked, source), seed)
+            try:
+                for answer in answers:
+                    asked.popleft()
+                    self._policy.delivered()
+                    yield answer
+            except WorkersDied as died:
+                self._policy.after(died, lambda lost: self._work_of(lost, asked))
+            else:
+                return
+            finally:
+                answers.close()
+
+    def _work_of(self, lost: DeadWorker, asked: deque[Request]) -> str:
+        return _batch(asked[lost.asked[0]]) if lost.asked else ""
+
+    def _pooled(self, requests: Iterator[Request] | None, seed: int | None) -> Generator[Any]:
+        """Run one pool, as carefully as has to be."""
+        answers = self._run(requests, seed, {**self._options(), "num_workers": self._policy.workers})
+        try:
+            for answer in answers:
+                if self._pool is not None and self._pool.careful and not self._policy.careful:
+                    self._pool.hurry()
+                yield answer
+        finally:
+            answers.close()
+            self._pool = None
+
+    def _start(self, loader: Any, requests: Iterable[Request] | None, seed: int | None) -> Iterator[Any]:
+        loader.careful = self._policy.careful
+        self._pool = answers = super()._start(loader, requests, seed)
+        return answers
+
+    def _loader_type(self) -> type[DataLoader[Any]]:
+        return PoolLoader
+
+
+def _asking(asked: deque[Request], source: Iterator[Request]) -> Iterator[Request]:
+    """Yield what was asked for again, and what is asked for now."""
+    yield from list(asked)
+    for request in source:
+        asked.append(request)
+        yield request
+
+
+def _batch(request: Request) -> str:
+    found = request.indices
+    samples = shortened(found if isinstance(found, list) else found.tolist())
+    return f"epoch {request.epoch}, step {request.step}, samples {samples}"
+
+
+_PIECE = 1 << 20
+_READ_SLICE = 0.2  # seconds after which a wait looks whether it is over
+_DYING = 1.0  # seconds from the end of a process's connections to that of the process
+
+
+class Inbox:
+    """The receiving end of a queue that processes share; the queue's `get` is replaced by its own.
+
+    Args:
+        queue: of `multiprocessing`.
+
+    Attributes:
+        processes: the sentinels of all that send.
+        sentinels: of those that end a wait where they end.
+        torn: a message was lost, as who sent it died with what it refers to.
+        since: when a message began to be unpickled; None while none is.
+        over: end every wait.
+    """
+
+    def __init__(self, queue: Any) -> None:
+        self._reader, self._sem = queue._reader, queue._sem  # noqa: SLF001  # the ends of the pipe are nowhere else
+        self._bytes = bytearray()
+        self.processes: list[int] = []
+        self.sentinels: list[int] = []
+        self.torn = False
+        self.since: float | None = None
+        self.over = False
+        queue.get = self.get
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:  # as a queue has it
+        """Return a message.
+
+        Raises:
+            Empty: none is there in time, or a process died.
+        """
+        until = monotonic() + (timeout or 0) if timeout is not None or not block else None
+        while (message := self._cut()) is None:
+            left = _READ_SLICE if until is None else min(max(until - monotonic(), 0), _READ_SLICE)
+            ready = wait([self._reader, *self.sentinels], left)
+            if self._reader in ready:
+                self._read()
+            elif ready or self.over or (until is not None and monotonic() >= until):
+                raise Empty
+        return self._loads(message)
+
+    def _read(self) -> None:
+        piece = os.read(self._reader.fileno(), _PIECE)
+        if not piece:
+            raise Empty
+        self._bytes += piece
+
+    def _cut(self) -> bytes | None:
+        """Take the first message off, once it is whole; with the length before it as `multiprocessing` writes it."""
+        whole, begin = self._bytes, 4
+        if len(whole) < begin:
+            return None
+        (size,) = struct.unpack_from("!i", whole)
+        if size == -1:
+            begin = 12
+            if len(whole) < begin:
+                return None
+            (size,) = struct.unpack_from("!Q", whole, 4)
+        if len(whole) < begin + size:
+            return None
+        message = bytes(memoryview(whole)[begin : begin + size])
+        del whole[: begin + size]
+        return message
+
+    def _loads(self, message: bytes) -> Any:
+        self._sem.release()
+        self.since = monotonic()
+        try:
+            return loads(message)  # noqa: S301  # of our own processes
+        except Exception as error:
+            if wait(self.processes, _DYING):
+                self.torn = True
+                raise Empty from error
+            raise
+        finally:
+            self.since = None
+
+
+class Watch(threading.Thread):
+    """Ends processes where a message of theirs takes longer to be unpickled than a limit.
+
+    Args:
+        inbox: which unpickles.
+        limit: seconds.
+        kill: ends the processes; holds nothing that has this thread.
+    """
+
+    def __init__(self, inbox: Inbox, limit: float, kill: Callable[[], None]) -> None:
+        super().__init__(name="resumable hanging workers", daemon=True)
+        self._inbox, self._limit, self._kill = inbox, limit, kill
+        self.over, self.found = threading.Event(), False
+
+    def run(self) -> None:
+        """Look from time to time."""
+        while not self.over.wait(self._limit / 4):
+            since = self._inbox.since
+            if since is not None and monotonic() - since > self._limit:
+                self.found = True
+                self._kill()
+                return
+
+
+_SLICE = 1.0  # seconds after which the processes are asked by name, for those whose sentinel a child of theirs holds
+_PINNED_SLICE = 0.1  # likewise, where another thread reads
+_END = 5.0  # seconds that what is ended may take
+
+
+class PoolLoader(DataLoader[Any]):
+    """A `DataLoader` whose iterator is a `Pool`.
+
+    Attributes:
+        careful: ask for one batch at a time, in the run that is begun next.
+    """
+
+    careful = False
+
+    def _get_iterator(self) -> Any:
+        if not self.num_workers:
+            return super()._get_iterator()
+        begun: list[Pool] = []
+        try:
+            return Pool(self, begun)
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            # A worker died in its start: the pipe to it is broken, or torch's handler was quicker than we.
+            if not begun or not (dead := begun[0].dead()):
+                raise
+            raise begun[0].died(dead) from error
+
+
+class Pool(_MultiProcessingDataLoaderIter):
+    """torch's iterator, which finds deaths in another way, and tells of them by `WorkersDied`.
+
+    Args:
+        loader: with at least one worker.
+        begun: gets the pool before its workers start.
+
+    Attributes:
+        careful: ask for one batch at a time.
+    """
+
+    careful: bool
+    _inbox: Inbox
+    _watch: Watch | None = None
+
+    def __init__(self, loader: Any, begun: list[Pool]) -> None:
+        begun.append(self)
+        self._workers: list[Any] = []
+        self._shutdown = False
+        super().__init__(loader)
+
+    @property
+    def _worker_result_queue(self) -> Any:
+        return self._results
+
+    @_worker_result_queue.setter
+    def _worker_result_queue(self, queue: Any) -> None:
+        self._results, self._inbox = queue, Inbox(queue)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:  # torch's signature
+        if first_iter:
+            _remove_worker_pids(id(self))  # torch's handler asks for no others
+            self._worker_pids_set = False
+            if self._timeout > 0:
+                self._watch = Watch(self._inbox, self._timeout, partial(_kill, self._workers))
+                self._watch.start()
+        self.careful = loader.careful
+        self._inbox.processes = [worker.sentinel for worker in self._workers]
+        super()._reset(loader, first_iter)
+
+    def _mark_worker_as_unavailable(self, worker_id: int, shutdown: bool = False) -> None:  # noqa: ARG002  # torch's
+        # As torch does it, but for looking at an event, whose lock a worker may have had when it was killed.
+        self._index_queues[worker_id].put(None)
+        self._workers_status[worker_id] = False
+
+    def _get_data(self) -> Any:
+        while True:
+            found, data = self._try_get_data(self._timeout or _END)
+            if found:
+                return data
+            if self._timeout > 0:
+                raise self.died(self._awaited(), hangs=True)
+            if self._pin_memory and not self._pin_memory_thread.is_alive():
+                raise RuntimeError("Pin memory thread exited unexpectedly")
+
+    def _try_get_data(self, timeout: float = _END) -> tuple[bool, Any]:
+        until, most = monotonic() + timeout, _PINNED_SLICE if self._pin_memory else _SLICE
+        if not self._pin_memory:  # else the thread that pins reads, and would be told
+            self._inbox.sentinels = self._sentinels()
+        while True:
+            with suppress(Empty):
+                answer = self._data_queue.get(timeout=max(min(until - monotonic(), most), 0))
+                if not self._inbox.torn:  # else this may be one after that
+                    return True, answer
+            if self._inbox.torn:
+                wait(self._sentinels(), _END)  # the connections of a process end before itself
+            if dead := self.dead() or (self._inbox.torn and self._awaited()):
+                found = self._watch is not None and self._watch.found  # then all were ended, for the one that hangs
+                raise self.died(self._awaited() if found else dead, hangs=found)
+            if monotonic() >= until:
+                return False, None
+
+    def _active(self) -> list[tuple[int, Any]]:
+        """Return the workers that have not come to the end of their stream."""
+        status = getattr(self, "_workers_status", None)
+        return [(number, worker) for number, worker in enumerate(self._workers) if status is None or status[number]]
+
+    def _sentinels(self) -> list[int]:
+        return [worker.sentinel for _, worker in self._active()]
+
+    def _awaited(self) -> list[int]:
+        """Return which worker has the next batch to give; all of them, where they are told of a new epoch."""
+        return [self._task_info[self._rcvd_idx][0]] if self._task_info else [number for number, _ in self._active()]
+
+    def dead(self) -> list[int]:
+        """Return which workers have died."""
+        ended = wait(self._sentinels(), 0)
+        return [number for number, worker in self._active() if worker.sentinel in ended or not worker.is_alive()]
+
+    def died(self, numbers: list[int], *, hangs: bool = False) -> WorkersDied:
+        """End all processes, and return what to raise."""
+        tasks = sorted(getattr(self, "_task_info", {}).items())
+        lost = []
+        for number in numbers:
+            worker = self._workers[number]
+            stack = dump_stack(worker.pid) if hangs else ""
+            if not hangs:
+                worker.join(_END)  # of what is a zombie yet, the exit code is not known
+            asked = [task - self._rcvd_idx for task, (owner, *data) in tasks if owner == number and not data]
+            lost.append(DeadWorker(number, worker.pid, worker.exitcode, asked, stack))
+        self._end_now()
+        return WorkersDied(lost, len(tasks), hangs=hangs)
+
+    def hurry(self) -> None:
+        """Let the workers read ahead from now on."""
+        self.careful, sent = False, -1
+        while len(self._task_info) < self._prefetch_factor * self._num_workers and sent != self._send_idx:
+            sent = self._send_idx
+            self._try_put_index()
+
+    def _try_put_index(self) -> None:
+        asked = self._task_info.values() if self.careful else ()
+        if not any(len(task) > 1 or self._workers_status[task[0]] for task in asked):
+            super()._try_put_index()
+
+    def _shutdown_workers(self) -> None:
+        if self._shutdown or getattr(_utils, "python_exit_status", None) in {True, None}:
+            return
+        if not hasattr(self, "_inbox"):
+            return  # nothing was begun
+        self._inbox.over = True
+        try:
+            if self._can_end_by_themselves():
+                super()._shutdown_workers()
+        finally:
+            self._end_now()
+
+    def _can_end_by_themselves(self) -> bool:
+        """Return whether none died or was stopped, which could hold a lock that torch waits for without a limit."""
+        if not hasattr(self, "_workers_status") or self.dead() or any(map(_is_stopped, self._workers)):
+            return False
+        condition: Any = self._workers_done_event._cond  # type: ignore[attr-defined]  # noqa: SLF001  # all its methods wait for it
+        if not condition.acquire(timeout=_END):
+            return False
+        condition.release()
+        return True
+
+    def _end_now(self) -> None:
+        """End what is left of processes, threads and pipes."""
+        self._shutdown = self._inbox.over = True
+        with suppress(ValueError):  # it is not known, unless a start was interrupted just then
+            _remove_worker_pids(id(self))
+        if self._watch is not None:
+            self._watch.over.set()
+        _kill(self._workers)
+        for worker in self._workers:
+            worker.join(_END)
+        if hasattr(self, "_pin_memory_thread"):
+            self._pin_memory_thread_done_event.set()
+            self._pin_memory_thread.join(_END)
+        for queue in (*getattr(self, "_index_queues", ()), self._results):
+            queue.cancel_join_thread()
+            queue.close()
+            if queue._thread is not None:  # noqa: SLF001  # none of them may be at work where the next workers are forked
+                queue._thread.join(_END)  # noqa: SLF001  # likewise
+
+
+def _kill(workers: list[Any]) -> None:
+    for worker in workers:
+        with suppress(OSError, ValueError):
+            worker.kill()
+
+
+def _is_stopped(worker: Any) -> bool:
+    with suppress(OSError):
+        stat = Path(f"/proc/{worker.pid}/stat").read_text(encoding="ascii", errors="replace")
+        return stat.rpartition(")")[2].split()[0] in {"T", "t"}
+    return False
