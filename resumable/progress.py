@@ -109,7 +109,7 @@ class Progress:
         self._last: _Last | None = None  # None if nothing was delivered since the position was set
         self._owner, self._opening = Owner(), Opening(fetcher, options)
         self._changes = Changes(fetcher.can)
-        stored = fetcher.can.stored if options.canary and not options.evaluation else None
+        stored = fetcher.can.stored if options.compares_data and not options.evaluation else None
         self.noted = Noted(stored, getattr(fetcher.backend, "length", None) or 0)
         self._stream: Stream | None = None
         self._opened_at: Mark | None = None

@@ -21,7 +21,7 @@ def check_divided(global_batch: int, world: World, tail: Tail, options: Options,
 
     Raises:
         ConfigurationError: who divides it is not known; or the ranks could end with different numbers of batches.
-        UnevenBatchError: some rank would get fewer elements than another.
+        UnevenBatchError: some rank would get no element.
     """
     if world.size > 1 and options.shard is None and can.needs_shard:
         raise ConfigurationError(
@@ -30,7 +30,7 @@ def check_divided(global_batch: int, world: World, tail: Tail, options: Options,
             "rank's source gives the same and the ranks are to divide it, or shard=False if the source or its "
             "sampler looks at the rank itself."
         )
-    check_share(global_batch, world, uneven=options.uneven)
+    check_share(global_batch, world)
     if tail == "partial" and world.size > 1:
         raise ConfigurationError(
             f'with tail="partial", {world.size} ranks could end with different numbers of batches: '

@@ -67,8 +67,8 @@ class ElementFetcher:
         self._seeds = randomness != "off" and not self.can.keyed
         self._replays = options.resume == "replay"
         self._has_state = isinstance(backend, SnapshotBackend) and not self._replays  # asked once, as that takes time
-        self._compares = options.canary and not self.can.without_canaries
-        self._told = self.can.told if options.canary else None
+        self._compares = options.compares_data and not self.can.without_canaries
+        self._told = self.can.told if options.compares_data else None
         self._global_batch = 1
         self._place = Place(reached=True, between=True)
         self._standing: SourceState | None = None  # the last state between epochs: the source stands there by itself
@@ -383,7 +383,7 @@ class ElementFetcher:
         """Return whether a new snapshot is due; none can be taken where the source is ahead of the place."""
         if self._live is not None and self._live.ahead:
             return False
-        every = self._options.snapshot_every or (1 if asked else self.can.snapshot_every)
+        every = 1 if asked else self.can.snapshot_every
         if isinstance(place.base, LeftEarly):  # so that such states never have one another inside
             return place.position > place.taken
         return place.position - place.taken >= every * self._global_batch

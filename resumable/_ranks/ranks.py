@@ -47,17 +47,17 @@ class Ranks:
         """Return the ranks of another loader in the same world; it is compared with its own kind."""
         return copy.copy(self)
 
-    def find(self, given: World | None, group: Group | None) -> Found:
+    def find(self, given: World | Group | None) -> Found:
         """Return the rank, and what said so: what was given, or what it was fixed to, or what is there now."""
-        if given is not None:
+        if isinstance(given, World):
             return Found(given.rank, given.size, "as given by world= or the sampler")
-        return self._fixed or self._now(group)
+        return self._fixed or self._now(given)
 
     def _now(self, group: Group | None) -> Found:
         if group is None:
             by, world = "what trains", self._suggested
         else:
-            by, world = f"{group.by}=", group.world()
+            by, world = f"{group.by} given by world=", group.world()
         return find() if world is None else Found(world.rank, world.size, by)
 
     def suggest(self, world: World) -> None:
@@ -67,18 +67,18 @@ class Ranks:
         """
         self._suggested = world
 
-    def fix(self, given: World | None, group: Group | None) -> None:
+    def fix(self, given: World | Group | None) -> None:
         """Fix the world, as the data are divided by it from now on; or compare it with what it was fixed to.
 
         Raises:
             ConfigurationError: it is another one.
         """
-        if given is None and self._fixed is None:
-            self._fixed = self._now(group)
+        if not isinstance(given, World) and self._fixed is None:
+            self._fixed = self._now(given)
         else:
-            self.check(given, group)
+            self.check(given)
 
-    def check(self, given: World | None, group: Group | None) -> None:
+    def check(self, given: World | Group | None) -> None:
         """Refuse to go on in another world than that by which the data were divided.
 
         Where the process group is gone since, as at the end of a script, nothing says that it is another one.
@@ -87,7 +87,7 @@ class Ranks:
             ConfigurationError: it is another one.
         """
         fixed = self._fixed
-        if given is not None or group is not None or fixed is None:
+        if given is not None or fixed is None:
             return
         if fixed.by == "torch.distributed" and not is_initialized():
             return

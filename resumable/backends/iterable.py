@@ -11,7 +11,6 @@ import inspect
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from resumable._checks import length_of
 from resumable._data import shards_of
 from resumable._fetch.hugging_face import divided
 from resumable._fetch.lost_buffers import replayed
@@ -20,9 +19,11 @@ from resumable._fetch.restoring import without_state
 from resumable._fetch.skips import Borrowed, iterate
 from resumable._introspection import ask, has, qualname_of, signature_of
 from resumable._naming import name_of
+from resumable._options import check_count
 from resumable._registry import refuse_returned
 from resumable.errors import ConfigurationError, OnePassError, UnsupportedError
 from resumable.protocols import Capabilities
+from resumable.samplers.base import length_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -97,6 +98,7 @@ class FunctionBackend:
             reopens=True,
             close=self._close,
             stored=self._stored,
+            snapshot_every=_snapshot_every(self._function),
         )
 
     def open(self, epoch: int) -> Iterator[Any]:
@@ -166,6 +168,7 @@ class ObjectBackend:
             goes_on=True,
             close=self._close,
             stored=self._stored,
+            snapshot_every=_snapshot_every(self._source),
         )
 
     def open(self, epoch: int) -> Iterator[Any]:
@@ -238,6 +241,12 @@ class ObjectBackend:
     def _iterate(self, once: OnePassError | None = None) -> _Watched:
         self._iterator = _Watched(_iterate(self.identity["source"], self._source), once)
         return self._iterator
+
+
+def _snapshot_every(source: Any) -> int:
+    """Return the steps between two snapshots that are taken in advance, as a source whose own are costly says it."""
+    every = ask(source, "snapshot_every")
+    return 1 if every is None else check_count("snapshot_every", every, "The source says it, and it counts steps.")
 
 
 def _is_both(snapshot: Any) -> bool:
@@ -325,6 +334,7 @@ class _Epochs:
 
     def __init__(self, source: Any) -> None:
         self._source = source
+        self.snapshot_every = ask(source, "snapshot_every")
 
     def __call__(self, epoch: int) -> Any:
         set_epoch(self._source, epoch)

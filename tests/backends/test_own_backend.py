@@ -128,12 +128,13 @@ class TestCostlySnapshots(BackendTests):
         return resumable.wrap(Costly(), **options)
 
 
-@pytest.mark.parametrize(("options", "taken"), [({}, 3), ({"snapshot_every": 1}, 7), ({"snapshot_every": 6}, 2)])
+@pytest.mark.parametrize(("every", "taken"), [(3, 3), (1, 7), (6, 2)])
 def test_costly_snapshots_are_not_taken_for_every_batch(
-    options: dict[str, Any], taken: int, monkeypatch: pytest.MonkeyPatch
+    every: int, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Costly, "taken", 0)
-    loader = resumable.wrap(Costly(), ack="manual", **options)
+    monkeypatch.setattr(Costly, "snapshot_every", every)
+    loader = resumable.wrap(Costly(), ack="manual")
     rest = list(zip(range(6), loader, strict=False))
     assert Costly.taken == taken  # one of them at the beginning
     for done in range(len(rest)):

@@ -237,7 +237,7 @@ def test_what_is_not_ours_is_left_alone(content: bytes, tmp_path: Path, caplog: 
 
 
 def test_the_record_of_another_rank_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    content = crash(tmp_path, world=World(1, 2), tail="partial", uneven=True)
+    content = crash(tmp_path, world=World(1, 2), tail="partial")
     (tmp_path / PLACE).write_bytes(content)
     assert len(list(wrap(tmp_path))) == 4
     assert "it is the record of rank 1" in caplog.text

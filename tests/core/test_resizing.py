@@ -14,7 +14,7 @@ SAMPLES = list(range(48))
 
 
 def make(ranks: int, rank: int = 0, **options: Any) -> resumable.Loader[Any]:
-    options = {"batch_size": 4, "seed": 7, "shuffle": True, "on_world_change": "keep_local", **options}
+    options = {"batch_size": 4, "seed": 7, "shuffle": True, "on_change": "keep_local", **options}
     return resumable.wrap(SAMPLES, world=World(rank, ranks), **options)
 
 
@@ -49,10 +49,41 @@ def test_the_global_batch_is_kept_unless_it_is_asked_for_otherwise() -> None:
     (alone,) = [make(4)]
     next(iter(alone))
     state = alone.state_dict()
-    (one,) = resumed(1, state, on_world_change="keep_global")
+    (one,) = resumed(1, state, on_change="keep_global")
     assert (len(next(iter(one))), one.accumulation) == (16, 1)
-    with pytest.raises(UnevenBatchError, match='on_world_change="keep_local"'):
-        next(iter(resumed(3, state, on_world_change="keep_global")[0]))
+    with pytest.raises(UnevenBatchError, match='on_change="keep_local"'):
+        resumed(17, state, on_change="keep_global")
+
+
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
+@pytest.mark.parametrize(
+    ("on_change", "ranks", "batch_size", "step_of"),
+    [
+        ("keep_global", 3, 4, [2, 3, 3]),  # shares differ by one sample
+        ("keep_global", 4, 2, [2] * 4),  # the product stays
+        ("keep_global", 2, 5, None),
+        ("keep_local", 3, 4, [4] * 3),
+        ("keep_local", 3, 5, None),
+        ("continue", 3, 4, [4] * 3),
+        ("continue", 2, 5, [5] * 2),
+        ("continue", 3, 5, [5] * 3),
+    ],
+)
+def test_what_stays_if_ranks_or_batch_size_are_others(
+    on_change: str, ranks: int, batch_size: int, step_of: list[int] | None
+) -> None:
+    order = [sample for epoch in make(1).epochs(1) for batch in epoch for sample in batch]
+    before = [make(2, rank) for rank in range(2)]
+    seen, state = step(before), before[0].state_dict()
+    if step_of is None:
+        with pytest.raises(StateMismatchError, match='the batch size differs(.|\n)*on_change="continue"'):
+            resumed(ranks, state, batch_size=batch_size, on_change=on_change)
+        return
+    after = resumed(ranks, state, batch_size=batch_size, on_change=on_change)
+    parts = [next(iter(loader)) for loader in after]
+    assert [len(part) for part in parts] == step_of
+    seen += [sample for part in parts for sample in part]
+    assert seen == order[: len(seen)]
 
 
 def test_another_batch_size_is_still_refused() -> None:
@@ -65,9 +96,7 @@ def test_another_batch_size_is_still_refused() -> None:
 def test_elements_that_are_whole_batches_are_resized() -> None:
     def loader(ranks: int, rank: int) -> resumable.Loader[Any]:
         world = World(rank, ranks)
-        return resumable.wrap(
-            lambda: iter(SAMPLES), identity="n", world=world, on_world_change="keep_local", shard=True
-        )
+        return resumable.wrap(lambda: iter(SAMPLES), identity="n", world=world, on_change="keep_local", shard=True)
 
     two = [loader(2, rank) for rank in range(2)]
     assert [next(iter(one)) for one in two] == [0, 1]

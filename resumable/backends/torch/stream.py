@@ -137,7 +137,7 @@ class TorchStreamBackend:
     def _begin(self, plan: StreamPlan, *, reuse: bool) -> Iterator[Any]:
         healing = self._healing
         running = self._run(plan, reuse) if healing is None else healed(plan, self._run, healing, reuse=reuse)
-        self._batches = Batches(running, plan, self._meter, looks=self._workers if self._options.canary else 0)
+        self._batches = Batches(running, plan, self._meter, looks=self._workers if self._options.compares_data else 0)
         return self._batches
 
     def _run(self, plan: StreamPlan, reuse: bool) -> Generator[Item]:  # whether workers that live on do
