@@ -99,7 +99,7 @@ SOURCES: dict[str, tuple[str, str, Any, dict[str, Any]]] = {  # how it resumes a
 }
 
 
-def rarely(steps: int) -> Stateful:
+def rarely(steps: int) -> Any:
     """With so many steps between two snapshots that are taken in advance."""
     source: Any = Stateful()
     source.snapshot_every = steps

@@ -256,6 +256,7 @@ def test_every_option_is_explained_once() -> None:
     ],
 )
 def test_an_unknown_option_is_told_with_the_one_that_was_meant(name: str, meant: str | None) -> None:
+    given: dict[str, Any] = {name: 1}
     told = f"Did you mean {meant}\\?" if meant else "The options are batch_size, .*, flight_recorder\\."
     with pytest.raises(UnsupportedError, match=f"wrap has no option {name}; it was given as 1.\n.*{told}"):
-        resumable.wrap(SAMPLES, **{name: 1})
+        resumable.wrap(SAMPLES, **given)
