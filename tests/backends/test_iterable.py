@@ -174,6 +174,14 @@ class TestObjectWithSparseSnapshots(BackendTests):
         return resumable.wrap(reader, **options)
 
 
+@pytest.mark.parametrize("steps", [0, "often", True])
+def test_the_steps_between_snapshots_are_an_integer(steps: Any) -> None:
+    reader: Any = Reader(7)
+    reader.snapshot_every = steps
+    with pytest.raises(ConfigurationError, match="snapshot_every must be an integer of 1 or more, but it is"):
+        resumable.wrap(reader)
+
+
 class TestObjectThatComesBackAtTheEnd(BackendTests):
     native = True
 
