@@ -122,8 +122,8 @@ def wrap(source: Any, **options: Any) -> Loader:
         on_change: what stays if a state is of another number of ranks or another batch size. "keep_global": the samples
             of a step over all ranks; another `batch_size` raises. "keep_local": the samples of each rank, so the global
             batch follows the number of ranks (`loader.accumulation` tells how many micro-batches then make a step of
-            before); another `batch_size` raises. "continue": the order of the samples alone; batches are cut anew, as
-            `batch_size` and the number of ranks say now.
+            before); another `batch_size` raises. "continue": the order of the samples alone; it is cut into
+            batches as `batch_size` and the number of ranks say now.
         ack: "auto" counts a batch as trained on once the next one is asked for, or a state is taken outside of an
             exception; "manual" once `Loader.ack` says so.
         evaluation: begin each loop at the first batch of epoch 0, in the same order. Such a loader has no place that

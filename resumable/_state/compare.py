@@ -134,7 +134,7 @@ def agree_on_batch(state: State, options: Options, ranks: int) -> int:
         f"  in the checkpoint: {state.batch_size} per rank at the start, {state.global_batch} over all ranks\n"
         f"  in this run:       {batch_size} per rank, {asked} over all ranks\n"
         f"Use batch_size={state.batch_size} (the share of each rank is derived), or wrap(..., "
-        'on_change="continue") to keep the order of the samples and cut the batches anew.'
+        'on_change="continue") to keep the order of the samples and cut other batches.'
     )
 
 

@@ -138,8 +138,8 @@ def test_augmentations_differ_between_epochs_and_seeds() -> None:
 
 def test_ranks_that_cannot_share_are_refused() -> None:
     state = ranks(1, tail="drop")[0].state_dict()
-    with pytest.raises(ConfigurationError, match="cannot be shared evenly by 3 ranks"):
-        wrap(batch_size=8, world=World(0, 3), tail="drop").load_state_dict(state)
+    with pytest.raises(ConfigurationError, match="cannot be shared by 9 ranks"):
+        wrap(batch_size=8, world=World(0, 9), tail="drop").load_state_dict(state)
 
 
 def test_numbers_by_the_place_in_the_batch_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -468,9 +468,9 @@ class Model:
     def agreed(self, saved: Saved) -> int | None:
         """Return the global batch after a state was loaded; None where it must be refused."""
         asked = (self.batch_size or 1) * self.case.sharers(self.world)
-        cut_anew = self.case.changes or self.batch_size is None or saved.size == asked
-        size = asked if cut_anew else saved.size
-        accepted = cut_anew or saved.batch_size == self.batch_size
+        of_now = self.case.changes or self.batch_size is None or saved.size == asked
+        size = asked if of_now else saved.size
+        accepted = of_now or saved.batch_size == self.batch_size
         return size if accepted and self.case.fits(size, self.world) else None
 
     def load(self, saved: Saved) -> None:
