@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import resumable
 from resumable import World
 from resumable.errors import ConfigurationError, StateFormatError, StateMismatchError, UnevenBatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SAMPLES = list(range(48))
 
@@ -156,3 +160,48 @@ def test_an_epoch_that_is_over_stays_so_on_another_number_of_ranks(
         assert loader.samples_seen == ended["samples_seen"]
         assert loader.epoch == 1
         assert [list(epoch) for epoch in loader.epochs(2)] == [[], second]
+
+
+class Reader:
+    """Numbers with a state."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.given < len(SAMPLES):
+            self.given += 1
+            yield SAMPLES[self.given - 1]
+        self.given = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.given = state["given"]
+
+
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
+@pytest.mark.parametrize(
+    "source", [lambda: SAMPLES, lambda: lambda: iter(SAMPLES), Reader], ids=["list", "function", "own"]
+)
+def test_any_number_of_ranks_shares_the_batches_of_one(source: Any) -> None:
+    """Shares differ by one sample at most, with a state that went through JSON."""
+
+    def ranks(count: int) -> list[resumable.Loader[Any]]:
+        options: dict[str, Any] = {"batch_size": 8, "tail": "drop", "identity": "n"}
+        return [resumable.wrap(source(), world=World(rank, count), **options) for rank in range(count)]
+
+    alone = [batch for epoch in ranks(1)[0].epochs(2) for batch in epoch]
+    state, got = ranks(1)[0].state_dict(), []
+    for count in (3, 5, 7, 1, 8, 6, 2, 5, 3, 4, 7):
+        loaders = ranks(count)
+        for loader in loaders:
+            loader.load_state_dict(state)
+        parts = [next(iter(loader)) for loader in loaders]
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+        got.append([sample for part in parts for sample in part])
+        states = [json.dumps(loader.state_dict()) for loader in loaders]
+        assert len(set(states)) == 1
+        state = json.loads(states[0])
+    assert got == alone[:11]
