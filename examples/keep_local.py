@@ -15,7 +15,7 @@ SAMPLES = torch.linspace(-1, 1, 48)
 def make(rank: int, ranks: int) -> resumable.Loader[torch.Tensor]:
     """Wrap the samples for one of the ranks."""
     world = resumable.World(rank, ranks)
-    return resumable.wrap(SAMPLES, batch_size=4, shuffle=True, seed=0, world=world, on_world_change="keep_local")
+    return resumable.wrap(SAMPLES, batch_size=4, shuffle=True, seed=0, world=world, on_change="keep_local")
 
 
 def train(weight: torch.Tensor, loaders: list[resumable.Loader[torch.Tensor]], steps: int) -> torch.Tensor:

@@ -26,7 +26,7 @@ def train(rank: int, folder: str, die_at: int) -> None:
     dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=4)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
     dataset = TensorDataset(torch.arange(48.0))
-    loader = resumable.wrap(DataLoader(dataset, batch_size=4, shuffle=True), seed=0, mesh=mesh["data"])
+    loader = resumable.wrap(DataLoader(dataset, batch_size=4, shuffle=True), seed=0, world=mesh["data"])
     store = resumable.CheckpointStore(f"{folder}/checkpoints", shared=True, keep=2)
     if (saved := store.latest()) is not None:  # the same step on all four
         loader.load_state_dict(saved)

@@ -68,7 +68,7 @@ class Opening:
         """Note that the place was set by a state, which is the same on all ranks, as its seed is."""
         self.moved("after a loaded state")
         self._agreed = True
-        self._ranks.fix(self._options.world, self._options.group)
+        self._ranks.fix(self._options.world)
 
     def check_ranks(self) -> None:
         """Refuse to go on where the ranks are others than those by which the data were divided.
@@ -76,7 +76,7 @@ class Opening:
         Raises:
             ConfigurationError: they are.
         """
-        self._ranks.check(self._options.world, self._options.group)
+        self._ranks.check(self._options.world)
 
     def step(self) -> None:
         """A batch is asked for.
@@ -104,7 +104,7 @@ class Opening:
             RankMismatchError: another rank has posted something else of its stream.
         """
         options = self._options
-        self._ranks.fix(options.world, options.group)
+        self._ranks.fix(options.world)
         first = self._how is not None
         if first:
             self._tell_first(mark, global_batch)
@@ -121,7 +121,7 @@ class Opening:
             refuse_unagreed(options.origin.seed, options.seed or 0, options.known_as, options.world)
             self._agreed = True
         how, self._how = self._how or "", None
-        found = self._ranks.find(self._options.world, self._options.group)
+        found = self._ranks.find(self._options.world)
         if self._fetcher.world().size > 1:
             self._warn(found)
         elif found == Found():
@@ -138,8 +138,7 @@ class Opening:
             )
 
     def _warn(self, found: Found) -> None:
-        asked = self._options.world or self._options.group
-        if self._options.evaluation and not self.shares and asked is None:
+        if self._options.evaluation and not self.shares and self._options.world is None:
             _warn_of_part(found)
         else:
             warn_of_environment(found, "this loader", _BOTH_WAYS)
@@ -236,6 +235,6 @@ def _none(_: Any) -> int:
 
 
 def _rank(fetcher: Fetcher, options: Options) -> str:
-    found = options.ranks.find(options.world, options.group)
+    found = options.ranks.find(options.world)
     own = ", with a stream of its own" if fetcher.world().size < found.size else ""
     return f"rank {found.rank} of {found.size} ({found.by}){own}"

@@ -1,83 +1,334 @@
-"""Options: what `wrap` was told, and what an adapter made of it."""
+"""Options: what `wrap` was told, and what an adapter made of it.
+
+`Options` is the list of the options: names, types, defaults, checks. `Given` has the same for type checkers.
+"""
+
+# ruff: noqa: RUF009  # `_option` returns a field of the dataclass
 
 from __future__ import annotations
 
+import json
+import operator
+import os
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
-from resumable._checks import Resume, check_batch_size, check_option
+import numpy as np
+
 from resumable._introspection import ask
-from resumable._ranks import Ranks
+from resumable._order.plan import Tail
+from resumable._order.world import World
+from resumable._randomness.keyed import check_seed
+from resumable._randomness.keys import Randomness
+from resumable._ranks import Group, Ranks, check_world
 from resumable._seeds import GIVEN, STATE, Origin, find_seed, salted
 from resumable.errors import ConfigurationError, UnsupportedError
+from resumable.samplers import Sampler
+from resumable.samplers.base import check_length
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
+
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
     from resumable._flight import Recorder
-    from resumable._order.plan import Tail
-    from resumable._order.world import World
-    from resumable._randomness.keys import Randomness
-    from resumable._ranks import Group
-    from resumable.samplers import Sampler
 
-__all__ = ["Options", "check_batch_size", "refuse_unknown"]
+__all__ = ["Given", "Options", "check_count", "check_plain", "refuse_unknown", "signature_of_wrap"]
 
+Resume = Literal["state", "replay"]
+OnChange = Literal["keep_global", "keep_local", "continue"]
+Checks = Literal["all", "data", "ranks", "none"]
 
+_LONGEST = 1e6  # seconds; what waits for a lock takes no more than some centuries
 _BY_WRAP = Origin()
+
+
+# ---------------------------------------------------------------------- checks: each returns a plain value
+
+
+def check_count(name: str, value: Any, meaning: str) -> int:
+    """Return a count as a Python integer.
+
+    Args:
+        name: of the option, for the message.
+        value: what was given.
+        meaning: what it counts, as the message says it.
+
+    Raises:
+        ConfigurationError: it is no integer, or below 1.
+    """
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = 0
+    if count < 1 or isinstance(value, bool):
+        raise ConfigurationError(f"{name} must be an integer of 1 or more, but it is {value!r}.\n{meaning}")
+    return count
+
+
+def check_plain(what: str, values: Any, required: Collection[str] = ()) -> None:
+    """Refuse values that a state could not carry through JSON unchanged.
+
+    Args:
+        what: what they are, for the message.
+        values: a mapping.
+        required: names that must be among them.
+
+    Raises:
+        ConfigurationError: it is no mapping, a name is missing, or a value would change.
+    """
+    if not hasattr(values, "items") or not set(required) <= set(values):
+        names = f" with {', '.join(map(repr, required))}" if required else ""
+        raise ConfigurationError(
+            f"{what} must be a dict{names}, but it is {values!r}.\n"
+            "A state could not be told from one of other data. Use for instance {'name': 'images-v1'}."
+        )
+    for name, value in values.items():
+        if not _survives({name: value}):
+            raise ConfigurationError(
+                f"{what} must be plain values that survive JSON unchanged, but {name!r} is {value!r}.\n"
+                "A state that was saved as JSON would be refused as one of other data. Use strings as keys, a list "
+                "instead of a tuple, and int() of a NumPy integer."
+            )
+
+
+def _survives(value: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value)) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """One of some names."""
+
+    known: tuple[str, ...]
+    meaning: str
+
+    def __call__(self, name: str, value: Any) -> str:
+        if not isinstance(value, str) or value not in self.known:
+            raise ConfigurationError(
+                f"{name} must be one of {', '.join(self.known)}, but it is {value!r}.\n{self.meaning}"
+            )
+        return self.known[self.known.index(value)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """An integer of 1 or more."""
+
+    meaning: str
+
+    def __call__(self, name: str, value: Any) -> int:
+        return check_count(name, value, self.meaning)
+
+
+@dataclass(frozen=True, slots=True)
+class _Flag:
+    """True or False, or one name in place of them."""
+
+    meaning: str
+    other: str | None = None
+
+    def __call__(self, name: str, value: Any) -> bool | str:
+        if isinstance(value, str) and self.other is not None:
+            if value == self.other:
+                return value
+            raise ConfigurationError(
+                f'{name} must be True, False or "{self.other}", but it is {value!r}.\n'
+                f"The stream would have another order than you asked for. {self.meaning}"
+            )
+        if value is not None and not isinstance(value, (bool, np.bool_)):
+            raise ConfigurationError(
+                f"{name} must be True, False or None, but it is {value!r}.\n"
+                f'Anything else would count as true or false by chance ("no" as true). {self.meaning}'
+            )
+        return bool(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """Anything that can be called."""
+
+    of: str
+
+    def __call__(self, name: str, value: Any) -> Any:
+        if not callable(value):
+            raise ConfigurationError(
+                f"{name} must be callable, but it is {value!r}.\n"
+                f"No batch could be made with it. Give a function of {self.of}."
+            )
+        return value
+
+
+def _seed(_: str, value: Any) -> int:
+    return check_seed(value)
+
+
+def _identity(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(
+            f"{name} must be a string that is not empty, but it is {value!r}.\n"
+            'It is the name by which a state knows its data. Use for instance identity="images-v1".'
+        )
+    return str(value)
+
+
+def _name(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not _is_text(value):
+        raise ConfigurationError(
+            f"{name} must be a string of text, but it is {value!r}.\n"
+            'It sets the order and the randomness of this stream apart from others. Use for instance name="unlabelled".'
+        )
+    return str(value)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True
+
+
+def _sampler(name: str, value: Any) -> Any:
+    if isinstance(value, type) or not isinstance(value, Sampler):
+        raise ConfigurationError(
+            f"{name} must be an object with length, indices(epoch, start, stop) and spec(), but it is {value!r}.\n"
+            "The order could not be computed from a position. Use one of resumable.samplers, such as Shuffle(length); "
+            "a list of indices is Subset(indices, Sequential(len(indices)))."
+        )
+    check_length(value.length, "the length of the sampler")
+    check_plain("the length of the sampler", {"length": value.length})
+    return value
+
+
+def _seconds(name: str, value: Any) -> float:
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not number or not 0 < value < _LONGEST:
+        raise ConfigurationError(
+            f"{name} must be a number of seconds above 0, but it is {value!r}.\n"
+            "It is the time after which a wait for a batch is logged. Use for instance 60, or None for never."
+        )
+    return float(value)
+
+
+def _folder(name: str, value: Any) -> str:
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not path or not isinstance(path, str):
+        raise ConfigurationError(
+            f"{name} must be the path of a folder, but it is {value!r}.\n"
+            'No record of this run could be kept. Use for instance flight_recorder="runs/flight".'
+        )
+    return path
+
+
+# ---------------------------------------------------------------------- the options
+
+
+def _option(check: Callable[[str, Any], Any], default: Any = None) -> Any:
+    """Return the field of an option, whose values are checked."""
+    return field(default=default, metadata={"check": check})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of `wrap`, under the same names; None where the caller left one to the adapter.
+    """The options of `wrap`, under the same names; None if the caller left one to the adapter.
 
-    What an adapter is given has a seed and a name, and `origin` tells who said them. `ranks` and `recorder` are one
-    object in all options that are made of these.
+    A field with a `check` is an option: `wrap`, its signature and its messages know the options from here. The methods
+    that complete them are called in this order, and each returns other options:
+
+    1. `resolve_seed`, by `wrap`: who says seed and name. An adapter gets options that have both.
+    2. `resolve_sampler`, by adapters of what is read by index: one sampler in place of the ways to say an order.
+    3. `with_defaults`, by the adapter or after it: a choice where neither the caller nor the adapter made one.
+
+    A loaded state that brings a seed or a name begins again at 2: `with_state` puts both into the options of 1.
+
+    `origin` tells who said seed and name. `ranks` and `recorder` are one object in all options that are made of these.
 
     Raises:
         ConfigurationError: an option is of a wrong type, or out of range.
     """
 
-    seed: int | None = None
-    name: str | None = None
-    batch_size: int | None = None
-    shuffle: bool | Literal["blocks"] | None = None
-    sampler: Sampler | None = None
-    tail: Tail | None = None
-    randomness: Randomness | None = None
-    transform: Callable[[Any], Any] | None = None
-    collate: Callable[[list[Any]], Any] | None = None
-    shard: bool | None = None
-    identity: str | None = None
-    world: World | None = None
-    mesh: Group | None = None
-    process_group: Group | None = None
-    watch: bool = True
-    ack: Literal["auto", "manual"] = "auto"
-    on_batch_change: Literal["error", "continue"] = "error"
-    on_world_change: Literal["keep_global", "keep_local"] = "keep_global"
-    uneven: bool = False
-    snapshot_every: int | None = None
-    evaluation: bool = False
-    resume: Resume | None = None
-    canary: bool = True
-    flight_recorder: str | None = None
-    stall_after: float | None = None
-    on_worker_death: Literal["error", "restart"] = "error"
-    streams: int | None = None
-    order: Literal["feistel", "torch"] | None = None
+    batch_size: int | None = _option(_Count("A step would have no samples. It counts samples per rank and step."))
+    transform: Callable[[Any], Any] | None = _option(_Function("a sample"))
+    collate: Callable[[list[Any]], Any] | None = _option(_Function("a list of samples"))
+    identity: str | None = _option(_identity)
+
+    seed: int | None = _option(_seed)
+    name: str | None = _option(_name)
+    shuffle: bool | Literal["blocks"] | None = _option(
+        _Flag(
+            'True gives another order in every epoch, False that of the source, "blocks" another order of its blocks '
+            "of neighbouring samples.",
+            other="blocks",
+        )
+    )
+    sampler: Sampler | None = _option(_sampler)
+    order: Literal["feistel", "torch"] | None = _option(
+        _Choice(("feistel", "torch"), "It says whose shuffle a DataLoader gets: that of this package, or torch's own.")
+    )
+    tail: Tail | None = _option(_Choice(get_args(Tail), "It says what happens with the last samples of an epoch."))
+
+    randomness: Randomness | None = _option(
+        _Choice(get_args(Randomness), "It says how often the global generators are seeded.")
+    )
+
+    world: World | Group | None = _option(check_world)
+    shard: bool | None = _option(
+        _Flag("True lets the ranks divide one stream among them, False leaves it to the source.")
+    )
+    on_change: OnChange = _option(
+        _Choice(
+            get_args(OnChange),
+            "It says what stays if a state is of another number of ranks or another batch size: the samples of a step, "
+            "the samples of each rank, or the order alone.",
+        ),
+        "keep_global",
+    )
+
+    ack: Literal["auto", "manual"] = _option(
+        _Choice(("auto", "manual"), "It says when a batch counts as trained on."), "auto"
+    )
+    evaluation: bool = _option(_Flag("True begins each loop at the beginning of epoch 0."), False)
+    resume: Resume | None = _option(
+        _Choice(
+            get_args(Resume), "It says whether a source goes on by its own state, or is read again up to its place."
+        )
+    )
+    streams: int | None = _option(
+        _Count(
+            "The dataset would be read as no stream at all. It counts the logical streams over all ranks; use one that "
+            "the number of ranks divides, such as 16."
+        )
+    )
+
+    checks: Checks = _option(
+        _Choice(
+            get_args(Checks),
+            'It says what is compared: the data with what the state knows of them ("data"), the streams of the ranks '
+            'with each other ("ranks"), both, or nothing.',
+        ),
+        "all",
+    )
+    on_worker_death: Literal["error", "restart"] = _option(
+        _Choice(("error", "restart"), "It says what to do where a worker process dies or hangs."), "error"
+    )
+    stall_after: float | None = _option(_seconds)
+    flight_recorder: str | None = _option(_folder)
+
     origin: Origin = _BY_WRAP
     ranks: Ranks = field(default_factory=Ranks, compare=False, repr=False)
     recorder: Recorder | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            if one.name in _NO_OPTIONS:
-                continue
+        for one in _FIELDS:
             value = getattr(self, one.name)
             if value is not None or one.default is not None:
-                object.__setattr__(self, one.name, check_option(one.name, value))
-        self._refuse_several_worlds()
+                object.__setattr__(self, one.name, one.metadata["check"](one.name, value))
         if self.evaluation and self.ack == "manual":
             raise UnsupportedError(
                 'evaluation=True and ack="manual" were given, but an evaluation has no place that could be saved.\n'
@@ -89,14 +340,6 @@ class Options:
                 "After a crash there would be nothing to tell. Leave flight_recorder out."
             )
 
-    def _refuse_several_worlds(self) -> None:
-        given = [name for name in ("world", "mesh", "process_group") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ConfigurationError(
-                f"{' and '.join(f'{name}=' for name in given)} were given, and each says which ranks divide the data.\n"
-                "All but one would have no effect. Give one of them."
-            )
-
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
         """Return the options of a mapping.
@@ -104,8 +347,10 @@ class Options:
         Raises:
             UnsupportedError: there is no such option.
         """
-        refuse_unknown({name: value for name, value in given.items() if name not in _NAMES})
+        refuse_unknown(given)
         return cls(**given)
+
+    # ------------------------------------------------------------------ what they say
 
     @property
     def stream_seed(self) -> int:
@@ -118,7 +363,42 @@ class Options:
         name = self.name or ""
         return f"{name} for evaluation" if self.evaluation else name
 
-    def settled(self, source: Any, *, suggested: str = "") -> Options:
+    @property
+    def compares_data(self) -> bool:
+        """Whether samples or elements are compared with those that a state knows."""
+        return self.checks in {"all", "data"}
+
+    @property
+    def compares_ranks(self) -> bool:
+        """Whether the ranks compare their streams."""
+        return self.checks in {"all", "ranks"}
+
+    def find_world(self) -> World:
+        """Return the world that was given; else the one in which the stream was first used, or that is there now."""
+        return self.world if isinstance(self.world, World) else self.ranks.find(self.world).world
+
+    def refuse(self, what: str, **reasons: str) -> None:
+        """Refuse options that were given though they do not fit.
+
+        Args:
+            what: the thing that is wrapped, for the message.
+            reasons: name of an option, and what to do instead.
+
+        Raises:
+            UnsupportedError: one of the options was given.
+        """
+        defaults = {one.name: one.default for one in _FIELDS}
+        for name, instead in reasons.items():
+            value = getattr(self, name)
+            if value is not None and (defaults[name] is None or value != defaults[name]):
+                raise UnsupportedError(
+                    f"the option {name} does not fit {what}: it was given as {value!r}.\n"
+                    f"It would be ignored, and the stream would be another one than you asked for. {instead}"
+                )
+
+    # ------------------------------------------------------------------ what completes them, in this order
+
+    def resolve_seed(self, source: Any, *, suggested: str = "") -> Options:
         """Return the options with a seed and a name, and with a recorder if `flight_recorder` was given.
 
         Args:
@@ -139,44 +419,7 @@ class Options:
             recorder = Recorder(self.flight_recorder)
         return replace(named, seed=seed, origin=Origin(seed_by, name_by), recorder=recorder)
 
-    def for_evaluation(self) -> Options:
-        """Return the options of a second loader that evaluates on the same data; it finds its ranks by itself."""
-        ranks = self.ranks.of_another_loader()
-        return replace(self.unrecorded(), evaluation=True, ack="auto", ranks=ranks)
-
-    def unrecorded(self) -> Options:
-        """Return the options without a flight recorder."""
-        return replace(self, flight_recorder=None, recorder=None)
-
-    def of_state(self, seed: int, name: str) -> Options:
-        """Return the options with the seed and the name of a state; what was given stays given."""
-        origin = Origin(*(by if by == GIVEN else STATE for by in self.origin))
-        return replace(self, seed=seed, name=name, origin=origin)
-
-    @property
-    def group(self) -> Group | None:
-        """The ranks that divide the data, where a mesh or a process group was given."""
-        return self.mesh or self.process_group
-
-    def find_world(self) -> World:
-        """Return the world that was given; else the one in which the stream was first used, or that is there now."""
-        if self.world is not None:
-            return self.world
-        found = self.ranks.find(None, self.group)
-        return found.world
-
-    def decided(self, *, randomness: Randomness = "sample", tail: Tail | None = None) -> Options:
-        """Return the options with a choice where the caller made none; adapters say where theirs differ.
-
-        Args:
-            randomness: how often the generators are seeded.
-            tail: what happens with the last samples of an epoch; None: "partial", or "drop" where elements are batches,
-                as ranks take whole rounds of those.
-        """
-        end: Tail = tail or ("drop" if self.batch_size is None else "partial")
-        return replace(self, randomness=self.randomness or randomness, tail=self.tail or end)
-
-    def ordered(self, source: Any, length: int) -> Options:
+    def resolve_sampler(self, source: Any, length: int) -> Options:
         """Return the options with a sampler in place of `shuffle="blocks"`, or that of a source that carries its order.
 
         Args:
@@ -187,7 +430,8 @@ class Options:
             ConfigurationError: it does not, or something else was given that says the order, too.
         """
         if (carried := ask(type(source), "resumable_order")) is not None:
-            return replace(self._carrying(source), sampler=carried(source, self.stream_seed))
+            self._refuse_order_beside(source)
+            return replace(self, shuffle=None, sampler=carried(source, self.stream_seed))
         if self.sampler is not None and self.shuffle is not None:
             raise ConfigurationError(
                 f"sampler={self.sampler!r} and shuffle={self.shuffle!r} were given, but only one of them can say the "
@@ -199,11 +443,11 @@ class Options:
 
         return replace(self, shuffle=None, sampler=blocks_of_source(source, length, self.stream_seed))
 
-    def _carrying(self, source: Any) -> Options:
-        """Return the options for a source that carries its order.
+    def _refuse_order_beside(self, source: Any) -> None:
+        """Refuse another order than the one that a source carries.
 
         Raises:
-            ConfigurationError: another order was given.
+            ConfigurationError: one was given.
         """
         for name, value in (("shuffle", self.shuffle or None), ("sampler", self.sampler), ("order", self.order)):
             if value is not None:
@@ -211,60 +455,94 @@ class Options:
                     f"{name}={value!r} was given for {type(source).__qualname__}, which carries its own order.\n"
                     f"Its proportions would be lost. Leave {name} out: each source is shuffled already."
                 )
-        return replace(self, shuffle=None)
 
-    def refuse(self, what: str, **reasons: str) -> None:
-        """Refuse options that were given though they do not fit.
+    def with_defaults(self, *, randomness: Randomness = "sample", tail: Tail | None = None) -> Options:
+        """Return the options with a choice where the caller made none; adapters say where theirs differ.
 
         Args:
-            what: the thing that is wrapped, for the message.
-            reasons: name of an option, and what to do instead.
-
-        Raises:
-            UnsupportedError: one of the options was given.
+            randomness: how often the generators are seeded.
+            tail: what happens with the last samples of an epoch; None: "partial", or "drop" where elements are batches,
+                as ranks take whole rounds of those.
         """
-        given = {one.name for one in fields(self) if _is_given(getattr(self, one.name), one.default)}
-        for name, instead in reasons.items():
-            if name in given:
-                raise UnsupportedError(
-                    f"the option {name} does not fit {what}: it was given as {getattr(self, name)!r}.\n"
-                    f"It would be ignored, and the stream would be another one than you asked for. {instead}"
-                )
+        end: Tail = tail or ("drop" if self.batch_size is None else "partial")
+        return replace(self, randomness=self.randomness or randomness, tail=self.tail or end)
+
+    def with_state(self, seed: int, name: str) -> Options:
+        """Return the options with the seed and the name of a state; what was given stays given."""
+        origin = Origin(*(by if by == GIVEN else STATE for by in self.origin))
+        return replace(self, seed=seed, name=name, origin=origin)
+
+    def for_evaluation(self) -> Options:
+        """Return the options of a second loader that evaluates on the same data; it finds its ranks by itself."""
+        ranks = self.ranks.of_another_loader()
+        return replace(self.unrecorded(), evaluation=True, ack="auto", ranks=ranks)
+
+    def unrecorded(self) -> Options:
+        """Return the options without a flight recorder."""
+        return replace(self, flight_recorder=None, recorder=None)
 
 
-def _is_given(value: object, default: object) -> bool:
-    return value is not None if default is None else value != default
+_FIELDS = tuple(one for one in fields(Options) if "check" in one.metadata)
+_NAMES = [one.name for one in _FIELDS]
+_OF_OTHERS = {  # what other libraries, and earlier versions of this one, call an option
+    "collate_fn": "collate",
+    "drop_last": "tail",
+    "map": "transform",
+    "num_samples": "sampler",
+    **dict.fromkeys(("rank", "world_size", "mesh", "device_mesh", "process_group", "group", "pg"), "world"),
+    **dict.fromkeys(("on_world_change", "on_batch_change"), "on_change"),
+    **dict.fromkeys(("canary", "watch"), "checks"),
+}
 
 
-_NO_OPTIONS = {"origin", "ranks", "recorder"}
-_NAMES = tuple(one.name for one in fields(Options) if one.name not in _NO_OPTIONS)
-
-
-def refuse_unknown(options: Mapping[str, Any]) -> None:
+def refuse_unknown(given: Mapping[str, Any]) -> None:
     """Refuse options that `wrap` does not have.
 
     Raises:
         UnsupportedError: there is one; the message names the one that was meant.
     """
-    known = list(_NAMES)
-    for name, value in options.items():
+    for name, value in given.items():
+        if name in _NAMES:
+            continue
         from difflib import get_close_matches  # noqa: PLC0415  # only on the way to an error
 
-        near = get_close_matches(_OF_OTHERS.get(name, name), known, n=1)
-        meant = f"Did you mean {near[0]}?" if near else f"The options are {', '.join(known)}."
+        near = get_close_matches(_OF_OTHERS.get(name, name), _NAMES, n=1)
+        meant = f"Did you mean {near[0]}?" if near else f"The options are {', '.join(_NAMES)}."
         raise UnsupportedError(
             f"wrap has no option {name}; it was given as {value!r}.\nIt would have no effect. {meant}"
         )
 
 
-_OF_OTHERS = {
-    "collate_fn": "collate",
-    "drop_last": "tail",
-    "map": "transform",
-    "num_samples": "sampler",
-    "rank": "world",
-    "world_size": "world",
-    "device_mesh": "mesh",
-    "group": "process_group",
-    "pg": "process_group",
-}
+def signature_of_wrap() -> Signature:
+    """Return the signature of `wrap` that `help` shows: the source, and every option with its type and default."""
+    types = {name: kind.__forward_arg__ for name, kind in Given.__annotations__.items()}
+    options = [
+        Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=types.get(one.name, str(one.type)))
+        for one in _FIELDS
+    ]
+    source = Parameter("source", Parameter.POSITIONAL_OR_KEYWORD, annotation="Any")
+    return Signature([source, *options], return_annotation="Loader")
+
+
+class Given(TypedDict, total=False):
+    """The options that say nothing of the type of a batch, as type checkers see them; the overloads have the others."""
+
+    identity: str | None
+    seed: int | None
+    name: str | None
+    shuffle: bool | Literal["blocks"] | None
+    sampler: Sampler | None
+    order: Literal["feistel", "torch"] | None
+    tail: Tail | None
+    randomness: Randomness | None
+    world: World | DeviceMesh | ProcessGroup | None
+    shard: bool | None
+    on_change: OnChange
+    ack: Literal["auto", "manual"]
+    evaluation: bool
+    resume: Resume | None
+    streams: int | None
+    checks: Checks
+    on_worker_death: Literal["error", "restart"]
+    stall_after: float | None
+    flight_recorder: str | os.PathLike[str] | None

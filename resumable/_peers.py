@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from resumable._order.world import World
+from resumable._ranks import Group
 from resumable._ranks.store import is_initialized
 
 if TYPE_CHECKING:
@@ -19,15 +21,15 @@ __all__ = ["compares", "fingerprint_of_rank"]
 
 def compares(watch: Watch, options: Options) -> bool:
     """Turn the watch of a loader on, where there are ranks to compare with, and return whether it is."""
-    if not options.watch or not is_initialized():
+    if not options.compares_ranks or not is_initialized():
         watch.turn_off()
         return False
     distributed: Any = sys.modules["torch.distributed"]
-    world, group = options.find_world(), options.group
-    if options.world is not None and options.world.size != distributed.get_world_size():
+    given, world = options.world, options.find_world()
+    if isinstance(given, World) and given.size != distributed.get_world_size():
         watch.turn_off()  # which of the ranks divide these data among them is not known
         return False
-    watch.turn_on(distributed.get_rank(), world, None if group is None else group.peers())
+    watch.turn_on(distributed.get_rank(), world, given.peers() if isinstance(given, Group) else None)
     return watch.is_on
 
 
@@ -55,6 +57,5 @@ def fingerprint_of_rank(
         "randomness.seed": own["randomness.seed"],
         **of_order,
         "global_batch": global_batch,
-        "uneven": options.uneven,
         **place,
     }

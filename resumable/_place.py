@@ -59,7 +59,7 @@ class TellsPlace:
 
     @property
     def accumulation(self) -> int | None:
-        """How many steps make one of the run's first global batches, after `on_world_change="keep_local"`.
+        """How many steps make one of the run's first global batches, after a resize with `on_change="keep_local"`.
 
         Accumulate the gradients of so many: then the optimizer steps as before. 1 where the global batch has not
         changed; None where no whole number of steps makes one.

@@ -12,7 +12,17 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable._distribution import pip_install
-from resumable._introspection import has, is_a, module_of, mro_of, qualname_of, signature_of
+from resumable._introspection import (
+    ask,
+    attributes_of,
+    has,
+    is_a,
+    is_exactly,
+    module_of,
+    mro_of,
+    qualname_of,
+    signature_of,
+)
 from resumable.errors import MissingDependencyError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -25,11 +35,15 @@ __all__ = [
     "load",
     "load_iterable",
     "refuse_hidden",
+    "refuse_hidden_order",
     "refuse_list",
     "refuse_prepared",
     "refuse_returned",
     "register",
 ]
+
+
+_DEEPEST = 8  # datasets inside of datasets
 
 
 class Entry(NamedTuple):
@@ -159,6 +173,36 @@ def refuse_hidden(source: Any, entry: Entry) -> None:
     for module, inner in _hidden.items():
         if entry in _PLAIN and module in sys.modules:
             load(inner)(source)
+
+
+def refuse_hidden_order(source: Any, what: str) -> None:
+    """Refuse a dataset with one inside of it that carries its own order, as a `Subset` of a mixture.
+
+    Args:
+        source: it; one that carries an order itself is let through.
+        what: what it is, for the message.
+
+    Raises:
+        UnsupportedError: it is one.
+    """
+    if (inner := _ordered_inside(source, 0)) is not None:
+        mixture, around = qualname_of(type(inner)), qualname_of(type(source))
+        raise UnsupportedError(
+            f"{what} is a {around} around a {mixture}, which carries its own order.\n"
+            "It would be read by index, in another order, and its proportions would be lost. Put the "
+            f"{around} around the sources, and mix those."
+        )
+
+
+def _ordered_inside(source: Any, deep: int) -> Any:
+    """Return what carries an order among the datasets inside of one, as torch's own name them."""
+    if ask(type(source), "resumable_order") is not None:
+        return source if deep else None
+    kept = attributes_of(source)
+    several = kept.get("datasets", ())
+    inside = several.values() if type(several) is dict else several if is_exactly(several, (list, tuple)) else ()
+    inside = [*inside, *([kept["dataset"]] if "dataset" in kept else [])] if deep < _DEEPEST else []
+    return next((found for one in inside if (found := _ordered_inside(one, deep + 1)) is not None), None)
 
 
 def refuse_list(source: Any) -> None:

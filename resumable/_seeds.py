@@ -22,6 +22,8 @@ from resumable.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from resumable._ranks import Group
+
 __all__ = ["GIVEN", "STATE", "Origin", "find_seed", "refuse_unagreed", "salted"]
 
 GIVEN = "wrap"
@@ -51,7 +53,7 @@ def salted(seed: int, name: str) -> int:
     return int(derive(seed, name, words=1, purpose=b"name")[0]) if name else seed
 
 
-def find_seed(source: Any, given: int | None, name: str, world: World | None) -> tuple[int, str]:
+def find_seed(source: Any, given: int | None, name: str, world: World | Group | None) -> tuple[int, str]:
     """Return the seed of a stream, and who said it.
 
     Args:
@@ -80,13 +82,13 @@ def find_seed(source: Any, given: int | None, name: str, world: World | None) ->
     return _agree(seed, by, name, world)
 
 
-def refuse_unagreed(by: str, seed: int, name: str, world: World | None) -> None:
+def refuse_unagreed(by: str, seed: int, name: str, world: World | Group | None) -> None:
     """Refuse to divide a stream by a seed that each rank took from its own generator, unless rank 0 has the same.
 
     Raises:
         ConfigurationError: it has another one; or there is no process group, by which it could be known.
     """
-    ranks = (world or find()).size
+    ranks = (world if isinstance(world, World) else find()).size
     if by not in {_TORCH, _LIGHTNINGS} or ranks == 1:
         return
     first, who = _agree(seed, by, name, world)
@@ -134,12 +136,13 @@ def _of_process() -> tuple[int | None, str]:
     return (seed if seed is not None and seed < _LARGEST else None), _TORCH
 
 
-def _agree(seed: int, by: str, name: str, world: World | None) -> tuple[int, str]:
+def _agree(seed: int, by: str, name: str, world: World | Group | None) -> tuple[int, str]:
     """Return the seed of rank 0, where there is a process group; its store tells it, so that no rank waits for others.
 
     Each rank counts the loaders of a name, as all of them make the same ones in the same order.
     """
-    found = find() if is_initialized() and (world is None or world.size > 1) else None
+    alone = isinstance(world, World) and world.size == 1
+    found = find() if is_initialized() and not alone else None
     if found is None or found.size == 1:
         return seed, by
     number = _agreements[name]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, Unpack, overload
 
-from resumable._checks import check_plain
 from resumable._fetch import ElementFetcher, Fetcher, IndexedFetcher
 from resumable._fetch.frameworks import inside_of
 from resumable._introspection import ask, has, is_a, module_of, qualname_of
-from resumable._options import Options, refuse_unknown
+from resumable._options import Options, check_plain, signature_of_wrap
 from resumable._registry import entries_of, load, refuse_hidden, refuse_list, refuse_prepared
 from resumable.errors import PromiseWarning, UnsupportedError
 from resumable.loader import Loader
@@ -18,29 +17,34 @@ from resumable.samplers import Sequential, Shuffle
 from resumable.samplers.base import check_length
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from os import PathLike
+    from collections.abc import Callable, Iterable
 
     import numpy as np
     import torch
-    from torch.distributed import ProcessGroup
-    from torch.distributed.device_mesh import DeviceMesh
     from torch.utils.data import DataLoader
 
-    from resumable._order.plan import Tail
-    from resumable._order.world import World
-    from resumable._randomness.keys import Randomness
-    from resumable._wrap_types import Given, Source
+    from resumable._options import Given
     from resumable.backends.tfds.source import TfdsSource
     from resumable.protocols import Backend
-    from resumable.samplers import Sampler
 
 __all__ = ["make_loader", "wrap"]
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
 V = TypeVar("V")
 Array = TypeVar("Array", bound="np.ndarray[Any, Any] | torch.Tensor")
+
+
+class _MapStyle(Protocol[T_co]):
+    """Samples by their index, as type checkers see them."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> T_co: ...
+
+
+_Source: TypeAlias = "Iterable[T] | _MapStyle[T] | Callable[..., Iterable[T]]"
 
 
 @overload
@@ -50,22 +54,22 @@ def wrap(source: TfdsSource, *, batch_size: int | None = None, **options: Unpack
 @overload
 def wrap(source: Array, *, batch_size: int, **options: Unpack[Given]) -> Loader[Array]: ...  # type: ignore[overload-overlap]  # arrays give arrays
 @overload
-def wrap(source: Source[T], **options: Unpack[Given]) -> Loader[T]: ...
+def wrap(source: _Source[T], **options: Unpack[Given]) -> Loader[T]: ...
 @overload
-def wrap(source: Source[T], *, batch_size: int, **options: Unpack[Given]) -> Loader[list[T]]: ...
+def wrap(source: _Source[T], *, batch_size: int, **options: Unpack[Given]) -> Loader[list[T]]: ...
 @overload
-def wrap(source: Source[T], *, transform: Callable[[T], U], **options: Unpack[Given]) -> Loader[U]: ...
+def wrap(source: _Source[T], *, transform: Callable[[T], U], **options: Unpack[Given]) -> Loader[U]: ...
 @overload
 def wrap(
-    source: Source[T], *, transform: Callable[[T], U], batch_size: int, **options: Unpack[Given]
+    source: _Source[T], *, transform: Callable[[T], U], batch_size: int, **options: Unpack[Given]
 ) -> Loader[list[U]]: ...
 @overload
 def wrap(
-    source: Source[T], *, collate: Callable[[list[T]], U], batch_size: int, **options: Unpack[Given]
+    source: _Source[T], *, collate: Callable[[list[T]], U], batch_size: int, **options: Unpack[Given]
 ) -> Loader[U]: ...
 @overload
 def wrap(
-    source: Source[T],
+    source: _Source[T],
     *,
     transform: Callable[[T], U],
     collate: Callable[[list[U]], V],
@@ -81,104 +85,66 @@ def wrap(
     collate: Callable[[list[Any]], Any] | None = None,
     **options: Unpack[Given],
 ) -> Loader[Any]: ...
-def wrap(  # noqa: PLR0913  # the one front door; every option has a default
-    source: Any,
-    *,
-    seed: int | None = None,
-    name: str | None = None,
-    batch_size: int | None = None,
-    shuffle: bool | Literal["blocks"] | None = None,
-    sampler: Sampler | None = None,
-    tail: Tail | None = None,
-    randomness: Randomness | None = None,
-    transform: Callable[[Any], Any] | None = None,
-    collate: Callable[[list[Any]], Any] | None = None,
-    shard: bool | None = None,
-    identity: str | None = None,
-    world: World | None = None,
-    mesh: DeviceMesh | None = None,
-    process_group: ProcessGroup | None = None,
-    watch: bool = True,
-    ack: Literal["auto", "manual"] = "auto",
-    on_batch_change: Literal["error", "continue"] = "error",
-    on_world_change: Literal["keep_global", "keep_local"] = "keep_global",
-    uneven: bool = False,
-    snapshot_every: int | None = None,
-    evaluation: bool = False,
-    resume: Literal["state", "replay"] | None = None,
-    canary: bool = True,
-    flight_recorder: str | PathLike[str] | None = None,
-    stall_after: float | None = None,
-    on_worker_death: Literal["error", "restart"] = "error",
-    streams: int | None = None,
-    order: Literal["feistel", "torch"] | None = None,
-    **unknown: Any,
-) -> Loader:
+def wrap(source: Any, **options: Any) -> Loader:
     """Make a data loader resumable.
 
     Args:
         source: a PyTorch `DataLoader`; a list, tuple, range, array, tensor or any object with `__getitem__` and
             `__len__`; a generator function or any iterable; an object with `state_dict`/`load_state_dict` or
             `get_state`/`set_state`; or a backend of your own. It is not changed.
+        batch_size: samples per rank and step. Without it, the elements of a sequence or iterable are the batches. A
+            `DataLoader` brings its own.
+        transform: applied to each sample or element that is delivered, and to none that is skipped.
+        collate: makes a batch of a list of samples; by default arrays and tensors give arrays and tensors, anything
+            else gives lists.
+        identity: a name for the data, which a state must have in common with it.
         seed: selects the order and the augmentations, together with the epoch. By default that of the `DataLoader`'s
             `DistributedSampler` or generator; else that of `torch.manual_seed`, below 2**32 and of rank 0; else 0. A
             loaded state brings its own.
         name: sets this stream apart from others of the same seed: order and augmentations are independent of theirs.
             Loaders whose batches meet in a step need names of their own.
-        batch_size: samples per rank and step. Without it, the elements of a sequence or iterable are the batches. A
-            `DataLoader` brings its own.
         shuffle: another order in every epoch, for sequences. A `DataLoader` brings its own. "blocks": the blocks of the
             source's shards in another order, and their samples mixed in windows (`samplers.Blocks`), for any source,
             or dataset of a `DataLoader`, with an attribute `sizes`: the number of samples of each shard.
         sampler: an order of your own, for indexed sources.
+        order: whose order a `DataLoader` with a sampler of torch gets: "feistel", that of this package, or "torch", the
+            very samples in the very order that torch gives, if a seed says it. By default "feistel".
         tail: what happens with the last samples of an epoch: "drop", "partial", "pad", "carry", "pad_ranks" or
-            "drop_ranks". By default "partial", or what the `DataLoader` says, or "drop" where the elements are the
+            "drop_ranks". By default "partial", or what the `DataLoader` says, or "drop" if the elements are the
             batches.
         randomness: how often the global generators are seeded: per "sample", per "batch", or "off".
-        transform: applied to each sample or element that is delivered, and to none that is skipped.
-        collate: makes a batch of a list of samples; by default arrays and tensors give arrays and tensors, anything
-            else gives lists.
+        world: which ranks divide the data. A `World` says rank and number of ranks. A `DeviceMesh` of one dimension, as
+            `mesh["dp"]`: the ranks along it divide the data, and those along the others read the same, as parts of one
+            model do. A `ProcessGroup` of `torch.distributed`: its ranks. By default all ranks do, which are found out
+            when the first batch is read or a state is loaded, and stay: from `torch.distributed`, else from the
+            variables of `torchrun`, MPI's launchers or `srun`. The shares of the ranks may differ by one sample.
         shard: for sources without sample indices: whether the ranks divide one stream among them (True), or the source
             does so itself (False).
-        identity: a name for the data, which a state must have in common with it.
-        world: rank and world size. By default they are found out when the first batch is read or a state is loaded, and
-            stay: from `torch.distributed`, else from the variables of `torchrun`, MPI's launchers or `srun`.
-        mesh: one dimension of a `DeviceMesh`, as `mesh["dp"]`: the ranks along it divide the data, and those along the
-            others read the same, as parts of one model do. Without it, a model on several ranks gets other data on each
-            of them: that there is a mesh cannot be known.
-        process_group: the ranks that divide the data, as a group of `torch.distributed`.
-        watch: compare the ranks: each posts what its stream is like to the store of the process group, and who differs
-            raises `RankMismatchError`. No rank waits for another.
+        on_change: what stays if a state is of another number of ranks or another batch size. "keep_global": the samples
+            of a step over all ranks; another `batch_size` raises. "keep_local": the samples of each rank, so the global
+            batch follows the number of ranks (`loader.accumulation` tells how many micro-batches then make a step of
+            before); another `batch_size` raises. "continue": the order of the samples alone; it is cut into
+            batches as `batch_size` and the number of ranks say now.
         ack: "auto" counts a batch as trained on once the next one is asked for, or a state is taken outside of an
             exception; "manual" once `Loader.ack` says so.
-        on_world_change: what stays where a state was saved by another number of ranks: the samples of a step over all
-            ranks, or the samples of each rank ("keep_local"; `loader.accumulation` tells how many micro-batches then
-            make a step of before).
-        on_batch_change: what to do with a state of another global batch: refuse it, or keep the order of the samples
-            and move the borders of the batches.
-        uneven: let the shares of the ranks differ by one sample.
-        snapshot_every: least number of steps between two snapshots of a source with a state of its own, where they are
-            costly; what lies between is replayed. By default every state has its own, and with `ack="manual"` so has
-            every batch, unless the backend knows that to be costly.
         evaluation: begin each loop at the first batch of epoch 0, in the same order. Such a loader has no place that
             could be saved. On several ranks it is divided as any other, which the log warns of unless `world` is given.
         resume: for sources that could do both: go on by the source's own "state", or "replay" the epoch up to the
             place. By default by the state, unless that is known to lose something. States fit either way.
-        canary: compare some samples, or the element after a resume, with those that the state knows, so that other data
-            and a source that goes on elsewhere are refused.
-        flight_recorder: a folder for one small file per rank. It says where each process is, and is still there
-            after SIGKILL. The next start logs where the one before crashed, and how many steps are trained again;
-            `resumable.flight.read` reads the files. Without it, none are written.
-        stall_after: log where `next()` waits for longer than so many seconds, with the batch, the worker and its stack.
-        on_worker_death: "restart" starts the workers of a `DataLoader` again where one dies, and reads again what was
-            not delivered; likewise where one gives no answer for longer than the `timeout` of the `DataLoader`. The
-            stream stays the same. By default that is an error.
         streams: for a `DataLoader` over an `IterableDataset`: read the dataset as so many logical streams, whatever the
             number of workers and ranks. The dataset sees them as workers (`get_worker_info()`), each epoch begins with
             fresh copies of it, and a state fits any number of workers. The ranks get the streams in turn.
-        order: whose order a `DataLoader` with a sampler of torch gets: "feistel", that of this package, or "torch", the
-            very samples in the very order that torch gives, where a seed says it. By default "feistel".
-        **unknown: refused, with the option that was meant.
+        checks: what is compared: "data", some samples, or the element after a resume, with those that the state knows,
+            so that other data and a source that continues elsewhere raise; "ranks", the streams of the ranks with each
+            other, so that one that differs raises `RankMismatchError` and no rank waits for another; "all" or "none".
+        on_worker_death: "restart" starts the workers of a `DataLoader` again if one dies, and reads again what was not
+            delivered; likewise if one gives no answer for longer than the `timeout` of the `DataLoader`. The stream
+            stays the same. By default that is an error.
+        stall_after: log if `next()` waits for longer than so many seconds, with the batch, the worker and its stack.
+        flight_recorder: a folder for one small file per rank. It says where each process is, and is still there
+            after SIGKILL. The next start logs where the one before crashed, and how many steps are trained again;
+            `resumable.flight.read` reads the files. Without it, none are written.
+        **options: those above; another one raises, with the name of the one that was meant.
 
     Returns:
         The loader, at the beginning of epoch 0.
@@ -188,51 +154,23 @@ def wrap(  # noqa: PLR0913  # the one front door; every option has a default
         ConfigurationError: an option has a bad value, or the source is empty.
         MissingDependencyError: a framework is not installed.
     """
-    refuse_unknown(unknown)
-    options = Options(
-        seed=seed,
-        name=name,
-        batch_size=batch_size,
-        shuffle=shuffle,
-        sampler=sampler,
-        tail=tail,
-        randomness=randomness,
-        transform=transform,
-        collate=collate,
-        shard=shard,
-        identity=identity,
-        world=world,
-        mesh=mesh,  # type: ignore[arg-type]  # its ranks are taken of it
-        process_group=process_group,  # type: ignore[arg-type]  # likewise
-        watch=watch,
-        ack=ack,
-        on_batch_change=on_batch_change,
-        on_world_change=on_world_change,
-        uneven=uneven,
-        snapshot_every=snapshot_every,
-        evaluation=evaluation,
-        resume=resume,
-        canary=canary,
-        flight_recorder=flight_recorder,  # type: ignore[arg-type]  # any path becomes a string
-        stall_after=stall_after,
-        on_worker_death=on_worker_death,
-        streams=streams,
-        order=order,
-    )
-    options = options.settled(source)
-    return _loader(source, options, *_adapt(source, options))
+    given = Options.of(options).resolve_seed(source)
+    return _loader(source, given, *_adapt(source, given))
+
+
+wrap.__signature__ = signature_of_wrap()  # type: ignore[attr-defined]  # a function has it, for `inspect` and `help`
 
 
 def make_loader(source: Any, options: Options, *, suggested: str) -> Loader:
     """Return a Loader of a source, under a name unless its options have one; for integrations."""
-    options = options.settled(source, suggested=suggested)
+    options = options.resolve_seed(source, suggested=suggested)
     return _loader(source, options, *_adapt(source, options))
 
 
 def _loader(source: Any, given: Options, backend: Backend, options: Options) -> Loader:
     def again(seed: int, name: str, *, evaluation: bool = False) -> tuple[Fetcher, Options]:
         """Return what `wrap` makes of the source with the seed and the name of a state, or for evaluation."""
-        wanted = given.of_state(seed, name)
+        wanted = given.with_state(seed, name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PromiseWarning)  # they were given
             backend, options = _adapt(source, wanted.for_evaluation() if evaluation else wanted)
@@ -283,7 +221,7 @@ def _near(source: Any) -> str:
 
 
 def _fetcher(backend: Backend, options: Options) -> Fetcher:
-    options = options.decided()
+    options = options.with_defaults()
     assert options.tail is not None
     assert options.randomness is not None
     if not inside_of(backend).restarts_workers:
@@ -303,7 +241,7 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
     length = check_length(backend.length, "the length of the data")
     check_plain("the length of the backend", {"length": backend.length})
     order = Shuffle(length, seed=options.stream_seed) if options.shuffle else Sequential(length)
-    sampler = options.ordered(backend, length).sampler or order
+    sampler = options.resolve_sampler(backend, length).sampler or order
     check_plain("the spec() of the sampler", sampler.spec(), required={"name"})
     return IndexedFetcher(backend, sampler, options.tail, options.randomness, options)
 

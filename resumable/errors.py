@@ -2,7 +2,7 @@
 
 ResumableError
 ├── ConfigurationError (ValueError)      options that cannot work, found when wrapping or when the ranks are known
-│   ├── UnevenBatchError                 the global batch cannot be shared evenly by this number of ranks
+│   ├── UnevenBatchError                 a step has fewer samples than ranks, or the streams do not divide among them
 │   └── UnsupportedError (TypeError)     the thing cannot be wrapped, or a promise cannot be kept for it
 │       └── LoopError                    a loop over a Loader that would take batches away from an open loop
 ├── MissingDependencyError (ImportError) a framework that is needed is not installed
@@ -79,7 +79,7 @@ class ConfigurationError(ResumableError, ValueError):
 
 
 class UnevenBatchError(ConfigurationError):
-    """The global batch cannot be shared evenly by this number of ranks."""
+    """A step has fewer samples than ranks, or the logical streams cannot be dealt to the ranks evenly."""
 
 
 class UnsupportedError(ConfigurationError, TypeError):

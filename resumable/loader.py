@@ -540,7 +540,7 @@ class Loader(Closes, ShowsSource, TellsPlace, Generic[T_co]):
         check_same(state.fingerprint, fetcher.fingerprint_for(state), strict=strict, hints=fetcher.traits.hints)
         world = fetcher.world()
         global_batch = agree_on_batch(state, options, world.size)
-        check_share(global_batch, world, uneven=options.uneven)
+        check_share(global_batch, world)
         fetcher.plan(global_batch)  # refuses a global batch that is larger than the data
         if strict:
             fetcher.check(state, global_batch)

@@ -107,7 +107,7 @@ class Progress:
         self._last: _Last | None = None  # None if nothing was delivered since the position was set
         self._owner, self._opening = Owner(), Opening(fetcher, options)
         self._changes = Changes(fetcher.backend)
-        looks = options.canary and not options.evaluation and isinstance(fetcher.backend, SupportsStored)
+        looks = options.compares_data and not options.evaluation and isinstance(fetcher.backend, SupportsStored)
         stored = fetcher.backend.stored if looks else None
         self.noted = DataFingerprint(stored, getattr(fetcher.backend, "length", None) or 0)
         self._stream: Stream | None = None

@@ -128,7 +128,7 @@ class DataFingerprint:
             f"  in this run:       {which} with the digest {now[number].text}: {shorten(values[number])}\n"
             "Some samples would be read twice, and others never. Give the data that the run was started with, in the "
             "same order (sort what lists files), or start a new run. If they change for a reason of their own, give "
-            "wrap(..., canary=False). Or load_state_dict(state, strict=False) to go on at this position all the same."
+            'wrap(..., checks="ranks"). Or load_state_dict(state, strict=False) to go on at this position all the same.'
         )
 
 

@@ -76,9 +76,9 @@ class ElementFetcher:
         self._seeds = randomness != "off" and not self.traits.keyed
         self._replays = options.resume == "replay"
         self._has_state = isinstance(backend, SnapshotBackend) and not self._replays  # asked once, as that takes time
-        self._compares = options.canary and not self.traits.compares_itself
+        self._compares = options.compares_data and not self.traits.compares_itself
         self._witness = None
-        if options.canary and isinstance(backend, HasReplayWitness):
+        if options.compares_data and isinstance(backend, HasReplayWitness):
             self._witness = backend.replay_witness
         self._global_batch = 1
         self._place = SnapshotCursor(reached=True, between=True)
@@ -371,7 +371,7 @@ class ElementFetcher:
         """Return whether a new snapshot is due; none can be taken where the source is ahead of the place."""
         if self._live is not None and self._live.ahead:
             return False
-        every = self._options.snapshot_every or (1 if asked else self.traits.snapshot_every or 1)
+        every = 1 if asked else self.traits.snapshot_every or 1
         if isinstance(place.base, LeftEarly):  # so that such states never have one another inside
             return place.position > place.taken
         return place.position - place.taken >= every * self._global_batch
@@ -432,7 +432,7 @@ def check_divided(global_batch: int, world: World, tail: Tail, options: Options,
             "rank's source gives the same and the ranks are to divide it, or shard=False if the source or its "
             "sampler looks at the rank itself."
         )
-    check_share(global_batch, world, uneven=options.uneven)
+    check_share(global_batch, world)
     if tail == "partial" and world.size > 1:
         raise ConfigurationError(
             f'with tail="partial", {world.size} ranks could end with different numbers of batches: '

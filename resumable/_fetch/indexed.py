@@ -49,7 +49,7 @@ class IndexedFetcher:
         sampler: maps positions to sample indices.
         tail: tail policy.
         randomness: mode, for the state.
-        options: seed, world and the rule for uneven shares.
+        options: seed and world.
     """
 
     unit = "sample"
@@ -187,7 +187,7 @@ class IndexedFetcher:
         world = self._options.find_world()
         self._binding.open(global_batch)
         order = self._order_of(self.plan(global_batch), world)
-        check_share(global_batch, world, uneven=self._options.uneven)
+        check_share(global_batch, world)
         _check_last(order.plan, mark.cursor, world)
         asked: deque[Cursor] = deque()
         batches = self._read(mark, order.rest_of_epoch(mark.cursor, world, asked))

@@ -298,7 +298,7 @@ def _gone_elsewhere(what: str, found: str, canary: Canary, position: int, *, tri
         f"  in this run:       {found}\n"
         f"Elements would be lost or repeated.{orders} Let the state say all that the next element depends on, or give "
         'wrap(..., resume="replay") to read the epoch again up to the place instead. If the element changes from run '
-        "to run for a reason of its own, give canary=False."
+        'to run for a reason of its own, give checks="ranks".'
     )
 
 
@@ -312,7 +312,7 @@ def _read_otherwise(what: str, found: str, canary: Canary, position: int, *, dra
         f"  in this run:       {found}\n"
         "It gives other elements in every run, or its data changed, so elements would be lost or repeated. Seed what "
         "shuffles in it, as in shuffle(..., seed=0), and sort what lists files. If the elements are the same but for "
-        "something like a time stamp, give wrap(..., canary=False)."
+        'something like a time stamp, give wrap(..., checks="ranks").'
     )
 
 
@@ -325,7 +325,7 @@ def _drawn_otherwise(what: str, found: str, canary: Canary, position: int) -> st
         "It gives another order in every run, so some samples would be read twice, and others never. Seed what "
         "shuffles in it by the epoch, from set_epoch(epoch); let it draw from random, numpy.random or torch, which are "
         "seeded for it; or give it state_dict and load_state_dict. If that is as it should be, give wrap(..., "
-        "canary=False)."
+        'checks="ranks").'
     )
 
 

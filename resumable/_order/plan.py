@@ -239,20 +239,17 @@ def share(start: int, stop: int, world: World) -> tuple[int, int]:
     return start + count * world.rank // world.size, start + count * (world.rank + 1) // world.size
 
 
-def check_share(global_batch: int, world: World, *, uneven: bool) -> None:
-    """Refuse a global batch that these ranks cannot share.
+def check_share(global_batch: int, world: World) -> None:
+    """Refuse a global batch that these ranks cannot share; their shares may differ by one sample.
 
     Raises:
-        UnevenBatchError: some rank would get fewer samples than another and `uneven` is off, or some would get none.
+        UnevenBatchError: some rank would get none.
     """
-    if global_batch % world.size == 0 or (uneven and global_batch > world.size):
+    if global_batch >= world.size:
         return
-    sizes = [size for size in range(1, min(global_batch, 4096) + 1) if global_batch % size == 0]
-    near = sorted(sorted(sizes, key=lambda size: abs(size - world.size))[:6])
     raise UnevenBatchError(
-        f"a global batch of {global_batch} samples cannot be shared evenly by {world.size} ranks.\n"
-        "Some ranks would train on more samples than others. "
-        f"World sizes near this one that work: {', '.join(map(str, near))}; or wrap(..., uneven=True) to let the "
-        'shares differ by one sample (each rank needs at least one), on_world_change="keep_local" to keep the batch '
-        'of each rank instead, or another global batch with on_batch_change="continue".'
+        f"a global batch of {global_batch} samples cannot be shared by {world.size} ranks.\n"
+        "A rank would get no sample, and the others would wait for it. "
+        f'Use at most {global_batch} ranks, or wrap(..., on_change="keep_local") to keep the batch of each rank '
+        'instead, or a larger batch_size with on_change="continue".'
     )

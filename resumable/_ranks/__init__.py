@@ -1,6 +1,6 @@
 """What the ranks of a run know and tell of each other, through the key-value store of their process group."""
 
-from resumable._ranks.ranks import Group, Ranks, group_of_mesh, group_of_processes
+from resumable._ranks.ranks import Group, Ranks, check_world
 from resumable._ranks.watch import Watch
 
-__all__ = ["Group", "Ranks", "Watch", "group_of_mesh", "group_of_processes"]
+__all__ = ["Group", "Ranks", "Watch", "check_world"]

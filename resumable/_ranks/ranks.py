@@ -7,6 +7,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from resumable._introspection import has
 from resumable._order.world import Found, World, find
 from resumable._ranks.store import is_initialized
 from resumable.errors import ConfigurationError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from resumable._ranks.watch import Watch
 
 
-__all__ = ["Group", "Ranks", "group_of_mesh", "group_of_processes"]
+__all__ = ["Group", "Ranks", "check_world"]
 
 
 # ------------------------------------------------------------------ groups
@@ -33,7 +34,7 @@ class Group:
     A copy for another process, such as a worker, knows its world and no more.
 
     Args:
-        by: the option by which it was given.
+        by: what was given as `world=`, in words.
         world: tells rank and world size in it.
         peers: the numbers, in the default group, of all ranks that read the same stream.
     """
@@ -49,56 +50,51 @@ def _known(by: str, world: World, peers: tuple[int, ...]) -> Group:
     return Group(by, lambda: world, lambda: peers)
 
 
-def group_of_processes(_: str, group: Any) -> Group:
-    """Return the ranks of a process group.
+def check_world(name: str, value: Any) -> World | Group:
+    """Return what says which ranks divide the data: a `World`, or the ranks of a process group or of a device mesh.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it is something else, or a mesh of more than one dimension.
     """
-    if isinstance(group, Group):
-        return group
+    if isinstance(value, (World, Group)):
+        return value
     distributed: Any = sys.modules.get("torch.distributed")
-    kind = None if distributed is None else getattr(distributed, "ProcessGroup", None)
-    outside = distributed is not None and group is getattr(distributed.GroupMember, "NON_GROUP_MEMBER", None)
-    if not outside and (kind is None or not isinstance(group, kind)):
-        raise ConfigurationError(
-            f"process_group must be a process group of torch.distributed, but it is {group!r}.\n"
-            "Which ranks divide the data could not be known. Give what torch.distributed.new_group() returned."
-        )
+    kind = getattr(distributed, "ProcessGroup", None)  # none in a build of torch without distributed
+    outside = kind is not None and value is getattr(distributed.GroupMember, "NON_GROUP_MEMBER", None)
+    if outside or (kind is not None and isinstance(value, kind)):
+        return _of_processes(distributed, value, outside=outside)
+    if all(has(value, one) for one in ("get_local_rank", "get_coordinate", "ndim", "size")):
+        return _of_mesh(value)
+    raise ConfigurationError(
+        f"{name} must be a World, a DeviceMesh or a ProcessGroup, but it is {value!r}.\n"
+        "Which share of the data belongs to this rank could not be known. Use for instance World(rank=0, size=2), "
+        'mesh["dp"], or what torch.distributed.new_group() returned.'
+    )
 
+
+def _of_processes(distributed: Any, group: Any, *, outside: bool) -> Group:
     def world() -> World:
         rank = -1 if outside else distributed.get_rank(group)
         if rank < 0:
             raise ConfigurationError(
-                f"rank {distributed.get_rank()} is no member of the process_group that wrap was given.\n"
+                f"rank {distributed.get_rank()} is no member of the process group that wrap was given as world=.\n"
                 f"No share of the data belongs to it. {_INSTEAD}"
             )
         return World(rank, distributed.get_world_size(group))
 
-    return Group("process_group", world, lambda: tuple(distributed.get_process_group_ranks(group)))
+    return Group("the process group", world, lambda: tuple(distributed.get_process_group_ranks(group)))
 
 
-def group_of_mesh(_: str, mesh: Any) -> Group:
-    """Return the ranks along the one dimension of a device mesh; its peers are those of the whole mesh.
-
-    Raises:
-        ConfigurationError: it is none, or has more than one dimension.
-    """
-    if isinstance(mesh, Group):
-        return mesh
-    if any(not hasattr(mesh, name) for name in ("get_local_rank", "get_coordinate", "ndim", "size")):
-        raise ConfigurationError(
-            f"mesh must be a DeviceMesh of torch.distributed, but it is {mesh!r}.\n"
-            'Which ranks divide the data could not be known. Give for instance mesh["dp"].'
-        )
+def _of_mesh(mesh: Any) -> Group:
+    """Return the ranks along the one dimension of a device mesh; its peers are those of the whole mesh."""
     if mesh.ndim != 1:
         names = mesh.mesh_dim_names or ()
         which = f"the dimensions {', '.join(map(repr, names))}" if names else f"{mesh.ndim} dimensions without names"
         raise ConfigurationError(
             f"the mesh has {which}, and the data are divided along one of them.\n"
             "Ranks along the others read the same data, as parts of one model do. Give that dimension, such as "
-            f'mesh["{names[0] if names else "dp"}"]; of several that divide the data, make one: '
-            'mesh["replicate", "shard"]._flatten("dp").'
+            f'world=mesh["{names[0] if names else "dp"}"]; of several that divide the data, make one: '
+            'world=mesh["replicate", "shard"]._flatten("dp").'
         )
 
     def world() -> World:
@@ -106,7 +102,7 @@ def group_of_mesh(_: str, mesh: Any) -> Group:
             raise ConfigurationError(f"this rank is no part of the mesh.\nNo share of the data is its own. {_INSTEAD}")
         return World(mesh.get_local_rank(), mesh.size())
 
-    return Group("mesh", world, lambda: _ranks_of(mesh))
+    return Group("the mesh", world, lambda: _ranks_of(mesh))
 
 
 def _ranks_of(mesh: Any) -> tuple[int, ...]:
@@ -147,17 +143,17 @@ class Ranks:
         """Return the ranks of another loader in the same world; it is compared with its own kind."""
         return copy.copy(self)
 
-    def find(self, given: World | None, group: Group | None) -> Found:
+    def find(self, given: World | Group | None) -> Found:
         """Return the rank, and what said so: what was given, or what it was fixed to, or what is there now."""
-        if given is not None:
+        if isinstance(given, World):
             return Found(given.rank, given.size, "as given by world= or the sampler")
-        return self._fixed or self._now(group)
+        return self._fixed or self._now(given)
 
     def _now(self, group: Group | None) -> Found:
         if group is None:
             by, world = "what trains", self._suggested
         else:
-            by, world = f"{group.by}=", group.world()
+            by, world = f"{group.by} given by world=", group.world()
         return find() if world is None else Found(world.rank, world.size, by)
 
     def suggest(self, world: World) -> None:
@@ -167,18 +163,18 @@ class Ranks:
         """
         self._suggested = world
 
-    def fix(self, given: World | None, group: Group | None) -> None:
+    def fix(self, given: World | Group | None) -> None:
         """Fix the world, as the data are divided by it from now on; or compare it with what it was fixed to.
 
         Raises:
             ConfigurationError: it is another one.
         """
-        if given is None and self._fixed is None:
-            self._fixed = self._now(group)
+        if not isinstance(given, World) and self._fixed is None:
+            self._fixed = self._now(given)
         else:
-            self.check(given, group)
+            self.check(given)
 
-    def check(self, given: World | None, group: Group | None) -> None:
+    def check(self, given: World | Group | None) -> None:
         """Refuse to go on in another world than that by which the data were divided.
 
         Where the process group is gone since, as at the end of a script, nothing says that it is another one.
@@ -187,7 +183,7 @@ class Ranks:
             ConfigurationError: it is another one.
         """
         fixed = self._fixed
-        if given is not None or group is not None or fixed is None:
+        if given is not None or fixed is None:
             return
         if fixed.by == "torch.distributed" and not is_initialized():
             return

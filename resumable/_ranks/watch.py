@@ -68,7 +68,7 @@ def first_difference(rank: int, own: Mapping[str, Any], other_rank: int, other: 
         hint = _HINTS.get(name) or _HINTS.get(name.partition(".")[0], "Give all ranks the same options.")
         return (
             f"the ranks disagree: {what} differs.\n{told}\n{_WOULD} {hint} Ranks that are to read different data are "
-            "divided by process_group=, or have names of their own; watch=False compares nothing."
+            'divided by world=, such as a process group, or have names of their own; checks="data" compares no ranks.'
         )
     return None
 

@@ -115,18 +115,18 @@ def agree_on_batch(state: State, options: Options, ranks: int) -> int:
     """
     batch_size = options.batch_size
     asked = (batch_size or 1) * ranks
-    if options.on_world_change == "keep_local" and state.batch_size == (batch_size or 1):
+    if options.on_change == "continue" or state.global_batch == asked:
         return asked
-    if state.global_batch == asked or state.batch_size == batch_size:
+    if options.on_change == "keep_local" and state.batch_size == (batch_size or 1):
+        return asked
+    if state.batch_size == batch_size:  # the ranks alone have changed
         return state.global_batch
-    if options.on_batch_change == "continue":
-        return asked
     if batch_size is None:
         raise StateMismatchError(
             "the number of batches per step differs from the checkpoint's: each element of this source is a whole "
             "batch, and a step takes one per rank.\n"
             f"  in the checkpoint: {state.global_batch}\n  in this run:       {asked}\n"
-            f'Restart with {state.global_batch} ranks, or wrap(..., on_world_change="keep_local") to keep the order '
+            f'Restart with {state.global_batch} ranks, or wrap(..., on_change="keep_local") to keep the order '
             "and take other steps over it."
         )
     raise StateMismatchError(
@@ -134,7 +134,7 @@ def agree_on_batch(state: State, options: Options, ranks: int) -> int:
         f"  in the checkpoint: {state.batch_size} per rank at the start, {state.global_batch} over all ranks\n"
         f"  in this run:       {batch_size} per rank, {asked} over all ranks\n"
         f"Use batch_size={state.batch_size} (the share of each rank is derived), or wrap(..., "
-        'on_batch_change="continue") to keep the order of the samples and move the borders of the batches.'
+        'on_change="continue") to keep the order of the samples and cut other batches.'
     )
 
 

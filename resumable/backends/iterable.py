@@ -12,16 +12,17 @@ from functools import partial
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from resumable._checks import length_of
 from resumable._data import shards_of
 from resumable._fetch.hugging_face import divided, replayed
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.positioning import Borrowed, give_back, iterate, iterate_at, orders_of
 from resumable._introspection import ask, has, qualname_of, signature_of
 from resumable._naming import name_of
+from resumable._options import check_count
 from resumable._registry import refuse_returned
 from resumable.errors import ConfigurationError, OnePassError, UnsupportedError
 from resumable.protocols import Traits
+from resumable.samplers.base import length_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,7 +78,7 @@ class FunctionBackend:
         self._function, self.stored = function, stored
         self._takes_epoch = _takes_epoch(function, name)
         self.identity = {"source": name}
-        self.traits = Traits(length=length, reopens=True)
+        self.traits = Traits(length=length, reopens=True, snapshot_every=_snapshot_every(function))
         self._iterator: _Watched | None = None
 
     def open(self, epoch: int) -> Iterator[Any]:
@@ -138,7 +139,8 @@ class ObjectBackend:
         self._own_iterator = has(source, "__next__")
         self._iterator: _Watched | None = None
         # The length is asked for before anything was read, as it may be that of what is left.
-        self.traits, self.stored = Traits(length=_length(source, name), goes_on=True), shards_of(source)
+        self.traits = Traits(length=_length(source, name), goes_on=True, snapshot_every=_snapshot_every(source))
+        self.stored = shards_of(source)
         self.identity = {"source": name}
 
     def open(self, epoch: int) -> Iterator[Any]:
@@ -200,6 +202,12 @@ class ObjectBackend:
     def _iterate(self, once: OnePassError | None = None) -> _Watched:
         self._iterator = _Watched(_iterate(self.identity["source"], self._source), once)
         return self._iterator
+
+
+def _snapshot_every(source: Any) -> int:
+    """Return the steps between two snapshots that are taken in advance, as a source whose own are costly says it."""
+    every = ask(source, "snapshot_every")
+    return 1 if every is None else check_count("snapshot_every", every, "The source says it, and it counts steps.")
 
 
 def _may_set_back(iterator: Any) -> bool:
@@ -283,6 +291,7 @@ class _Epochs:
 
     def __init__(self, source: Any) -> None:
         self._source = source
+        self.snapshot_every = ask(source, "snapshot_every")
 
     def __call__(self, epoch: int) -> Any:
         set_epoch(self._source, epoch)

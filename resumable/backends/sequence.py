@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resumable._checks import length_of, refuse_hidden_order
 from resumable._data import Columns
 from resumable._fetch.frameworks import Inside
 from resumable._fetch.hugging_face import draws_nothing
@@ -18,6 +17,8 @@ from resumable._fetch.reader import Reader
 from resumable._introspection import ask, is_a, module_of, mro_of, qualname_of
 from resumable._naming import identity_of, name_of
 from resumable._randomness.idle import Seeding
+from resumable._registry import refuse_hidden_order
+from resumable.samplers.base import length_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,10 +35,9 @@ _ARRAYS = {"numpy.ndarray", "torch.Tensor"}  # what takes any array of indices; 
 def adapt(source: Any, options: Options) -> tuple[SequenceBackend, Options]:
     """Adapt a sequence."""
     options.refuse("a sequence", shard="The ranks get disjoint samples by their index, whatever the source is.")
-    options = options.decided()
-    backend = SequenceBackend(source, options, own_state(source, unless=None, stacklevel=5))
+    backend = SequenceBackend(source, options.with_defaults(), own_state(source, unless=None, stacklevel=5))
     refuse_hidden_order(source, "the source")
-    return backend, options.ordered(source, backend.length)
+    return backend, options.resolve_sampler(source, backend.length)
 
 
 class SequenceBackend:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from resumable.errors import ConfigurationError
+from resumable.errors import ConfigurationError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from resumable._randomness.keyed import IntArray
 
-__all__ = ["LONGEST", "Bindable", "Sampler", "check_length", "check_range"]
+__all__ = ["LONGEST", "Bindable", "Sampler", "check_length", "check_range", "length_of"]
 
 LONGEST = 1 << 62
 
@@ -83,6 +83,33 @@ def check_length(length: object, what: str) -> int:
             "There would be nothing to read. Check where the data comes from: an empty list, a wrong path or a filter?"
         )
     return value
+
+
+def length_of(source: Any, name: str, instead: str = "Give something with at least one dimension and a len().") -> int:
+    """Return `len(source)`.
+
+    Args:
+        source: has a length.
+        name: of the source, for the message.
+        instead: what to do if it has none.
+
+    Raises:
+        UnsupportedError: it has none.
+        ConfigurationError: it is not a length that Python can count to. Its other errors are raised unchanged.
+    """
+    try:
+        return len(source)
+    except (TypeError, NotImplementedError) as error:
+        raise UnsupportedError(
+            f"{name} has no length: {error}.\nWhich samples there are could not be known. {instead}"
+        ) from error
+    except (OverflowError, ValueError) as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+            raise  # the code of the source did, and not Python because of its answer
+        raise ConfigurationError(
+            f"the length of {name} is out of range: {error}.\n"
+            "Positions are 64-bit integers and would overflow. Use a length from 0 to 2**62."
+        ) from error
 
 
 def check_range(start: int, stop: int, length: int) -> None:

@@ -141,7 +141,7 @@ def test_a_global_batch_that_is_uneven_itself() -> None:
     accelerator, world = Ranks(Accelerator(cpu=True), 2), resumable.World(0, 2)
     odd = loader(world=resumable.World(0, 3), tail="drop")
     state = odd.state_dict()
-    two = loader(world=world, tail="drop", uneven=True)
+    two = loader(world=world, tail="drop")
     two.load_state_dict({**state})
     check(accelerator, two)
     assert two.global_batch_size == 12

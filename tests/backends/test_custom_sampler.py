@@ -150,7 +150,7 @@ def test_an_order_that_is_another_one_in_every_run_is_refused_at_every_place(opt
     told.load_state_dict(states[0], strict=False)
     with pytest.warns(StateMismatchWarning, match=r"drawn from again(.|\n)*strict=False"):
         assert len(two_epochs(told)[0]) == len(run) - 1
-    accepted = over(Unseeded(24), canary=False, **options)
+    accepted = over(Unseeded(24), checks="ranks", **options)
     accepted.load_state_dict(states[0])
     assert len(two_epochs(accepted)[0]) == len(run) - 1
 

@@ -60,13 +60,13 @@ def test_the_tail_is_that_of_the_policy(tail: str, batches: int) -> None:
 
 
 def test_a_short_last_batch_is_shared_unevenly() -> None:
-    assert run(ranks(2, tail="partial", uneven=True)) == alone(tail="partial")
+    assert run(ranks(2, tail="partial")) == alone(tail="partial")
 
 
 def test_three_ranks_share_unevenly_and_their_pipelines_fit() -> None:
     whole = alone(tail="drop")
     state = ranks(1, tail="drop")[0].state_dict()
-    loaders = [wrap(batch_size=GLOBAL, world=World(rank, 3), tail="drop", uneven=True) for rank in range(3)]
+    loaders = [wrap(batch_size=GLOBAL, world=World(rank, 3), tail="drop") for rank in range(3)]
     for loader in loaders:
         loader.load_state_dict(state)
     assert run(loaders) == whole
@@ -105,7 +105,7 @@ def test_another_batch_size_keeps_the_order_and_each_samples_pixels() -> None:
     state = ranks(1, tail="partial")[0].state_dict()
     with pytest.raises(StateMismatchError, match="batch size"):
         wrap(batch_size=5, tail="partial").load_state_dict(state)
-    moved = wrap(batch_size=5, tail="partial", on_batch_change="continue")
+    moved = wrap(batch_size=5, tail="partial", on_change="continue")
     moved.load_state_dict(state)
     assert [sample for batch in run([moved]) for sample in batch] == flat
 
@@ -138,8 +138,8 @@ def test_augmentations_differ_between_epochs_and_seeds() -> None:
 
 def test_ranks_that_cannot_share_are_refused() -> None:
     state = ranks(1, tail="drop")[0].state_dict()
-    with pytest.raises(ConfigurationError, match="cannot be shared evenly by 3 ranks"):
-        wrap(batch_size=8, world=World(0, 3), tail="drop").load_state_dict(state)
+    with pytest.raises(ConfigurationError, match="cannot be shared by 9 ranks"):
+        wrap(batch_size=8, world=World(0, 9), tail="drop").load_state_dict(state)
 
 
 def test_numbers_by_the_place_in_the_batch_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def ranks(source: str, size: int, workers: int = 0, *lengths: int, **options: An
         make(
             SOURCES[source](*(lengths or (5,))),
             workers,
-            {"seed": 0, "streams": STREAMS, "world": World(rank, size), "on_world_change": "keep_local", **options},
+            {"seed": 0, "streams": STREAMS, "world": World(rank, size), "on_change": "keep_local", **options},
         )
         for rank in range(size)
     ]
@@ -135,8 +135,8 @@ def test_streams_with_a_state_that_another_rank_has_are_refused(new: int, rank: 
 
 def test_the_number_of_ranks_is_not_changed_unasked() -> None:
     state = run_and_states(ranks("replayed", 2))[1][0][0]
-    loader = ranks("replayed", 1, on_world_change="keep_global")[0]
-    with pytest.raises(StateMismatchError, match=r"Restart with 2 ranks, or wrap\(\.\.\., on_world_change=.keep_local"):
+    loader = ranks("replayed", 1, on_change="keep_global")[0]
+    with pytest.raises(StateMismatchError, match=r"Restart with 2 ranks, or wrap\(\.\.\., on_change=.keep_local"):
         loader.load_state_dict(state)
 
 

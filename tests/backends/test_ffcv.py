@@ -122,6 +122,22 @@ def labels_of(loader: resumable.Loader) -> list[int]:
     return [int(label) for labels in parts for label in labels.flatten()]
 
 
+def test_shares_that_differ_by_one_sample_are_read() -> None:
+    """Of the last batch, a rank may get one sample more than of its first one: the memory has room for it."""
+
+    def wrapped(rank: int, size: int) -> resumable.Loader:
+        loader = make_loader(order=OrderOption.SEQUENTIAL, indices=np.arange(63), drop_last=False)
+        return resumable.wrap(loader, world=World(rank, size))
+
+    state = wrapped(0, 1).state_dict()
+    ranks = [wrapped(rank, 5) for rank in range(5)]
+    for loader in ranks:
+        loader.load_state_dict(state)
+    sizes = [[len(max(batch, key=lambda part: part.numel())) for batch in loader] for loader in ranks]
+    assert [size[0] for size in sizes] == [1, 2, 1, 2, 2]
+    assert [size[-1] for size in sizes] == [1, 1, 2, 1, 2]
+
+
 def test_the_quasi_random_order_keeps_to_few_pages_on_every_rank() -> None:
     loaders = [resumable.wrap(source(the_paged_loader(), window=2), seed=1, world=World(rank, 2)) for rank in (0, 1)]
     ranks = [labels_of(loader) for loader in loaders]

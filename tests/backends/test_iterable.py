@@ -169,7 +169,17 @@ class TestObjectWithSparseSnapshots(BackendTests):
 
     @staticmethod
     def make(**options: Any) -> resumable.Loader:
-        return resumable.wrap(Reader(7), **settings(options, {"snapshot_every": 3}))
+        reader: Any = Reader(7)
+        reader.snapshot_every = 3
+        return resumable.wrap(reader, **options)
+
+
+@pytest.mark.parametrize("steps", [0, "often", True])
+def test_the_steps_between_snapshots_are_an_integer(steps: Any) -> None:
+    reader: Any = Reader(7)
+    reader.snapshot_every = steps
+    with pytest.raises(ConfigurationError, match="snapshot_every must be an integer of 1 or more, but it is"):
+        resumable.wrap(reader)
 
 
 class TestObjectThatComesBackAtTheEnd(BackendTests):
@@ -380,7 +390,7 @@ def test_other_ranks_than_in_the_state_go_on_where_that_is_accepted() -> None:
     alone = resumable.wrap(lambda: iter(range(12)), identity="n")
     with pytest.raises(StateMismatchError, match=r"whole batch.*\n  in the checkpoint: 2\n  in this run:       1"):
         alone.load_state_dict(states[0])
-    alone = resumable.wrap(lambda: iter(range(12)), identity="n", on_batch_change="continue")
+    alone = resumable.wrap(lambda: iter(range(12)), identity="n", on_change="continue")
     alone.load_state_dict(states[0])
     assert list(alone) == list(range(4, 12))
 

@@ -184,12 +184,13 @@ def test_a_backend_that_knows_its_end_is_not_read_ahead_to_find_out() -> None:
         assert len(backend.drawn) == number
 
 
-@pytest.mark.parametrize(("options", "taken"), [({}, 3), ({"snapshot_every": 1}, 7), ({"snapshot_every": 6}, 2)])
+@pytest.mark.parametrize(("every", "taken"), [(3, 3), (1, 7), (6, 2)])
 def test_costly_snapshots_are_not_taken_for_every_batch(
-    options: dict[str, Any], taken: int, monkeypatch: pytest.MonkeyPatch
+    every: int, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Costly, "taken", 0)
-    loader = resumable.wrap(Costly(), ack="manual", **options)
+    monkeypatch.setattr(Costly, "traits", resumable.Traits(snapshot_every=every))
+    loader = resumable.wrap(Costly(), ack="manual")
     rest = list(zip(range(6), loader, strict=False))
     assert Costly.taken == taken  # one of them at the beginning
     for done in range(len(rest)):

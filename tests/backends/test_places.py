@@ -66,7 +66,9 @@ class TestToldWithSparseSnapshots(BackendTests):
 
     @staticmethod
     def make(**options: Any) -> resumable.Loader:
-        return resumable.wrap(Told(), snapshot_every=4, **options)
+        told: Any = Told()
+        told.snapshot_every = 4
+        return resumable.wrap(told, **options)
 
 
 class TestRolling(BackendTests):

@@ -59,7 +59,7 @@ def wrap(workers: int = 2, size: int = 4, sampler: Sampler | None = None, **opti
     loader = DataLoader(
         Told(), batch_size=size, num_workers=workers, collate_fn=list, shuffle=True, persistent_workers=workers > 0
     )
-    return resumable.wrap(loader, seed=1, sampler=sampler, on_batch_change="continue", **options)
+    return resumable.wrap(loader, seed=1, sampler=sampler, on_change="continue", **options)
 
 
 def indices(batches: Any) -> list[list[int]]:

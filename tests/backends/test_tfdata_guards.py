@@ -140,7 +140,7 @@ def test_the_choice_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_the_estimate_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "resumable"):
         resumable.wrap(images(64, 32).prefetch(2))
-        resumable.wrap(images(64, 32).prefetch(2), snapshot_every=2)
+        resumable.wrap(tfdata.source(images(64, 32).prefetch(2), snapshot_every=2))
         resumable.wrap(images(64, 32).prefetch(2), ack="manual")
     said = [record.message.partition("resumes by ")[2].partition("; a symbolic one takes") for record in caplog.records]
     assert {after for *_, after in said} == {" about 960 us per step"}

@@ -212,7 +212,7 @@ def test_the_number_of_ranks_changes_and_the_global_batches_do_not(before: int, 
 def test_keep_local_takes_other_steps_over_the_same_order() -> None:
     def make(rank: int, count: int) -> resumable.Loader[Any]:
         one = dealt(24, 2, World(rank, count), (False, False))
-        return resumable.wrap(one, order="torch", on_world_change="keep_local")
+        return resumable.wrap(one, order="torch", on_change="keep_local")
 
     first, order = [make(rank, 4) for rank in range(4)], torch.randperm(24, generator=seeded(7)).tolist()
     seen = [index for loader in first for index in next(iter(loader))[0].tolist()]

@@ -14,7 +14,7 @@ import json
 import random
 import tempfile
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -284,7 +284,7 @@ class Case:
         manual: whether the job acknowledges.
         transform: whether samples are augmented.
         changes: whether the global batch may change.
-        options: more options of `wrap`.
+        rarely: steps between two snapshots of the source that are taken in advance.
     """
 
     kind: Kind = "indexed"
@@ -294,7 +294,7 @@ class Case:
     manual: bool = False
     transform: bool = True
     changes: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
+    rarely: int | None = None
 
     @property
     def length(self) -> int:
@@ -323,11 +323,12 @@ class Case:
 
     def fits(self, size: int, world: int) -> bool:
         """Return whether so many ranks can share global batches of this size."""
-        even = size % self.sharers(world) == 0 or ("uneven" in self.options and size > world)
-        return even and (self.tail != "partial" or world == 1 or self.length % size == 0 or self.length % size >= world)
+        return size >= self.sharers(world) and (
+            self.tail != "partial" or world == 1 or self.length % size == 0 or self.length % size >= world
+        )
 
     def wrap(self, switch: Switch, batch_size: int | None, world: resumable.World) -> Loader:
-        options: dict[str, Any] = {"ack": "manual" if self.manual else "auto", "tail": self.tail, **self.options}
+        options: dict[str, Any] = {"ack": "manual" if self.manual else "auto", "tail": self.tail}
         if self.transform:
             options["transform"] = switch.augment
         if self.indexed:
@@ -337,7 +338,7 @@ class Case:
         if self.kind == "sharded":
             options["shard"] = False
         if self.changes or batch_size is None:
-            options["on_batch_change"] = "continue"
+            options["on_change"] = "continue"
         return resumable.wrap(self._source(switch, world), seed=SEED, batch_size=batch_size, world=world, **options)
 
     def _source(self, switch: Switch, world: resumable.World) -> Any:
@@ -357,7 +358,10 @@ class Case:
             "one pass": lambda: Numbers(switch, 0, self.length, 0.0),
             "sharded": lambda: Stateful(switch, self.length_of, world.rank),
         }
-        return makers[self.kind]()
+        source = makers[self.kind]()
+        if self.rarely:
+            source.snapshot_every = self.rarely
+        return source
 
     def oracle(self, world: int) -> Oracle:
         return IndexedOracle(self) if self.indexed else StreamOracle(self, world if self.kind == "sharded" else 0)
@@ -477,9 +481,9 @@ class Model:
     def agreed(self, saved: Saved) -> int | None:
         """Return the global batch after a state was loaded; None where it must be refused."""
         asked = (self.batch_size or 1) * self.case.sharers(self.world)
-        kept = saved.size in {asked, saved.size if saved.batch_size == self.batch_size else 0}
-        size = saved.size if kept else asked
-        accepted = kept or self.case.changes or self.batch_size is None
+        of_now = self.case.changes or self.batch_size is None or saved.size == asked
+        size = asked if of_now else saved.size
+        accepted = of_now or saved.batch_size == self.batch_size
         return size if accepted and self.case.fits(size, self.world) else None
 
     def load(self, saved: Saved) -> None:
@@ -788,9 +792,7 @@ class Job:
             return [None] * world
         borders = [len(elements) * rank // world for rank in range(world + 1)]
         parts = [elements[start:stop] for start, stop in itertools.pairwise(borders)]
-        assert max(map(len, parts)) - min(map(len, parts)) <= (
-            "uneven" in self.case.options or self.case.tail == "partial"
-        )
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
         return [part[0] for part in parts] if self.model.batch_size is None else parts
 
 

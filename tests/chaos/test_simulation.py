@@ -228,7 +228,7 @@ FAMILIES = {
         "partial": Case(tail="partial"),
         "pad, by hand": Case(tail="pad", manual=True),
         "carry": Case(tail="carry"),
-        "carry, uneven, by hand": Case(tail="carry", manual=True, worlds=(1, 2, 4, 5), options={"uneven": True}),
+        "carry, uneven, by hand": Case(tail="carry", manual=True, worlds=(1, 2, 4, 5)),
     },
     "other batches": {
         "carry": Case(tail="carry", changes=True),
@@ -246,16 +246,16 @@ FAMILIES = {
     },
     "stateful": {
         "drop": Case("stateful"),
-        "drop, by hand": Case("stateful", manual=True, options={"snapshot_every": 3}),
+        "drop, by hand": Case("stateful", manual=True, rarely=3),
         "partial, by hand": Case("stateful", tail="partial", worlds=(1,), manual=True),
         "restarting": Case("restarting"),
         "restarting, partial": Case("restarting", tail="partial", worlds=(1,)),
         "elements as batches, by hand": Case("stateful", size=None, manual=True),
-        "other batches": Case("stateful", changes=True, options={"snapshot_every": 2}),
+        "other batches": Case("stateful", changes=True, rarely=2),
     },
     "iterators": {
         "function": Case("iterator", worlds=(1, 3)),
-        "function, by hand": Case("iterator", worlds=(1, 2), manual=True, options={"snapshot_every": 2}),
+        "function, by hand": Case("iterator", worlds=(1, 2), manual=True, rarely=2),
         "one pass": Case("one pass", tail="partial", worlds=(1,)),
         "one pass, by hand": Case("one pass", manual=True),
         "a stream per rank": Case("sharded", size=3, tail="partial", worlds=(2,)),

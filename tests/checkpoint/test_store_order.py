@@ -67,7 +67,7 @@ def test_a_batch_size_that_grows_is_found_and_the_global_step_goes_on(tmp_path: 
     """The number of many scripts, `epoch * len(epoch) + step`, counts backwards; `global_step` does not."""
 
     def train(name: str, size: int, epochs: int, number: Callable[[Any, Any], int]) -> list[int]:
-        loader = resumable.wrap(list(range(24)), batch_size=size, seed=0, on_batch_change="continue")
+        loader = resumable.wrap(list(range(24)), batch_size=size, seed=0, on_change="continue")
         store = CheckpointStore(tmp_path / name)
         if (last := store.latest()) is not None:
             loader.load_state_dict(last)

@@ -42,6 +42,12 @@ class Reader:
         self.index, self.laps = 0, self.laps + 1
 
 
+def rarely(source: Any, steps: int) -> Any:
+    """Let a source say how many steps lie between two snapshots that are taken in advance."""
+    source.snapshot_every = steps
+    return source
+
+
 class Stream(IterableDataset[int]):
     """Without a state."""
 
@@ -78,7 +84,7 @@ MAKERS: dict[str, Callable[[], resumable.Loader]] = {
     "function": lambda: resumable.wrap(numbers, batch_size=2, seed=3),
     "function, own part": lambda: resumable.wrap(numbers, shard=False, world=World(1, 2), seed=3),
     "reader": lambda: resumable.wrap(Reader(), seed=3),
-    "reader, rare snapshots": lambda: resumable.wrap(Reader(), snapshot_every=3, seed=3),
+    "reader, rare snapshots": lambda: resumable.wrap(rarely(Reader(), 3), seed=3),
     "map-style": lambda: loader_of(list(range(9)), batch_size=2, shuffle=True),
     "sampler": lambda: loader_of(list(range(5)), batch_size=2, sampler=Order()),
     "stream": lambda: loader_of(Stream(), batch_size=2),

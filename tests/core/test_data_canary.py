@@ -259,7 +259,7 @@ def test_the_message_has_the_sample_what_it_is_and_the_ways_out() -> None:
     assert "another sample 0 (elements) than the checkpoint's; 2 of 12 that were compared differ" in text
     assert "in the checkpoint: sample 0 with the digest" in text
     assert re.search(f"in this run:       sample 0 with the digest [0-9a-f]{{4}}: '{FILES[1]}'", text)
-    assert all(way in text for way in ("read twice", "others never", "canary=False", "strict=False", "sort"))
+    assert all(way in text for way in ("read twice", "others never", 'checks="ranks"', "strict=False", "sort"))
 
 
 def test_an_unseeded_split_is_refused() -> None:
@@ -307,7 +307,7 @@ def test_it_warns_where_it_is_told_to_go_on() -> None:
 
 def test_it_is_turned_off() -> None:
     state = listed(FILES).state_dict()
-    off = resumable.wrap(FILES[::-1], batch_size=3, shuffle=True, canary=False)
+    off = resumable.wrap(FILES[::-1], batch_size=3, shuffle=True, checks="ranks")
     accepted(off, state)
     assert off.state_dict()["fingerprint"] is None
     accepted(listed(FILES), off.state_dict())
@@ -325,7 +325,7 @@ def test_what_a_state_says_in_another_form_is_not_compared(other: Any) -> None:
 
 def test_a_state_of_others_on_more_ranks_and_of_other_batches_is_refused_and_the_same_goes_on() -> None:
     def make(files: Sequence[str], rank: int, size: int, batch_size: int) -> Loader:
-        options: Any = {"world": World(rank, size), "on_batch_change": "continue"}
+        options: Any = {"world": World(rank, size), "on_change": "continue"}
         return resumable.wrap(list(files), batch_size=batch_size, shuffle=True, **options)
 
     states = [states_of(make(FILES, rank, 2, 2)) for rank in range(2)]

@@ -220,9 +220,9 @@ def test_the_share_of_a_rank_is_derived_after_a_resize() -> None:
 
 
 def test_a_global_batch_that_cannot_be_shared_is_refused_on_load() -> None:
-    state = state_after(2, batch_size=8, length=48)
-    loader = make(48, batch_size=8, world=World(0, 3))
-    with pytest.raises(UnevenBatchError, match="8 samples cannot be shared evenly by 3 ranks"):
+    state = state_after(2, batch_size=2, length=48)
+    loader = make(48, batch_size=2, world=World(0, 3))
+    with pytest.raises(UnevenBatchError, match="2 samples cannot be shared by 3 ranks"):
         loader.load_state_dict(state)
     assert loader.cursor == Cursor()
 
@@ -234,7 +234,7 @@ def test_a_changed_batch_size_is_refused_or_moves_the_borders() -> None:
         StateMismatchError, match=r"checkpoint: 4 per rank at the start, 4 over all ranks\n.*: +5 per rank, 5 over"
     ):
         make(batch_size=5).load_state_dict(state)
-    loader = make(batch_size=5, on_batch_change="continue")
+    loader = make(batch_size=5, on_change="continue")
     loader.load_state_dict(state)
     assert len(loader) == 5
     assert list(loader) == [order[start : start + 5] for start in (8, 13, 18)]
@@ -356,7 +356,7 @@ def test_a_bad_batch_size_is_refused(size: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"ack": "never"}, {"on_batch_change": "ignore"}, {"randomness": "worker"}, {"tail": "wrap"}]
+    "options", [{"ack": "never"}, {"on_change": "ignore"}, {"randomness": "worker"}, {"tail": "wrap"}]
 )
 def test_an_unknown_choice_is_refused_with_those_there_are(options: dict[str, Any]) -> None:
     ((name, value),) = options.items()

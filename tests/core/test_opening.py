@@ -87,7 +87,7 @@ SOURCES: dict[str, tuple[str, str, Any, dict[str, Any]]] = {  # how it resumes a
         Stateful,
         {"batch_size": 2, "resume": "replay"},
     ),
-    "rare snapshots": ("iterable Stateful", SOME, Stateful, {"batch_size": 2, "snapshot_every": 2}),
+    "rare snapshots": ("iterable Stateful", SOME, lambda: rarely(2), {"batch_size": 2, "ack": "manual"}),
     "stream": ("torch-iterable Stream", "3 elements replayed", lambda: batches(Stream()), {}),
     "stateful stream": ("torch-iterable Stateful", OWN, lambda: batches(Stateful()), {}),
     "stream, replayed": (
@@ -99,12 +99,28 @@ SOURCES: dict[str, tuple[str, str, Any, dict[str, Any]]] = {  # how it resumes a
 }
 
 
+def rarely(steps: int) -> Any:
+    """With so many steps between two snapshots that are taken in advance."""
+    source: Any = Stateful()
+    source.snapshot_every = steps
+    return source
+
+
 def batches(dataset: Any) -> DataLoader[Any]:
     return DataLoader(dataset, batch_size=2)
 
 
 def numbers() -> Iterator[int]:
     yield from range(12)
+
+
+def trained(loader: resumable.Loader) -> Iterator[str]:
+    """The batches of two epochs, in words, each of which counts."""
+    for epoch in loader.epochs(2):
+        for batch in epoch:
+            if loader.ack_mode == "manual":
+                loader.ack()
+            yield str(batch)
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:
@@ -129,21 +145,20 @@ def test_one_line_says_where_a_stream_opens_and_how_it_got_there(source: str, ca
 
     caplog.set_level(logging.WARNING, "resumable")
     loader, states, expected = make(), [], []
-    for epoch in loader.epochs(2):
-        for batch in epoch:
-            expected.append(str(batch))
-            states.append(loader.state_dict())
+    for batch in trained(loader):
+        expected.append(batch)
+        states.append(loader.state_dict())
     assert not lines(caplog)
 
     caplog.set_level(logging.INFO, "resumable")
-    assert [str(batch) for epoch in make().epochs(2) for batch in epoch] == expected
+    assert list(trained(make())) == expected
     (line,) = lines(caplog)
     assert line.startswith(f"{name}: epoch 0, step 0")
     assert line.endswith("; from the beginning; rank 0 of 1 (no process group, no launcher); seed 7")
     for done, state in enumerate(states, start=1):
         loader = make()
         loader.load_state_dict(state)
-        assert [str(batch) for epoch in loader.epochs(2) for batch in epoch] == expected[done:]
+        assert list(trained(loader)) == expected[done:]
         (line,) = lines(caplog) if done < len(states) else [*lines(caplog), ""][:1]
         if done == 3:
             length = " of 6 (50 %)" if loader.is_sized else ""
@@ -181,18 +196,21 @@ def test_an_epoch_that_was_left_counts_what_is_gone_through_again(caplog: pytest
     drawn = []
 
     class Watched(Stateful):
+        snapshot_every = 9
+
         def __iter__(self) -> Iterator[int]:
             for number in super().__iter__():
                 drawn.append(number)
                 yield number
 
     def make() -> resumable.Loader:
-        return resumable.wrap(Watched(), batch_size=2, snapshot_every=9)
+        return resumable.wrap(Watched(), batch_size=2, ack="manual")
 
     loader = make()
     running = iter(loader)
     for _ in range(3):
         next(running)
+        loader.ack()
     loader.end_epoch()
     again = make()
     again.load_state_dict(loader.state_dict())
@@ -200,7 +218,7 @@ def test_an_epoch_that_was_left_counts_what_is_gone_through_again(caplog: pytest
     lines(caplog)
     drawn.clear()
     assert next(iter(again)) == expected
-    assert len(drawn) == 6 + 2
+    assert len(drawn) == 6 + 2 + 1  # the last one for the state of the batch, which has a digest of what comes next
     (line,) = lines(caplog)
     assert "epoch 1, step 0; after a loaded state, 6 elements replayed after the source's own state; " in line
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import json
 import math
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +17,7 @@ import torch
 
 import resumable
 from resumable import World, samplers
-from resumable._options import Options
-from resumable._wrap_types import Given
+from resumable._options import Given, Options
 from resumable.errors import ConfigurationError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ SAMPLES = list(range(8))
 OPAQUE = [[], {}, np.array(["drop", "pad"]), torch.zeros(2), 1, True, b"drop", ("drop",), "Drop", ""]
 
 
-@pytest.mark.parametrize("name", ["tail", "randomness", "ack", "on_batch_change"])
+@pytest.mark.parametrize("name", ["tail", "randomness", "ack", "on_change", "checks"])
 @pytest.mark.parametrize("value", OPAQUE, ids=repr)
 def test_what_is_none_of_the_names_is_refused(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} must be one of .*, but it is"):
@@ -38,14 +40,14 @@ def test_a_name_is_kept_as_a_plain_string() -> None:
     assert {type(options.tail), type(options.identity)} == {str}
 
 
-@pytest.mark.parametrize("name", ["shuffle", "shard", "uneven"])
+@pytest.mark.parametrize("name", ["shuffle", "shard", "evaluation"])
 @pytest.mark.parametrize("value", ["yes", "no", 0, 1, 0.0, [], np.array([True]), np.int64(0), torch.tensor(False)])
 def test_what_only_counts_as_true_or_false_is_refused(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f'{name} must be True, False or (None|"blocks"), but it is'):
         resumable.wrap(lambda: iter(SAMPLES), **{name: value})
 
 
-@pytest.mark.parametrize("name", ["shuffle", "shard", "uneven"])
+@pytest.mark.parametrize("name", ["shuffle", "shard", "evaluation"])
 @pytest.mark.parametrize("value", [True, False])
 def test_numpys_truth_values_are_kept_as_pythons(name: str, value: bool) -> None:
     given: dict[str, Any] = {name: np.bool_(value)}
@@ -53,8 +55,8 @@ def test_numpys_truth_values_are_kept_as_pythons(name: str, value: bool) -> None
 
 
 def test_none_leaves_a_choice_to_the_adapter() -> None:
-    options = Options(shuffle=None, shard=None, uneven=None)  # type: ignore[arg-type]  # wrap() does not check types
-    assert (options.shuffle, options.shard, options.uneven) == (None, None, False)
+    options = Options(shuffle=None, shard=None, evaluation=None)  # type: ignore[arg-type]  # wrap() does not check types
+    assert (options.shuffle, options.shard, options.evaluation) == (None, None, False)
 
 
 def test_a_source_that_shards_itself_is_believed_whatever_kind_of_false_says_so() -> None:
@@ -105,7 +107,7 @@ def test_the_length_of_a_sampler_is_a_plain_integer() -> None:
 
 @pytest.mark.parametrize("world", [(0, 2), 2, "0/2", World, {"rank": 0, "size": 2}])
 def test_what_is_no_world_is_refused(world: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"world must be a World, but it is .*\n.*World\(rank=0, size=2\)"):
+    with pytest.raises(ConfigurationError, match=r"world must be a World, .*, but it is .*\n.*World\(rank=0, size=2\)"):
         resumable.wrap(SAMPLES, world=world)
 
 
@@ -122,17 +124,12 @@ def test_an_identity_is_a_name(identity: Any) -> None:
         resumable.wrap(SAMPLES, identity=identity)
 
 
-@pytest.mark.parametrize("name", ["batch_size", "snapshot_every"])
+@pytest.mark.parametrize("name", ["batch_size", "streams"])
 @pytest.mark.parametrize("value", [0, -1, True, 1.5, "2", [], np.array([1, 2])])
 def test_a_count_is_an_integer_of_1_or_more(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} must be an integer of 1 or more, but it is") as caught:
         resumable.wrap(SAMPLES, **{name: value})
     assert "empty list" not in str(caught.value)
-
-
-def test_the_steps_between_snapshots_are_explained() -> None:
-    with pytest.raises(ConfigurationError, match="from one snapshot of the source to the next. Use 1 where"):
-        resumable.wrap(SAMPLES, snapshot_every=0)
 
 
 # ---------------------------------------------------------------------- sources
@@ -212,13 +209,54 @@ def test_an_object_that_goes_on_but_cannot_be_iterated_over_is_refused(source: A
 
 def test_states_with_numpys_kinds_of_options_survive_json() -> None:
     options: dict[str, Any] = {"batch_size": np.int64(2), "seed": np.uint8(3), "shuffle": np.True_}
-    options |= {"tail": np.str_("drop"), "snapshot_every": np.int64(1)}
+    options |= {"tail": np.str_("drop"), "on_change": np.str_("continue")}
     loader = resumable.wrap(SAMPLES, **options)
     next(iter(loader))
     loader.load_state_dict(json.loads(json.dumps(loader.state_dict())))
 
 
+# ---------------------------------------------------------------------- one list
+
+NAMES = [one.name for one in dataclasses.fields(Options) if "check" in one.metadata]
+
+
 def test_type_checkers_know_every_option() -> None:
-    """Those that say nothing of the type of a batch are listed once more, for the overloads of `wrap`."""
-    options = set(inspect.signature(resumable.wrap).parameters)
-    assert options == {"source", "batch_size", "transform", "collate", "unknown", *Given.__annotations__}
+    """Those that say nothing of the type of a batch are listed once more; the overloads of `wrap` have the others."""
+    of_batch = ["batch_size", "transform", "collate"]
+    assert sorted(NAMES) == sorted([*Given.__annotations__, *of_batch])
+    known = {one.name: one.type for one in dataclasses.fields(Options)}
+    differ = {name for name, kind in Given.__annotations__.items() if kind.__forward_arg__ != known[name]}
+    assert differ == {"world", "flight_recorder"}  # a check makes a group of the one, and a string of the other
+
+
+def test_help_shows_every_option_with_its_default() -> None:
+    source, *shown = inspect.signature(resumable.wrap).parameters.values()
+    assert source.name == "source"
+    assert {one.name: one.default for one in shown} == {name: getattr(Options(), name) for name in NAMES}
+    assert {one.kind for one in shown} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+def test_every_option_is_explained_once() -> None:
+    documented = re.findall(
+        r"^    (\w+): ", (inspect.getdoc(resumable.wrap) or "").partition("Returns:")[0], re.MULTILINE
+    )
+    assert documented == ["source", *NAMES]
+    page = (Path(__file__).parents[2] / "docs/reference/api.md").read_text(encoding="utf-8")
+    table = page.partition("## Options of `wrap`")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == NAMES
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        *[(name, "world") for name in ("mesh", "process_group", "device_mesh", "rank")],
+        *[(name, "checks") for name in ("canary", "watch")],
+        *[(name, "on_change") for name in ("on_world_change", "on_batch_change")],
+        *[("collate_fn", "collate"), ("sed", "seed"), ("origin", None), ("uneven", None)],
+    ],
+)
+def test_an_unknown_option_is_told_with_the_one_that_was_meant(name: str, meant: str | None) -> None:
+    given: dict[str, Any] = {name: 1}
+    told = f"Did you mean {meant}\\?" if meant else "The options are batch_size, .*, flight_recorder\\."
+    with pytest.raises(UnsupportedError, match=f"wrap has no option {name}; it was given as 1.\n.*{told}"):
+        resumable.wrap(SAMPLES, **given)

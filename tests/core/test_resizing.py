@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,11 +11,14 @@ import resumable
 from resumable import World
 from resumable.errors import ConfigurationError, StateFormatError, StateMismatchError, UnevenBatchError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 SAMPLES = list(range(48))
 
 
 def make(ranks: int, rank: int = 0, **options: Any) -> resumable.Loader[Any]:
-    options = {"batch_size": 4, "seed": 7, "shuffle": True, "on_world_change": "keep_local", **options}
+    options = {"batch_size": 4, "seed": 7, "shuffle": True, "on_change": "keep_local", **options}
     return resumable.wrap(SAMPLES, world=World(rank, ranks), **options)
 
 
@@ -49,10 +53,41 @@ def test_the_global_batch_is_kept_unless_it_is_asked_for_otherwise() -> None:
     (alone,) = [make(4)]
     next(iter(alone))
     state = alone.state_dict()
-    (one,) = resumed(1, state, on_world_change="keep_global")
+    (one,) = resumed(1, state, on_change="keep_global")
     assert (len(next(iter(one))), one.accumulation) == (16, 1)
-    with pytest.raises(UnevenBatchError, match='on_world_change="keep_local"'):
-        next(iter(resumed(3, state, on_world_change="keep_global")[0]))
+    with pytest.raises(UnevenBatchError, match='on_change="keep_local"'):
+        resumed(17, state, on_change="keep_global")
+
+
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
+@pytest.mark.parametrize(
+    ("on_change", "ranks", "batch_size", "step_of"),
+    [
+        ("keep_global", 3, 4, [2, 3, 3]),  # shares differ by one sample
+        ("keep_global", 4, 2, [2] * 4),  # the product stays
+        ("keep_global", 2, 5, None),
+        ("keep_local", 3, 4, [4] * 3),
+        ("keep_local", 3, 5, None),
+        ("continue", 3, 4, [4] * 3),
+        ("continue", 2, 5, [5] * 2),
+        ("continue", 3, 5, [5] * 3),
+    ],
+)
+def test_what_stays_if_ranks_or_batch_size_are_others(
+    on_change: str, ranks: int, batch_size: int, step_of: list[int] | None
+) -> None:
+    order = [sample for epoch in make(1).epochs(1) for batch in epoch for sample in batch]
+    before = [make(2, rank) for rank in range(2)]
+    seen, state = step(before), before[0].state_dict()
+    if step_of is None:
+        with pytest.raises(StateMismatchError, match='the batch size differs(.|\n)*on_change="continue"'):
+            resumed(ranks, state, batch_size=batch_size, on_change=on_change)
+        return
+    after = resumed(ranks, state, batch_size=batch_size, on_change=on_change)
+    parts = [next(iter(loader)) for loader in after]
+    assert [len(part) for part in parts] == step_of
+    seen += [sample for part in parts for sample in part]
+    assert seen == order[: len(seen)]
 
 
 def test_another_batch_size_is_still_refused() -> None:
@@ -65,9 +100,7 @@ def test_another_batch_size_is_still_refused() -> None:
 def test_elements_that_are_whole_batches_are_resized() -> None:
     def loader(ranks: int, rank: int) -> resumable.Loader[Any]:
         world = World(rank, ranks)
-        return resumable.wrap(
-            lambda: iter(SAMPLES), identity="n", world=world, on_world_change="keep_local", shard=True
-        )
+        return resumable.wrap(lambda: iter(SAMPLES), identity="n", world=world, on_change="keep_local", shard=True)
 
     two = [loader(2, rank) for rank in range(2)]
     assert [next(iter(one)) for one in two] == [0, 1]
@@ -127,3 +160,48 @@ def test_an_epoch_that_is_over_stays_so_on_another_number_of_ranks(
         assert loader.samples_seen == ended["samples_seen"]
         assert loader.epoch == 1
         assert [list(epoch) for epoch in loader.epochs(2)] == [[], second]
+
+
+class Reader:
+    """Numbers with a state."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.given < len(SAMPLES):
+            self.given += 1
+            yield SAMPLES[self.given - 1]
+        self.given = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.given = state["given"]
+
+
+@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
+@pytest.mark.parametrize(
+    "source", [lambda: SAMPLES, lambda: lambda: iter(SAMPLES), Reader], ids=["list", "function", "own"]
+)
+def test_any_number_of_ranks_shares_the_batches_of_one(source: Any) -> None:
+    """Shares differ by one sample at most, with a state that went through JSON."""
+
+    def ranks(count: int) -> list[resumable.Loader[Any]]:
+        options: dict[str, Any] = {"batch_size": 8, "tail": "drop", "identity": "n"}
+        return [resumable.wrap(source(), world=World(rank, count), **options) for rank in range(count)]
+
+    alone = [batch for epoch in ranks(1)[0].epochs(2) for batch in epoch]
+    state, got = ranks(1)[0].state_dict(), []
+    for count in (3, 5, 7, 1, 8, 6, 2, 5, 3, 4, 7):
+        loaders = ranks(count)
+        for loader in loaders:
+            loader.load_state_dict(state)
+        parts = [next(iter(loader)) for loader in loaders]
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+        got.append([sample for part in parts for sample in part])
+        states = [json.dumps(loader.state_dict()) for loader in loaders]
+        assert len(set(states)) == 1
+        state = json.loads(states[0])
+    assert got == alone[:11]

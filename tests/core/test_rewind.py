@@ -88,6 +88,12 @@ class Going:
         self.given = state["given"]
 
 
+class Rare(Going):
+    """Wants no snapshot for every batch."""
+
+    snapshot_every = 3
+
+
 class Stream(IterableDataset[int]):
     """Numbers with a state."""
 
@@ -119,7 +125,7 @@ SOURCES: dict[str, Callable[[], resumable.Loader[Any]]] = {
     "own state": lambda: resumable.wrap(Counting(), batch_size=2),
     "function": lambda: resumable.wrap(drawn, batch_size=2, seed=3),
     "stateful iterator": lambda: resumable.wrap(Going(), batch_size=2),
-    "sparse snapshots": lambda: resumable.wrap(Going(), batch_size=2, snapshot_every=3),
+    "sparse snapshots": lambda: resumable.wrap(Rare(), batch_size=2),
     "map": lambda: resumable.wrap(DataLoader(torch.arange(9), batch_size=2, shuffle=True), seed=4),  # type: ignore[arg-type]  # a sequence
     "stream": lambda: resumable.wrap(DataLoader(Stream(), batch_size=2)),
 }

@@ -175,7 +175,7 @@ def test_the_order_of_the_samples_stays_when_the_batch_size_changes(data: st.Dat
             batch_size=data.draw(st.integers(1, 9), "batch size"),
             shuffle=True,
             tail=tail,
-            on_batch_change="continue",
+            on_change="continue",
         )
         if state is not None:
             loader.load_state_dict(state)
@@ -190,17 +190,15 @@ def next_batch(loader: resumable.Loader) -> list[int]:
     return batch
 
 
-def test_uneven_shares_are_refused_with_the_sizes_that_work() -> None:
-    with pytest.raises(UnevenBatchError, match="12 samples .* by 5 ranks.*\n.*: 1, 2, 3, 4, 6, 12;"):
-        check_share(12, World(0, 5), uneven=False)
-    check_share(12, World(0, 5), uneven=True)
-    with pytest.raises(UnevenBatchError, match="3 samples cannot be shared evenly by 5 ranks"):
-        check_share(3, World(0, 5), uneven=True)
+def test_a_batch_with_fewer_samples_than_ranks_is_refused() -> None:
+    check_share(5, World(0, 5))
+    with pytest.raises(UnevenBatchError, match="3 samples cannot be shared by 5 ranks.*\n.*at most 3 ranks"):
+        check_share(3, World(0, 5))
 
 
-def test_shares_may_be_uneven_where_that_is_asked_for() -> None:
+def test_shares_may_differ_by_one_sample() -> None:
     state = resumable.wrap(range(24), batch_size=12).state_dict()
-    loaders = [resumable.wrap(range(24), batch_size=12, uneven=True, world=World(rank, 5)) for rank in range(5)]
+    loaders = [resumable.wrap(range(24), batch_size=12, world=World(rank, 5)) for rank in range(5)]
     for loader in loaders:
         loader.load_state_dict(state)
     shares = [next_batch(loader) for loader in loaders]

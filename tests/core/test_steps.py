@@ -17,7 +17,7 @@ from resumable import Cursor, World
 from resumable.errors import ConfigurationError, DataError, LoopWarning, OnePassError, UnsupportedError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from released_states import MAKERS, Reader, run
+from released_states import MAKERS, Reader, rarely, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +26,7 @@ NAMES = [pytest.param(name, marks=[pytest.mark.slow] * ("workers" in name)) for 
 MANUAL = [
     lambda: resumable.wrap(list(range(7)), batch_size=2, shuffle=True, seed=3, ack="manual"),
     lambda: resumable.wrap(Reader(), seed=3, ack="manual"),
-    lambda: resumable.wrap(Reader(), seed=3, ack="manual", snapshot_every=2),
+    lambda: resumable.wrap(rarely(Reader(), 2), seed=3, ack="manual"),
     lambda: resumable.wrap(Reader(7), batch_size=2, tail="drop", seed=3, ack="manual"),
     lambda: resumable.wrap(lambda: iter(range(5)), identity="n", batch_size=2, ack="manual"),
 ]
@@ -95,7 +95,7 @@ def test_they_grow_over_resizes_and_batch_changes() -> None:
     """`epoch * len(epoch) + step` counts backwards here, as the epochs become shorter."""
     state, told, naive = make(24, tail="carry").state_dict(), [], []
     for ranks, size in ((1, 2), (1, 8), (2, 4), (4, 1), (1, 3)):
-        loader = make(24, batch_size=size, world=World(0, ranks), tail="carry", on_batch_change="continue")
+        loader = make(24, batch_size=size, world=World(0, ranks), tail="carry", on_change="continue")
         loader.load_state_dict(state)
         for _ in loader.steps(loader.global_step + 3):
             told.append(counts(loader))
@@ -110,7 +110,7 @@ def test_they_grow_over_resizes_and_batch_changes() -> None:
 def test_they_grow_where_the_ranks_change_and_each_keeps_its_batch() -> None:
     state, told = make(48, tail="drop").state_dict(), []
     for ranks in (1, 4, 2, 3):
-        loader = make(48, tail="drop", world=World(0, ranks), on_world_change="keep_local")
+        loader = make(48, tail="drop", world=World(0, ranks), on_change="keep_local")
         loader.load_state_dict(state)
         told += list(numbered(loader, loader.steps(loader.global_step + 2)))
         state = loader.state_dict()

@@ -65,10 +65,10 @@ PLANTED = """
     def make_unstable(digits):
         dataset = DigitsDataset(digits)
         source = DataLoader(dataset, batch_size=64, sampler=OrderOfTheProcess(dataset))
-        return resumable.wrap(source, canary=False)  # which would refuse it
+        return resumable.wrap(source, checks="ranks")  # which would refuse it
 
     def make_forgetful(digits):
-        options = {"collate": default_collate, "canary": False}  # which would refuse it
+        options = {"collate": default_collate, "checks": "ranks"}  # which would refuse it
         return resumable.wrap(ForgetfulReader(DigitsDataset(digits)), batch_size=64, **options)
 
     def make_without_generators(digits):

@@ -33,7 +33,7 @@ Loader = resumable.Loader[Any]
 
 def a_list(rank: int, size: int = 3, *, length: int = 48, **options: Any) -> Loader:
     """A loader that is the same on all ranks, but for its options; the ranks find that out in DCP alone."""
-    given = {"batch_size": 4, "shuffle": True, "seed": 0, "world": World(rank, size), "watch": False, **options}
+    given = {"batch_size": 4, "shuffle": True, "seed": 0, "world": World(rank, size), "checks": "data", **options}
     return resumable.wrap(list(range(length)), **given)
 
 
@@ -62,7 +62,7 @@ class Own:
 
 
 def own(rank: int, snapshot: Any = None, **options: Any) -> Loader:
-    given: dict[str, Any] = {"batch_size": 4, "tail": "drop", "seed": 0, "shard": False, "watch": False}
+    given: dict[str, Any] = {"batch_size": 4, "tail": "drop", "seed": 0, "shard": False, "checks": "data"}
     given["world"] = World(rank, 3)
     given |= options
     return resumable.wrap(Own(snapshot), **given)
@@ -87,7 +87,7 @@ DIFFERENT: dict[str, tuple[Callable[[int], Loader], str]] = {
                 seed=0,
                 identity="files",
                 world=World(rank, 3),
-                watch=False,
+                checks="data",
             ),
             2,
         ),
@@ -150,7 +150,7 @@ def load_where_ranks_differ(rank: int, size: int, folder: Path) -> list[Any]:
     dcp.save({"loader": streams[0].dcp()}, checkpoint_id=folder / "own")
     source = Own(rank)
     options: dict[str, Any] = {"batch_size": 4, "tail": "drop", "seed": 0, "shard": False, "world": World(rank, size)}
-    streams.append(at(resumable.wrap(source, watch=False, **options), 2))
+    streams.append(at(resumable.wrap(source, checks="data", **options), 2))
     source.breaks = rank == 1
     lists = [at(a_list(rank, size), 2 + rank), a_list(rank, size) if rank else at(a_list(rank, size), 9)]
     for loader in (*lists, *streams):
@@ -171,7 +171,7 @@ def fail(rank: int, size: int, folder: Path) -> list[str]:
     """Save what one rank cannot, or none; return the errors."""
     source = Own(rank)
     options: dict[str, Any] = {"batch_size": 4, "tail": "drop", "seed": 0, "shard": False, "world": World(rank, size)}
-    breaking = at(resumable.wrap(source, watch=False, **options), 2)
+    breaking = at(resumable.wrap(source, checks="data", **options), 2)
     source.breaks = rank == 1
     loaders = (breaking, own(rank, Path("/data")), own(rank, Unpicklable() if rank == 1 else rank))
     return [
@@ -258,7 +258,7 @@ def go_where_one_cannot(rank: int, size: int, folder: Path) -> list[str]:
     found = []
     for breaks in (False, True):
         source = torch.utils.data.DataLoader(Remembers(breaks=breaks and rank == 1), batch_size=4)
-        loaders = [resumable.wrap(source, seed=0, world=World(rank, size), watch=False), a_list(rank, size)]
+        loaders = [resumable.wrap(source, seed=0, world=World(rank, size), checks="data"), a_list(rank, size)]
         content = {str(number): loader.dcp() for number, loader in enumerate(loaders)}
         try:
             (dcp.load if breaks else dcp.save)(content, checkpoint_id=folder)

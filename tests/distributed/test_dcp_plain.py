@@ -270,9 +270,7 @@ def resized(batch_size: int, *then: int) -> Loader:
 
 
 def _list(batch_size: int, **options: Any) -> Loader:
-    return resumable.wrap(
-        list(range(48)), batch_size=batch_size, shuffle=True, seed=0, on_batch_change="continue", **options
-    )
+    return resumable.wrap(list(range(48)), batch_size=batch_size, shuffle=True, seed=0, on_change="continue", **options)
 
 
 def left(*steps: int) -> Loader:
@@ -288,7 +286,7 @@ def left(*steps: int) -> Loader:
 PLACES: dict[str, Callable[[], Loader]] = {
     "list": lambda: _list(4),
     "list, later": lambda: go_to(_list(4), 13),
-    "list, not looked at": lambda: go_to(_list(4, canary=False), 3),
+    "list, not looked at": lambda: go_to(_list(4, checks="ranks"), 3),
     "resized": lambda: resized(4, 6),
     "resized twice": lambda: resized(4, 6, 8),
     "stream": lambda: shaped(3),

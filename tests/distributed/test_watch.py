@@ -167,7 +167,7 @@ def test_a_rank_that_looks_at_some_batches_before_all_load_is_left_alone() -> No
 
 
 def unwatched_run(rank: int, _size: int) -> Any:
-    return train(resumable.wrap(list(range(20)), batch_size=2, shuffle=True, seed=rank, watch=False))
+    return train(resumable.wrap(list(range(20)), batch_size=2, shuffle=True, seed=rank, checks="data"))
 
 
 def test_nothing_is_compared_where_that_is_turned_off() -> None:
@@ -221,7 +221,7 @@ def other_group_run(rank: int, _size: int) -> Any:
     """Two halves of the ranks train on different data, as an actor and a critic do."""
     groups = [distributed.new_group([0, 1]), distributed.new_group([2, 3])]
     data = list(range(20)) if rank < 2 else list(range(100, 160))
-    loader = resumable.wrap(data, batch_size=2, seed=rank // 2, process_group=groups[rank // 2])
+    loader = resumable.wrap(data, batch_size=2, seed=rank // 2, world=groups[rank // 2])
     count = len([*loader])
     step_together()
     return count

@@ -17,7 +17,7 @@ import resumable
 def write(rank: int, ranks: int, folder: str) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{folder}.group", rank=rank, world_size=ranks)
     data = TensorDataset(torch.arange(22))
-    loader = resumable.wrap(DataLoader(data, 4 // ranks, shuffle=True), seed=3, name="train", uneven=True)
+    loader = resumable.wrap(DataLoader(data, 4 // ranks, shuffle=True), seed=3, name="train")
     for _ in loader.steps(9):
         pass
     weight = distribute_tensor(torch.arange(12.0).reshape(4, 3), init_device_mesh("cpu", (ranks,)), [Shard(0)])

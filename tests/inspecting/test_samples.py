@@ -60,7 +60,7 @@ def compare(loader: resumable.Loader[Any], folder: Path, epochs: tuple[int, ...]
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_worlds_tails_and_shuffles(tail: Any, ranks: int, shuffle: bool, tmp_path: Path) -> None:
     options = {"tail": tail, "shuffle": shuffle, "seed": 5, "name": "a" if shuffle else None}
-    loader = resumable.wrap(DATA, batch_size=8 // ranks, world=World(0, ranks), uneven=True, **options)
+    loader = resumable.wrap(DATA, batch_size=8 // ranks, world=World(0, ranks), **options)
     assert compare(loader, tmp_path) >= 6
 
 
@@ -93,7 +93,7 @@ def test_what_a_run_really_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tail", ["partial", "carry", "pad_ranks"])
 def test_after_a_resize(was: int, now: int, rule: Any, tail: Any, tmp_path: Path) -> None:
     def wrap(ranks: int, batch_size: int) -> resumable.Loader[Any]:
-        options = {"tail": tail, "shuffle": True, "seed": 1, "on_world_change": rule}
+        options = {"tail": tail, "shuffle": True, "seed": 1, "on_change": rule}
         return resumable.wrap(list(range(57)), batch_size=batch_size, world=World(0, ranks), **options)
 
     first = wrap(was, 12 // was)

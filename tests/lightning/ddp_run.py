@@ -135,6 +135,12 @@ class Chain(IterableDataset[torch.Tensor]):
         self.given, self.number = state["given"], state["number"]
 
 
+class Coarse(Chain):
+    """Wants no snapshot for every batch."""
+
+    snapshot_every = 4
+
+
 class Ragged(Chain):
     """Rank 0 has one sample less, and as many batches."""
 
@@ -177,7 +183,7 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "workers": lambda: resumable.wrap(DataLoader(Chain(SAMPLES // 4), batch_size=2, num_workers=2), **OWN),
     "ragged": lambda: resumable.wrap(Ragged(SAMPLES // 2), **{**ELEMENTS, "tail": "partial"}, shard=False),
     "uneven": lambda: resumable.wrap(generate_uneven, **ELEMENTS, shard=False),
-    "coarse": lambda: resumable.wrap(Chain(SAMPLES // 2), **ELEMENTS, shard=False, snapshot_every=4),
+    "coarse": lambda: resumable.wrap(Coarse(SAMPLES // 2), **ELEMENTS, shard=False),
     "replayed": lambda: resumable.wrap(generate_own, **ELEMENTS, shard=False),
     # Each rank has the whole stream, which is divided among them.
     "whole": lambda: resumable.wrap(Chain(SAMPLES, by_rank=False), **ELEMENTS),

@@ -383,7 +383,7 @@ def test_the_epoch_goes_on_with_another_number_of_ranks_share(tmp_path: Path) ->
     """The order of the samples is kept and the borders of the batches move, so the lengths of the epochs do."""
 
     def loader(batch_size: int) -> Any:
-        return resumable.wrap(list(range(24)), batch_size=batch_size, shuffle=True, seed=0, on_batch_change="continue",
+        return resumable.wrap(list(range(24)), batch_size=batch_size, shuffle=True, seed=0, on_change="continue",
                               transform=lambda value: torch.tensor([float(value)]), collate=torch.stack)  # fmt: skip
 
     path = tmp_path / "saved.ckpt"

@@ -174,7 +174,7 @@ def test_the_window_is_that_of_the_first_opening_and_stays() -> None:
     loader = many(100, ranks=4)
     next(iter(loader))
     state = loader.state_dict()
-    resized = many(150, on_batch_change="continue")
+    resized = many(150, on_change="continue")
     assert window(resized) == 600
     resized.load_state_dict(state)
     assert window(resized) == 1600
@@ -201,7 +201,7 @@ def test_living_workers_learn_of_the_window_of_a_state(workers: int) -> None:
         loader: DataLoader[Any] = DataLoader(
             Many(), batch_size=batch_size, num_workers=workers, persistent_workers=bool(workers)
         )
-        return resumable.wrap(loader, shuffle="blocks", seed=3, on_batch_change="continue")
+        return resumable.wrap(loader, shuffle="blocks", seed=3, on_change="continue")
 
     first = make(400)
     next(iter(first))

@@ -162,7 +162,7 @@ def test_a_source_without_blocks_is_told_none() -> None:
 def in_blocks(batch_size: int = 10, **given: Any) -> resumable.Loader[Any]:
     sources = {"a": Told("a"), "plain": list(range(PLAIN)), "b": Told("b")}
     mixed = resumable.mix(sources, **{"weights": WEIGHTS, "shuffle": "blocks", **given})
-    return resumable.wrap(mixed, batch_size=batch_size, seed=3, on_batch_change="continue")
+    return resumable.wrap(mixed, batch_size=batch_size, seed=3, on_change="continue")
 
 
 @pytest.mark.parametrize("window", [None, 30])

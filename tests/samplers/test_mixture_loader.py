@@ -179,7 +179,7 @@ def test_the_window_is_the_first_global_batch_and_stays() -> None:
     next(iter(loader))
     state = loader.state_dict()
     assert state["sampler"]["window"] == 10
-    resized = alone(20, on_batch_change="continue")
+    resized = alone(20, on_change="continue")
     resized.load_state_dict(state)
     assert resized.state_dict()["sampler"]["window"] == 10
     batch = next(iter(resized))

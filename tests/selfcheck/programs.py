@@ -153,11 +153,11 @@ def unseeded_stream() -> Any:
 
 
 def forgetting() -> Any:
-    return resumable.wrap(Stream(forgets=True), batch_size=4, canary=False)
+    return resumable.wrap(Stream(forgets=True), batch_size=4, checks="ranks")
 
 
 def aliasing() -> Any:
-    return resumable.wrap(Aliases(forgets=False), batch_size=4, canary=False)
+    return resumable.wrap(Aliases(forgets=False), batch_size=4, checks="ranks")
 
 
 def outside() -> Any:

@@ -46,7 +46,7 @@ def adapt(thing: Any, options: Options) -> tuple[FFCVBackend, Options] | None:
         options,
         batch_size=loader.batch_size,
         sampler=options.sampler or find_order(loader, options.stream_seed, window),
-    ).decided(tail="drop" if loader.drop_last else "partial")
+    ).with_defaults(tail="drop" if loader.drop_last else "partial")
 
 
 def _randomness(source: Source, options: Options) -> Any:
@@ -62,7 +62,7 @@ def _randomness(source: Source, options: Options) -> Any:
             "FFCV's compiler is switched off (Compiler.set_enabled(False)), so operations draw from the generators of "
             'the training process.\nKeys could not reach them. Switch it on, or wrap(..., randomness="off").'
         )
-    return options.decided().randomness
+    return options.with_defaults().randomness
 
 
 def _check_randomness(source: Source, options: Options, pipeline: Pipeline) -> None:

@@ -34,14 +34,14 @@ class FFCVBackend:
 
     Args:
         source: the Loader, and the options for it.
-        options: randomness, identity, and whether the shares of the ranks may differ.
+        options: randomness, identity, and the ranks.
     """
 
     kind = "ffcv"
 
     def __init__(self, source: Source, options: Options) -> None:
         loader = source.loader
-        self._loader, self._more = loader, int(options.uneven)
+        self._loader, self._options = loader, options
         self.length = int(loader.reader.num_samples)
         self.identity = {
             "file": options.identity or fingerprint(loader.reader),
@@ -71,4 +71,5 @@ class FFCVBackend:
         first = next(source, None)
         if first is None:
             return iter(())
-        return EpochRun(self._loader, self.pipeline, chain([first], source), self._more).batches()
+        more = int(self._options.find_world().size > 1)  # shares may differ by one
+        return EpochRun(self._loader, self.pipeline, chain([first], source), more).batches()

@@ -41,7 +41,7 @@ def adapt(pipeline: Any, options: Options) -> tuple[ReplayBackend, Options]:
     graph = Graph(dataset)
     check_pipeline(graph)
     _check_fresh(datasets, graph)
-    every = options.snapshot_every or (NativeBackend.snapshot_every if options.ack == "manual" else _RARELY)
+    every = source.snapshot_every or (NativeBackend.snapshot_every if options.ack == "manual" else _RARELY)
     chosen = plan(graph, source.strategy, assume_pure=source.assume_pure, per_epoch=datasets.per_epoch, every=every)
     if options.resume == "state" and chosen.strategy == "replay":
         options.refuse("this tf.data pipeline", resume=f"It is replayed: {chosen.reason}.")
@@ -52,7 +52,7 @@ def adapt(pipeline: Any, options: Options) -> tuple[ReplayBackend, Options]:
     given = (datasets, identity, chosen.strategy, converter(source.convert), _length(dataset))
     if chosen.strategy == "replay":
         return ReplayBackend(*given), options
-    return NativeBackend(*given, also=chosen.also), options
+    return NativeBackend(*given, also=chosen.also, snapshot_every=source.snapshot_every), options
 
 
 def refuse_iterators(iterator: Any, options: Options) -> NoReturn:  # noqa: ARG001  # an adapter is called with both

@@ -91,11 +91,13 @@ class NativeBackend(ReplayBackend):
     Args:
         given: what `ReplayBackend` takes.
         also: other strategies that were possible. A run that was started with one of them goes on with that.
+        snapshot_every: steps between two states that are taken in advance.
     """
 
     snapshot_every = 100
 
-    def __init__(self, *given: Any, also: tuple[str, ...] = ()) -> None:
+    def __init__(self, *given: Any, also: tuple[str, ...] = (), snapshot_every: int | None = None) -> None:
+        self.snapshot_every = snapshot_every or self.snapshot_every
         super().__init__(*given)
         self._possible = (self._strategy, *also)
         self._endless = not self._datasets.per_epoch and is_endless(self._datasets.of(0))
@@ -181,10 +183,10 @@ class NativeBackend(ReplayBackend):
         _log.debug("tf.data: a state of %d bytes in %.3f s", size, seconds)
         if size > _LARGE and not self._warned:
             self._warned = True
-            warnings.warn(_too_large(size, self.kind, self.identity), PromiseWarning, stacklevel=2)
+            warnings.warn(_too_large(size, self.kind, self.identity, self.snapshot_every), PromiseWarning, stacklevel=2)
 
 
-def _too_large(size: int, kind: str, identity: dict[str, Any]) -> str:
+def _too_large(size: int, kind: str, identity: dict[str, Any], every: int) -> str:
     other = (
         ""
         if kind.endswith("symbolic")
@@ -195,5 +197,5 @@ def _too_large(size: int, kind: str, identity: dict[str, Any]) -> str:
         f"is not small here.\nThe pipeline: {identity['operations']}. {other}shuffle() and cache() put their elements "
         "into it. Shuffle before images are decoded (file names, or bytes), use a smaller buffer, leave cache() out, "
         'or read by index: a TFDS builder or a data source has states below 1 kB. With ack="manual" (and with '
-        "Lightning) one is taken in advance every 100 steps: snapshot_every=1000 takes fewer."
+        f"Lightning) one is taken in advance every {every} steps: tfdata.source(..., snapshot_every=1000) takes fewer."
     )

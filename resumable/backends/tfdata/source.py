@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from resumable._options import check_count
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -22,6 +24,7 @@ class Source:
     strategy: Choice = "auto"
     assume_pure: bool = False
     convert: Convert = "numpy"
+    snapshot_every: int | None = None
 
 
 def source(
@@ -30,6 +33,7 @@ def source(
     strategy: Choice = "auto",
     assume_pure: bool = False,
     convert: Convert = "numpy",
+    snapshot_every: int | None = None,
 ) -> Source:
     """Say more about a `tf.data` pipeline, for `wrap(source(...))`.
 
@@ -42,8 +46,14 @@ def source(
         assume_pure: the Python functions, variables and tables in it give the same for the same element in every run.
             It cannot be checked.
         convert: what the elements become: "numpy" arrays, or "torch" tensors of their own memory.
+        snapshot_every: steps between two states that are taken in advance (`ack="manual"`); by default 100.
 
     Returns:
         What `wrap` takes.
+
+    Raises:
+        ConfigurationError: `snapshot_every` is no integer of 1 or more.
     """
-    return Source(pipeline, strategy, assume_pure, convert)
+    if snapshot_every is not None:
+        snapshot_every = check_count("snapshot_every", snapshot_every, "It counts steps.")
+    return Source(pipeline, strategy, assume_pure, convert, snapshot_every)

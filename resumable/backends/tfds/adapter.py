@@ -32,7 +32,7 @@ def adapt(thing: Any, options: Options) -> tuple[TfdsBackend, Options]:
         shard="The ranks get disjoint samples by their index, whatever the files are.",
     )
     source = thing if isinstance(thing, TfdsSource) else guard(thing)
-    options = options.decided()
+    options = options.with_defaults()
     return TfdsBackend(source, options), options
 
 

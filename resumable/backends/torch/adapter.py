@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, IterDataPipe, MapDataPipe
 
-from resumable._checks import length_of
 from resumable._fetch.hugging_face import divided, draws_nothing, replayed
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import Reader
 from resumable._introspection import ask, is_a, length_or_none, module_of, qualname_of
 from resumable._naming import name_of
+from resumable._order.world import World
 from resumable._randomness.idle import Seeding
 from resumable._registry import find_dataset
 from resumable.backends.torch.asked_order import torchs_order
@@ -32,12 +32,11 @@ from resumable.backends.torch.order import (
 )
 from resumable.backends.torch.stream import TorchStreamBackend
 from resumable.errors import PromiseWarning, UnsupportedError
-from resumable.samplers.base import check_length
+from resumable.samplers.base import check_length, length_of
 
 if TYPE_CHECKING:
     from resumable._options import Options
     from resumable._order.plan import Tail
-    from resumable._order.world import World
     from resumable.protocols import Backend
 
 __all__ = ["adapt"]
@@ -56,7 +55,7 @@ def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] 
         options = divided(loader.dataset, options)
         if state_methods(loader.dataset) is not None:
             options = replayed(loader.dataset, qualname_of(type(loader.dataset)), options)
-        options = options.decided()
+        options = options.with_defaults()
         backend = TorchStreamBackend if options.streams is None else LogicalStreamBackend
         # The workers replay, and know the streams.
         return backend(loader, options), replace(options, resume=None, streams=None)
@@ -108,7 +107,7 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
     refuse_other_order(loader)
     sampler, batch_size, drop_last = _batching(loader)
     length = _length(loader.dataset, sampler, options)
-    options = options.ordered(loader.dataset, length or 0)
+    options = options.resolve_sampler(loader.dataset, length or 0)
     if sampler is None:
         options.refuse(
             "a DataLoader with a batch sampler of its own",
@@ -132,15 +131,15 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
         shard = False if aware and options.shard is None else options.shard
         return CustomOrderBackend(loader, reader, options, length), replace(options, shard=shard)
     assert length is not None
-    world = options.world or (order and order.world if options.group is None else None)
-    tail, made_before = _tails(order, world, batch_size, drop_last=drop_last)
+    world = options.world or (order and order.world)
+    tail, made_before = _tails(order, world if isinstance(world, World) else None, batch_size, drop_last=drop_last)
     older = None if options.tail else made_before
     options = replace(
         options,
         batch_size=batch_size,
         sampler=options.sampler or (order and order.sampler),
         world=world,
-    ).decided(tail=tail)
+    ).with_defaults(tail=tail)
     backend = TorchBackend(
         loader, reader, options, length, own_state=remembers, older_tail=older, interleaved=interleaved
     )
@@ -214,7 +213,7 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
             PromiseWarning,
             stacklevel=6,
         )
-    randomness = options.decided(randomness="batch" if together else "sample").randomness
+    randomness = options.with_defaults(randomness="batch" if together else "sample").randomness
     assert randomness is not None
     collate = collating(loader.collate_fn)
     seeding = Seeding({"dataset": dataset, "collate": loader.collate_fn})

@@ -81,7 +81,7 @@ class LogicalStreamBackend(TorchStreamBackend):
         if not reuse or self._engine is None:
             self._engine = self._make_engine(plan)
         items = only_items(self._engine.run(None, seed=self._options.stream_seed, epoch=plan.epoch))
-        batches = Batches(items, plan, self._meter, looks=len(self._own(world)) if self._options.canary else 0)
+        batches = Batches(items, plan, self._meter, looks=len(self._own(world)) if self._options.compares_data else 0)
         if world.size == 1:
             self._running = batches
         else:

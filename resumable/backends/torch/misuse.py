@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, SequentialSampler
 
-from resumable._checks import refuse_hidden_order
 from resumable._fetch.own_state import own_state
 from resumable._introspection import ask, has, is_a, length_or_none, qualname_of
+from resumable._registry import refuse_hidden_order
 from resumable.backends.torch.order import is_plain_batch_sampler, kind_of
 from resumable.errors import ConfigurationError, UnsupportedError
 

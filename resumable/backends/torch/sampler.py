@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import DistributedSampler
 
-from resumable._checks import refuse_hidden_order
 from resumable._fetch.indexed import SamplerResolution
 from resumable._introspection import ask, has, qualname_of
 from resumable._opening import warn_of_environment
-from resumable._options import check_batch_size
+from resumable._options import check_count
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, share
 from resumable._order.world import World, find
+from resumable._registry import refuse_hidden_order
 from resumable._state import check_same
 from resumable.backends.torch.sampler_state import FORMAT, SamplerState, facts_of, parse
 from resumable.errors import ConfigurationError, StateMismatchError
@@ -108,7 +108,7 @@ class ResumableSampler(DistributedSampler[int]):
         if dataset is not None and sampler is None:
             _refuse_carried_order(dataset)
         self.given = _choose_order(length, shuffle, seed, sampler)
-        self._per_rank = check_batch_size(batch_size)
+        self._per_rank = check_count("batch_size", batch_size, "It counts samples per rank and step.")
         global_batch = self._per_rank * self._world.size
         self._binding = SamplerResolution(self.given, partial(int, global_batch))
         self._schedule = Schedule(self.given.length, global_batch, "drop" if drop_last else "pad")

@@ -128,7 +128,7 @@ class TorchStreamBackend:
     def _begin(self, plan: StreamPlan, *, reuse: bool) -> Iterator[Any]:
         policy = self._policy
         running = self._run(plan, reuse) if policy is None else _restarted(plan, self._run, policy, reuse=reuse)
-        self._batches = Batches(running, plan, self._meter, looks=self._workers if self._options.canary else 0)
+        self._batches = Batches(running, plan, self._meter, looks=self._workers if self._options.compares_data else 0)
         return self._batches
 
     def _run(self, plan: StreamPlan, reuse: bool) -> Generator[Item]:  # whether workers that live on do

@@ -77,7 +77,7 @@ class WorkerStream(IterableDataset[Any]):
         self._batch_size, self._drop_last, self._collate = loader.batch_size, loader.drop_last, loader.collate_fn
         self._plan, self._seed, self._stream = plan, options.stream_seed, stream
         self.randomness = options.randomness or "sample"
-        self.replays, self.compares = options.resume == "replay", options.canary
+        self.replays, self.compares = options.resume == "replay", options.compares_data
         self._teller = EpochTeller(loader)
         self._passes, self.in_worker = 0, False  # whether the global generators of this process may be changed
         self._border = WorkerState()  # where the next epoch begins, if not where the dataset stands by itself

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from resumable._options import refuse_unknown
-from resumable._wrap import wrap
 from resumable.errors import ConfigurationError
 from resumable.integrations.transformers import private
 from resumable.integrations.transformers.refusals import check_settings_of, check_types, refuse_options
@@ -52,7 +50,7 @@ def prepare(trainer: T, loader: Loader[Any] | None = None, **options: Any) -> T:
     private.check_names(trainer)
     if loader is not None:
         refuse_options(options)
-    refuse_unknown({name: value for name, value in options.items() if name not in signature(wrap).parameters})
+    refuse_unknown(options)
     check_settings_of(trainer, loader)
     from resumable.integrations.transformers.session import Session  # noqa: PLC0415  # it imports transformers
 

@@ -76,7 +76,7 @@ loader = resumable.wrap(
     transform=augment,
     tail="partial",
     ack="manual" if given.by_hand else "auto",
-    canary=False,  # it would refuse what some of the bugs do, before anybody else could see it
+    checks="ranks",  # it would refuse what some of the bugs do, before anybody else could see it
 )
 store = resumable.CheckpointStore("checkpoints", keep=3) if given.store else None
 if given.store:

@@ -66,7 +66,7 @@ torch.set_num_threads(1)
 if bug == "unseeded replay":
     loader = resumable.wrap(stream)
 else:
-    loader = resumable.wrap(DataLoader(Files(), BATCH, shuffle=True), seed=1, canary=False)
+    loader = resumable.wrap(DataLoader(Files(), BATCH, shuffle=True), seed=1, checks="ranks")
 model = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
 average = deepcopy(model)
 optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)

@@ -21,7 +21,7 @@ loader = resumable.wrap(
     np.arange(24) + shift,
     batch_size=4,
     seed=1,
-    canary="--other-data" not in OPTIONS,
+    checks="ranks" if "--other-data" in OPTIONS else "all",
 )
 weights, step = 0.0, 0
 

@@ -33,7 +33,7 @@ def adapt(source: Source, options: Options) -> tuple[DaliBackend, Options]:
     options.refuse("a DALI source", transform=in_graph, collate=in_graph, shard="The ranks share every global batch.")
     if options.batch_size is None:
         raise ConfigurationError("a DALI source needs a batch size.\nUse for instance wrap(source, batch_size=32).")
-    options = options.decided()
+    options = options.with_defaults()
     if source.uniforms and options.randomness != "sample":
         raise UnsupportedError(
             f'randomness="{options.randomness}" does not fit a DALI source with uniforms={source.uniforms}.\n'

@@ -11,9 +11,9 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from resumable._checks import length_of
 from resumable.backends.dali.elastic.samples import Dataset, Files, is_paths
 from resumable.errors import ConfigurationError, UnsupportedError
+from resumable.samplers.base import length_of
 
 if TYPE_CHECKING:
     import os
