@@ -292,7 +292,7 @@ class ElementFetcher:
     def _start(self, reader: ElementReader, mark: Mark) -> None:
         """Bring the source to a mark, and compare what it gives there with the mark's canary."""
         canary = mark.canary if self._compares or self._witness else None
-        positioner = Positioner(reader, self._name(), lambda message: _report(message, mark))
+        positioner = Positioner(reader, self._name, lambda message: _report(message, mark))
         epoch, position = mark.cursor.epoch, mark.cursor.position
         if mark.source is not None and not self._replays:
             ways = [lambda: self._restore(reader, mark)]

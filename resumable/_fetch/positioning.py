@@ -35,11 +35,11 @@ class Positioner:
 
     Args:
         reader: reads the elements of the epoch.
-        name: of the source, for messages.
+        name: returns that of the source, for messages.
         report: called with a message about a difference; it raises, or returns if the run shall continue.
     """
 
-    def __init__(self, reader: SeededReader, name: str, report: Callable[[str], None]) -> None:
+    def __init__(self, reader: SeededReader, name: Callable[[], str], report: Callable[[str], None]) -> None:
         self._reader, self._name, self._report = reader, name, report
 
     def restore(self, ways: Sequence[Callable[[], object]], position: int, canary: Canary | None) -> None:
@@ -59,7 +59,7 @@ class Positioner:
                 return
         assert found is not None
         assert canary is not None
-        self._report(_gone_elsewhere(self._name, found, canary, position, tried=len(ways) > 1))
+        self._report(_gone_elsewhere(self._name(), found, canary, position, tried=len(ways) > 1))
         if len(ways) > 1:
             ways[0]()  # the run continues as it would without a comparison
 
@@ -95,13 +95,13 @@ class Positioner:
             self._reader.begin(again)
             found, other = self._pass(position, before, witness, read=True)
             if other is None and found == position:
-                self._report_skip(skipped_elsewhere(self._name, position - 1), borrowed=borrowed)
+                self._report_skip(skipped_elsewhere(self._name(), position - 1), borrowed=borrowed)
         if other is not None and before is not None:
-            self._report(_read_otherwise(self._name, other, before, position - 1, drawn=witness is not None))
+            self._report(_read_otherwise(self._name(), other, before, position - 1, drawn=witness is not None))
         if announced and canary is not None and found == position:
             other = self._other_ahead(position, canary)
             if other is not None:
-                self._report(_read_otherwise(self._name, other, canary, position))
+                self._report(_read_otherwise(self._name(), other, canary, position))
         return found
 
     def _report_skip(self, message: str, *, borrowed: bool) -> None:
@@ -144,7 +144,7 @@ def orders_of(source: Any, state: Any, iterator_state: Any) -> list[tuple[bool, 
 
     The likelier one comes first.
     """
-    if state is None:  # only its iterator has one
+    if iterator_state is not None and state is None:  # only its iterator has one
         return [(False, False)]
     if iterator_state is not None:  # the object's state again after `__iter__`, which may count its passes
         return [(True, True), (True, False)]

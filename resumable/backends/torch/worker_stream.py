@@ -163,7 +163,7 @@ class WorkerEpoch:
     def _start(self) -> None:
         """Go to the place of the worker's state."""
         self._tell_epoch()
-        positioner = Positioner(self._reader, self._name(), self._report)
+        positioner = Positioner(self._reader, self._name, self._report)
         if self._stream.replays or not self._state.has_own:
             self._replay(positioner)
         elif self._state.batches:
