@@ -93,7 +93,7 @@ class IndexBuild:
     """
 
     def __init__(self, records: int, size: int) -> None:
-        from resumable.backends.tfds.tfrecord import masked_crc  # noqa: PLC0415  # not installed everywhere
+        from resumable.backends.tfds.records import masked_crc  # noqa: PLC0415  # not installed everywhere
 
         self._folder = tempfile.TemporaryDirectory()
         self._file, self._records = str(Path(self._folder.name, "records")), records
@@ -104,7 +104,7 @@ class IndexBuild:
 
     def build(self) -> float:
         """Return the seconds that a million records would take."""
-        from resumable.backends.tfds.tfrecord import build_index  # noqa: PLC0415  # as above
+        from resumable.backends.tfds.records import build_index  # noqa: PLC0415  # as above
 
         begin = time.perf_counter()
         build_index(self._file)

@@ -19,13 +19,13 @@ from resumable import errors, failpoints, rng, samplers
 from resumable._options import Options
 from resumable._order.cursor import Cursor
 from resumable._order.world import World
-from resumable._registry import register
 from resumable._stats import LoaderStats
 from resumable._version import __version__
-from resumable._wrap import wrap
 from resumable.errors import ResumableError
-from resumable.iteration import Epoch
-from resumable.loader import Loader
+from resumable.loader.iterators import Epoch
+from resumable.loader.loader import Loader
+from resumable.loader.registry import register
+from resumable.loader.wrap import wrap
 from resumable.protocols import IndexedBackend, ReplayBackend, Request, SnapshotBackend, Traits
 
 if TYPE_CHECKING:

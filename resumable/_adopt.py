@@ -16,10 +16,9 @@ from tqdm import tqdm
 from resumable._fetch import IndexedFetcher
 from resumable._randomness.keys import isolated
 from resumable._state import damaged
-from resumable.backends.torch.order import is_torchs_own, kind_of
-from resumable.backends.torch.torch_order import Chained, Seeded
+from resumable.backends.torch.orders import Chained, Seeded, is_torchs_own, kind_of
 from resumable.errors import ConfigurationError, ResumableError, StateFormatError, StateMismatchError, UnsupportedError
-from resumable.loader import Loader
+from resumable.loader.loader import Loader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -22,7 +22,7 @@ from resumable._order.world import World
 from resumable._randomness.keyed import check_seed
 from resumable._randomness.keys import Randomness
 from resumable._ranks import Group, Ranks, check_world
-from resumable._seeds import GIVEN, STATE, Origin, find_seed, salted
+from resumable._ranks.seeds import GIVEN, STATE, Origin, find_seed, salted
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.samplers import Sampler
 from resumable.samplers.base import check_length

@@ -23,7 +23,6 @@ from resumable.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from resumable._fetch.order import Order
     from resumable._randomness.keyed import IntArray, Words
 
 __all__ = [
@@ -71,6 +70,26 @@ class Listed(NamedTuple):
     padding: int = 0
 
 
+class SampleOrder(Protocol):
+    """Resolves the positions of a request, in a process that has the sampler."""
+
+    def indices(self, request: Request) -> IntArray | list[Any]:
+        """Return the sample indices."""
+        ...
+
+    def keys(self, request: Request) -> Words:
+        """Return the keys of the samples."""
+        ...
+
+    def batch_key(self, request: Request) -> int:
+        """Return the key of the batch."""
+        ...
+
+    def padding(self, request: Request) -> int:
+        """Return how many samples only fill up the batch."""
+        ...
+
+
 class Request(NamedTuple):
     """What an indexed backend is asked for: the share of this rank in one global batch, a range of positions.
 
@@ -93,7 +112,7 @@ class Request(NamedTuple):
     start: int
     stop: int
     version: int
-    order: Order | Listed
+    order: SampleOrder | Listed
 
     @property
     def size(self) -> int:

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resumable.chaos.options import check_kinds
+from resumable.chaos.api import check_kinds
 from resumable.chaos.plan import FAULTS
 from resumable.errors import ConfigurationError
 

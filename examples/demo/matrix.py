@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from resumable.chaos import run
-from resumable.chaos.report.table import name_kind
+from resumable.chaos.report.text import name_kind
 from resumable.errors import ResumableError
 
 from .catalogue import find_source

@@ -20,7 +20,7 @@ from resumable._fetch.reader import no_end
 from resumable._introspection import ask
 from resumable._randomness.keyed import BlockCache
 from resumable._randomness.keys import SampleKeys, isolated, reseed
-from resumable._randomness.own import OwnGenerators
+from resumable._randomness.own_generators import OwnGenerators
 from resumable.errors import PromiseWarning, StateMismatchError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import numpy as np
 from resumable._fetch.failures import ended_inside, in_short, note
 from resumable._introspection import ask, shorten
 from resumable._order.plan import Padding
-from resumable._randomness.idle import Seeding
+from resumable._randomness.seeding import Seeding
 from resumable.failpoints import point
 from resumable.protocols import Upcoming
 

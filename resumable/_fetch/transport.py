@@ -34,7 +34,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from resumable._fetch.lost_workers import is_death
+from resumable._fetch.failures import is_death
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

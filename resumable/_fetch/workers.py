@@ -20,8 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet, finalize
 
-from resumable._fetch.failures import Sent, received, worker_number
-from resumable._fetch.lost_workers import describe_death, is_death
+from resumable._fetch.failures import Sent, describe_death, is_death, received, worker_number
 from resumable._fetch.order import Order
 from resumable._fetch.stalls import answers_awaited
 from resumable._stats import Made, Meter, Queue

@@ -280,7 +280,7 @@ def _blocks(spec: Mapping[str, Any]) -> Sampler | None:
 
 
 def _distributed(spec: Mapping[str, Any]) -> Sampler:
-    from resumable.backends.torch.torch_order import Seeded  # noqa: PLC0415  # torch comes with it
+    from resumable.backends.torch.orders import Seeded  # noqa: PLC0415  # torch comes with it
 
     return Seeded(spec["length"], spec["torch_seed"])
 
@@ -290,7 +290,7 @@ def _generator(spec: Mapping[str, Any]) -> Sampler:
     import torch  # noqa: PLC0415  # only for states of torch's order
     from torch.utils.data import DataLoader, RandomSampler  # noqa: PLC0415  # the same
 
-    from resumable.backends.torch.torch_order import Chained  # noqa: PLC0415  # the same
+    from resumable.backends.torch.orders import Chained  # noqa: PLC0415  # the same
 
     generator = torch.Generator().manual_seed(spec["torch_seed"])
     numbers = range(spec["samples"])

@@ -19,11 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resumable._registry import refuse_list
-from resumable._wrap import wrap
 from resumable.errors import ConfigurationError, ResumableError, UnsupportedError
-from resumable.loader import Loader
-from resumable.progress import Progress
+from resumable.loader.loader import Loader
+from resumable.loader.progress import Progress
+from resumable.loader.registry import refuse_list
+from resumable.loader.wrap import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -22,12 +22,12 @@ import numpy as np
 from resumable import rng
 from resumable._content import Array, Uncompared, digest_arrays, leaves_of, text_of
 from resumable.errors import OnePassError
-from resumable.testing.runs import digest, draw_from_generators
+from resumable.testing import digest, draw_from_generators
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from resumable.loader import Loader
+    from resumable.loader.loader import Loader
 
 __all__ = [
     "Batch",

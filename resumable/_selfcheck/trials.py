@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from resumable._selfcheck.fresh import Read
     from resumable._selfcheck.streams import Batch, Recorded
-    from resumable.loader import Loader
+    from resumable.loader.loader import Loader
 
 __all__ = ["check"]
 

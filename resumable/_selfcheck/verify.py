@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from resumable.loader import Loader
+    from resumable.loader.loader import Loader
 
 __all__ = ["Verdict", "Verified", "verify"]
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from resumable._introspection import shorten
-from resumable._seeds import GIVEN
+from resumable._ranks.seeds import GIVEN
 from resumable._state.schema import BY_DCP
 from resumable._state.source import AtPlace
 from resumable.errors import StateFormatError, StateMismatchError, StateMismatchWarning

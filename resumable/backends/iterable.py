@@ -19,8 +19,8 @@ from resumable._fetch.positioning import Borrowed, give_back, iterate, iterate_a
 from resumable._introspection import ask, has, qualname_of, signature_of
 from resumable._naming import name_of
 from resumable._options import check_count
-from resumable._registry import refuse_returned
 from resumable.errors import ConfigurationError, OnePassError, UnsupportedError
+from resumable.loader.registry import refuse_returned
 from resumable.protocols import Traits
 from resumable.samplers.base import length_of
 

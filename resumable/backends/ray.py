@@ -11,8 +11,8 @@ import dataclasses
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from resumable._registry import load_iterable
 from resumable.errors import PromiseWarning, UnsupportedError
+from resumable.loader.registry import load_iterable
 
 if TYPE_CHECKING:
     from resumable._options import Options

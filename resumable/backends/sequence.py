@@ -16,8 +16,8 @@ from resumable._fetch.own_state import own_state
 from resumable._fetch.reader import Reader
 from resumable._introspection import ask, is_a, module_of, mro_of, qualname_of
 from resumable._naming import identity_of, name_of
-from resumable._randomness.idle import Seeding
-from resumable._registry import refuse_hidden_order
+from resumable._randomness.seeding import Seeding
+from resumable.loader.registry import refuse_hidden_order
 from resumable.samplers.base import length_of
 
 if TYPE_CHECKING:

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from hashlib import blake2b
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resumable.chaos.launch.inventory import write_left
-from resumable.chaos.launch.runner import run_case
+from resumable.chaos.launch.inventory import read_left, write_left
+from resumable.chaos.launch.runner import CASE, Command, run_case
 from resumable.chaos.plan import Case, Leg, Survey, by_the_clock, exhaustive, limited, pairs, randomly
+from resumable.chaos.recorder.ledger import read_attempts
 from resumable.chaos.report import Outcome, Report
-from resumable.chaos.verify.baseline import drop_what_differs
-from resumable.chaos.verify.checks import check
-from resumable.chaos.verify.ranks import check_restarts
-from resumable.chaos.verify.rounding import forgive_rounding
-from resumable.chaos.verify.untestable import check_healthy, check_seen
+from resumable.chaos.verify.baseline import check_healthy, check_seen, drop_what_differs, forgive_rounding
+from resumable.chaos.verify.checks import check, check_restarts
+from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from resumable.chaos.launch.reaper import Reaper
-    from resumable.chaos.launch.runner import Command
-    from resumable.chaos.recorder.attempts import Attempt
+    from resumable.chaos.recorder.ledger import Attempt
 
-__all__ = ["Outcome", "Planned", "Report", "plan_cases", "run_campaign", "survey"]
+
+__all__ = [
+    "BASELINE",
+    "Outcome",
+    "Planned",
+    "Record",
+    "Report",
+    "claim",
+    "plan_cases",
+    "read_record",
+    "remove_case",
+    "run_campaign",
+    "survey",
+    "write_record",
+]
 
 
 def survey(
@@ -154,3 +172,223 @@ def run_campaign(  # noqa: PLR0913  # what it needs of a campaign
             pool.shutdown(cancel_futures=True)
             raise
     report.outcomes.sort(key=lambda outcome: outcome.directory)
+
+
+# ------------------------------------------------------------------ claim
+#
+# The directory of a campaign: who may write to it, and what may be removed from it.
+
+BASELINE = "baseline"
+RECORD = "campaign.json"
+_LOCK = "campaign.lock"
+_REPORTS = ("report.json", "report.html")
+_NUMBER = re.compile(r"\d{4,}")
+
+
+@contextmanager
+def claim(directory: Path) -> Iterator[Path]:
+    """Take a directory for a campaign, and remove what an earlier one left there.
+
+    Yields:
+        Its absolute path.
+
+    Raises:
+        ConfigurationError: another campaign runs in it, or it holds what no campaign has written.
+    """
+    root = directory.absolute()
+    root.mkdir(parents=True, exist_ok=True)
+    _check_ours(root)
+    with _locked(root, directory):
+        _check_ours(root)
+        for path in sorted(root.iterdir()):
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name not in {_LOCK, RECORD}:
+                path.unlink()
+        (root / RECORD).unlink(missing_ok=True)  # last of all: without it, the others would not be known for ours
+        yield root
+
+
+def _check_ours(root: Path) -> None:
+    if foreign := sorted(path.name for path in root.iterdir() if not _is_ours(path)):
+        raise _foreign(root, foreign[0])
+
+
+def _foreign(directory: Path, name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the directory {directory} holds {name}, which no chaos run has written.\nA chaos run removes what "
+        "the one before left in its directory. Give it one of its own."
+    )
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether a campaign has written something: by what is in it, as anybody may have given it that name."""
+    if path.is_symlink():
+        return False
+    if path.is_dir():
+        if path.name == BASELINE:
+            return all(_is_case(run) for run in path.iterdir())
+        return _NUMBER.fullmatch(path.name) is not None and _is_case(path)
+    if path.name == _LOCK:
+        return path.stat().st_size == 0
+    return path.name in {RECORD, *_REPORTS} and _is_record(path.with_name(RECORD))
+
+
+def _is_case(path: Path) -> bool:
+    """Return whether a directory is that of a case: it says so itself, or was made by a run that was killed at once."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    return _has_keys(path / CASE, {"command", "legs"}) or not any(path.iterdir())
+
+
+def _is_record(path: Path) -> bool:
+    return _has_keys(path, {"format", "command", "scripts"})
+
+
+def _has_keys(path: Path, keys: set[str]) -> bool:
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(values, dict) and values.keys() >= keys
+
+
+def remove_case(directory: Path) -> None:
+    """Remove what is left of a case, if there is anything.
+
+    Raises:
+        ConfigurationError: it is no case's.
+    """
+    if directory.is_symlink() or (directory.exists() and not _is_case(directory)):
+        raise _foreign(directory.parent, directory.name)
+    if directory.exists():
+        shutil.rmtree(directory)
+
+
+@contextmanager
+def _locked(root: Path, directory: Path) -> Iterator[None]:
+    """Hold the lock of a directory; the system releases that of a process which ends."""
+    with (root / _LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(
+                f"another chaos run is at work in {directory}.\nEach would remove what the other one writes. Give this "
+                "one another directory, or wait."
+            ) from None
+        yield
+
+
+# ------------------------------------------------------------------ record
+#
+# The record of a campaign: what a case needs to be run again.
+
+_FORMAT = 2  # 1 had digests of whole checkpoints in the ledgers
+
+
+def write_record(root: Path, command: Command, seed: int, ranks: tuple[int, ...]) -> None:
+    """Write down what a case of a campaign needs to be run again."""
+    values = {
+        "format": _FORMAT,
+        "command": command.words,
+        "patience": command.patience,
+        "grace": command.grace,
+        "limit": command.limit,
+        "ignore": command.ignore,
+        "seed": seed,
+        "ranks": ranks,
+        "directory": str(Path.cwd()),
+        "scripts": {word: _digest(Path(word)) for word in _scripts(command.words)},
+    }
+    (root / RECORD).write_text(json.dumps(values, indent=1) + "\n")
+
+
+def _scripts(words: Sequence[str]) -> list[str]:
+    return [word for word in words if word.endswith(".py") and Path(word).is_file()]
+
+
+def _digest(path: Path) -> str:
+    return blake2b(path.read_bytes(), digest_size=8).hexdigest()
+
+
+class Record(NamedTuple):
+    """What a case needs to be run again.
+
+    Args:
+        command: the user's.
+        seed: of the campaign.
+        case: the faults.
+        baseline: what the run without faults did.
+        notes: what is not compared, in words.
+    """
+
+    command: Command
+    seed: int
+    case: Case
+    baseline: Attempt
+    notes: list[str]
+
+
+def read_record(place: Path) -> Record:
+    """Read what a case needs to be run again.
+
+    Args:
+        place: directory of the case.
+
+    Raises:
+        ConfigurationError: there is none, or the command's scripts cannot be found from here.
+    """
+    values, case = _read_json(place.parent / RECORD, place), _read_json(place / CASE, place)
+    if values["format"] != _FORMAT:
+        raise ConfigurationError(
+            f"{place.parent / RECORD} has format {values['format']}, and this version of resumable knows {_FORMAT}.\n"
+            "Run the campaign again, or replay it with the version that wrote it."
+        )
+    command = Command(
+        tuple(values["command"]),
+        values["patience"],
+        values["grace"],
+        values["limit"],
+        ignore=tuple(values.get("ignore", ())),
+    )
+    notes = _compare_scripts(values)
+    first, second = (_read_baseline(place.parent / BASELINE / str(number), place) for number in range(2))
+    notes += drop_what_differs(first, second)
+    return Record(command, values["seed"], Case.from_dict(case), first, notes)
+
+
+def _read_json(path: Path, place: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"{place} is no case of a chaos run: there is no {path}.\nThe directories of cases that passed are "
+            "removed. Give the directory of one that failed, as the report names it."
+        ) from None
+    except ValueError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}.\nRun the campaign again.") from None
+
+
+def _compare_scripts(values: dict[str, Any]) -> list[str]:
+    if missing := [word for word in values["scripts"] if not Path(word).is_file()]:
+        raise ConfigurationError(
+            f"there is no {missing[0]} in {Path.cwd()}.\nThe campaign ran in {values['directory']}. Go there, or to "
+            "where the script is now."
+        )
+    return [
+        f"{word} is another one than in the campaign, whose baseline run is compared with: if it is to train on other "
+        "data now, run the campaign again"
+        for word, digest in values["scripts"].items()
+        if _digest(Path(word)) != digest
+    ]
+
+
+def _read_baseline(directory: Path, place: Path) -> Attempt:
+    ledgers = directory / "attempt-0"
+    if not ledgers.is_dir():
+        raise ConfigurationError(
+            f"{place} cannot be run again: {ledgers}, the ledger of the baseline run, is gone.\nRun the campaign again."
+        )
+    attempt = read_attempts(ledgers, 0)[-1]
+    attempt.status, attempt.left = os.EX_OK, read_left(directory)
+    return attempt

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
-from dataclasses import asdict, dataclass, field
-from itertools import chain
-from operator import length_hint
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, count
+from math import gcd
+from operator import itemgetter, length_hint
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resumable.chaos.moments import group_moments, in_turn
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["FAULTS", "Case", "Fault", "Leg", "Survey", "by_the_clock", "exhaustive", "limited", "pairs", "randomly"]
+    from resumable.chaos.recorder.ledger import Attempt
+
+
+__all__ = [
+    "FAULTS",
+    "Case",
+    "Fault",
+    "Leg",
+    "Survey",
+    "aim",
+    "by_the_clock",
+    "exhaustive",
+    "group_moments",
+    "in_turn",
+    "limited",
+    "main_loader",
+    "note_sizes",
+    "note_targets",
+    "pairs",
+    "randomly",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,3 +327,252 @@ def _choose(generator: random.Random, survey: Survey, kinds: Sequence[str]) -> F
         )
     kind = generator.choice(sorted(possible))
     return Fault(kind, generator.choice(possible[kind]), rank=generator.randrange(survey.ranks[0]))
+
+
+# ------------------------------------------------------------------ moments
+#
+# The kinds of moments of a run: what its training process is about when it comes by a failpoint.
+#
+# A crash does another harm in the middle of an epoch, between an epoch's last batch and its end, and in the middle of a
+# save; and the same harm at a thousand points in the middle of an epoch. So a plan has a case of every kind of moment
+# before it has a second one of any.
+
+_SAVING = ("store.", "torch.save", "lightning.save")
+_READING = ("store.load",)  # the beginning of store.loaded, too
+_MOVING = ("evaluation.handed", "loader.fetch", "loader.handed", "loader.epoch_end")
+
+MIDDLE, BEFORE, AFTER, LAST = (
+    "in the middle of an epoch",
+    "at an epoch's last batch",
+    "after an epoch's end",
+    "at the end of the run",
+)
+SECOND, BETWEEN, SAVED, FIRST = "a second loader is read", "between two saves", "right after a save", "before any save"
+WITHIN = "within a save"
+INSIDE = f"{MIDDLE}, after a save in one"  # from which a resume does not begin an epoch
+
+# What of a run of few cases comes first: where most scripts go wrong.
+_ORDER = (
+    INSIDE,
+    f"{SAVED}, {AFTER}",
+    AFTER,
+    f"{SAVED}, {BEFORE}",
+    BETWEEN,
+    MIDDLE,
+    f"{SECOND}, {MIDDLE}",
+    f"{SECOND}, {BEFORE}",
+    f"{SECOND}, {AFTER}",
+    WITHIN,
+    f"{SAVED}, {MIDDLE}",
+    BEFORE,
+    FIRST,
+    LAST,
+)
+_GOLDEN = (5**0.5 - 1) / 2
+
+
+def group_moments(points: Sequence[str], loaders: Mapping[int, int]) -> dict[str, list[int]]:
+    """Group the failpoints of a training process by the kind of moment.
+
+    Args:
+        points: names, in their order.
+        loaders: number of the loader that a point is about, by the number of the point, from 1.
+
+    Returns:
+        The numbers of the points, by the kind's name; those kinds first that a short plan has to have.
+    """
+    main = main_loader(loaders.get(place, 0) for place, name in enumerate(points, 1) if name == "loader.handed")
+    phases, saves = _phases(points, loaders, main), list(_saves(points))
+    kinds = [f"{WITHIN}, at {name}" if _is_saving(name) else phase for name, phase in zip(points, phases, strict=True)]
+    for place in _second(points, loaders, main):
+        kinds[place] = f"{SECOND}, {phases[place]}"
+    for number, (begin, end) in enumerate(saves):
+        following = saves[number + 1][0] if number + 1 < len(saves) else len(points)
+        between = following < len(points) and not any(name in _MOVING for name in points[end:following])
+        first = end - (points[end - 1] == "store.saved")
+        last = following + 1 if between else min(end + 1, len(points))
+        for place in range(max(first, begin + 1), last):
+            kinds[place] = BETWEEN if between else f"{SAVED}, {phases[place]}"
+        if phases[begin] == MIDDLE:
+            kinds[end:following] = [INSIDE if kind == MIDDLE else kind for kind in kinds[end:following]]
+    return _sort(kinds, saves[0][0] if saves else 0)
+
+
+def _sort(kinds: Sequence[str], first: int) -> dict[str, list[int]]:
+    """Group points; of those before the first save, from which nothing resumes, only what comes at no later time."""
+    later = {*kinds[first:], *([MIDDLE] if INSIDE in kinds else [])}
+    groups: dict[str, list[int]] = {}
+    for place, kind in enumerate(kinds):
+        groups.setdefault(FIRST if place < first and kind in later else kind, []).append(place + 1)
+    return dict(sorted(groups.items(), key=lambda group: _rank(group[0])))
+
+
+def _is_saving(name: str) -> bool:
+    return name.startswith(_SAVING) and not name.startswith(_READING)
+
+
+def _rank(kind: str) -> int:
+    known = WITHIN if kind.startswith(WITHIN) else kind
+    return _ORDER.index(known) if known in _ORDER else len(_ORDER)
+
+
+def main_loader(delivering: Iterable[int]) -> int:
+    """Return the loader that delivers most batches, the one that is trained on; of several, the first."""
+    return max(Counter(delivering).items(), key=itemgetter(1), default=(0, 0))[0]
+
+
+def _phases(points: Sequence[str], loaders: Mapping[int, int], main: int) -> list[str]:
+    """Return where in an epoch of the main loader each point is."""
+    phases, phase, batch = [], MIDDLE, None
+    for place, name in enumerate(points):
+        own = loaders.get(place + 1, main) == main
+        phases.append(phase)
+        if name == "loader.handed" and own:
+            phases[place] = phase = MIDDLE
+            batch = place
+        elif (name == "loader.epoch_end" and own) or name == "lightning.epoch_end":
+            begin = place if phase == AFTER or batch is None else batch
+            phases[begin:] = [BEFORE if phase != AFTER else AFTER] * (place + 1 - begin)
+            phase = AFTER
+    if batch is not None:
+        phases[batch:] = [LAST] * (len(points) - batch)
+    return phases
+
+
+def _saves(points: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield where each save begins, and the place after its last point."""
+    begin = None
+    for place, name in enumerate([*points, ""]):
+        if begin is not None and (not _is_saving(name) or _opens(points[begin], points[place - 1], name)):
+            yield begin, place
+            begin = None
+        if begin is None and _is_saving(name):
+            begin = place
+
+
+def _opens(first: str, before: str, name: str) -> bool:
+    """Return whether a point that follows one of a save is the first one of another save."""
+    if first == "store.save":
+        return before == "store.saved"
+    if first.startswith("store."):
+        return name == "store.save"
+    return name == first or (first.startswith("torch.save") and not name.startswith("torch.save"))
+
+
+def _second(points: Sequence[str], loaders: Mapping[int, int], main: int) -> Iterator[int]:
+    """Yield the places at which another loader than the main one is read, or a Trainer validates."""
+    reads = False
+    for place, name in enumerate(points):
+        if not name.startswith("worker."):
+            moves = name in _MOVING and loaders.get(place + 1, main) != main
+            reads = moves or name.startswith(("evaluation.", "lightning.validation"))
+        if reads:
+            yield place
+
+
+def in_turn(moments: Sequence[int], seed: int) -> list[int]:
+    """Order moments so that the first ones of any number are spread, in step with nothing that a loop does.
+
+    One comes after the other in steps of the golden ratio of the whole, or of a number close to it that has no divisor
+    in common with the whole. The first is none of the first moments, from which little resumes.
+    """
+    count = len(moments)
+    step = next((step for step in range(round(count * _GOLDEN), 2 * count) if gcd(step, count) == 1), 1)
+    begin = int((seed + 1) * _GOLDEN % 1.0 * count)
+    return [moments[(begin + number * step) % count] for number in range(count)]
+
+
+# ------------------------------------------------------------------ targets
+#
+# What a fault of a run of several ranks hits: one of them, the agent that started them, or all processes.
+
+_SIGNALS = {"kill", "term"}  # what can be done to another process than the one that comes by the point
+_SAVES = ("store.", "torch.save.", "lightning.save")  # points in a save
+
+
+def aim(cases: Sequence[Case], baseline: Attempt) -> list[Case]:
+    """Give the faults of a run of several ranks their targets in turn, so that each is hit, by as many cases as before.
+
+    The moments stay, by the points of rank 0. A fault in a save hits rank 0, which saves, or all; a power cut hits all.
+
+    Args:
+        cases: of which each fault is at a point of rank 0.
+        baseline: what the ranks do without faults.
+    """
+    if len(baseline.ranks) < 2:  # noqa: PLR2004  # several
+        return list(cases)
+    turns: dict[tuple[str, int], count[int]] = defaultdict(count)
+
+    def turn(fault: Fault | None, ranks: int) -> Fault | None:
+        if fault is None or fault.after is not None or FAULTS[fault.kind].in_worker:
+            return fault
+        known = baseline.ranks if ranks == cases[0].legs[0].ranks else range(ranks)
+        places = list(_targets(fault, sorted(known), baseline))
+        target, rank = places[next(turns[fault.kind, len(places)]) % len(places)]
+        return replace(fault, target=target, rank=rank, number=_same_moment(fault, rank, baseline))
+
+    return [
+        replace(case, legs=tuple(replace(leg, fault=turn(leg.fault, leg.ranks)) for leg in case.legs)) for case in cases
+    ]
+
+
+def _targets(fault: Fault, ranks: Sequence[int], baseline: Attempt) -> Iterator[tuple[str, int]]:
+    """Yield what a fault may hit, with the rank whose points are counted; the rank after the first one comes first."""
+    leader, *others = ranks
+    kind, log = FAULTS[fault.kind], baseline.ranks[leader]
+    if kind.storage is None and not _is_in_a_save(fault, log.points):
+        yield from (("rank", other) for other in others[:1])
+        if kind.does in _SIGNALS and log.agent:
+            yield "agent", leader
+    if kind.does in _SIGNALS:
+        yield "all", leader
+    if kind.storage is None:
+        yield "rank", leader
+        if not _is_in_a_save(fault, log.points):
+            yield from (("rank", other) for other in others[1:])
+
+
+def _is_in_a_save(fault: Fault, points: Sequence[str]) -> bool:
+    return fault.number <= len(points) and points[fault.number - 1].startswith(_SAVES)
+
+
+def _same_moment(fault: Fault, rank: int, baseline: Attempt) -> int:
+    """Return the point of a rank at about the moment of one of rank 0, among those at which the fault can happen."""
+    leader = min(baseline.ranks)
+    if rank == leader or rank not in baseline.ranks:
+        return fault.number
+    first, own = (
+        [
+            number
+            for number, name in enumerate(baseline.ranks[one].points, 1)
+            if name.startswith(FAULTS[fault.kind].points)
+        ]
+        for one in (leader, rank)
+    )
+    return own[first.index(fault.number) * len(own) // len(first)] if own and fault.number in first else fault.number
+
+
+def note_targets(cases: Sequence[Case], baseline: Attempt) -> list[str]:
+    """Say how many faults each target has, and which has none."""
+    faults = [leg.fault for case in cases for leg in case.legs if leg.fault and leg.fault.target]
+    if not faults:
+        return []
+    wanted = [f"rank {rank}" for rank in sorted(baseline.ranks)]
+    wanted += ["the agent"] * baseline.ranks[min(baseline.ranks)].agent + ["all processes"]
+    found = Counter(_name(fault) for fault in faults)
+    notes = [f"faults hit {', '.join(f'{name} ({found[name]})' for name in wanted if found[name])}"]
+    if missed := [name for name in wanted if not found[name]]:
+        notes.append(f"no fault hits {', '.join(missed)}: use kill, and more points")
+    return notes
+
+
+def note_sizes(cases: Sequence[Case], starts: Sequence[int]) -> list[str]:
+    """Say which of the numbers of ranks that were asked for no case comes to."""
+    used = {leg.ranks for case in cases for leg in case.legs}
+    missed = [str(ranks) for ranks in dict.fromkeys(starts) if ranks not in used]
+    each = "a case has a start more than faults: use random, or mtbf and failures"
+    return [f"no start has {' or '.join(missed)} ranks, as {each}"] if missed else []
+
+
+def _name(fault: Fault) -> str:
+    return {"rank": f"rank {fault.rank}", "agent": "the agent", "all": "all processes"}[fault.target]

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resumable.chaos.api import replay, run
+from resumable.chaos.campaign import read_record
 from resumable.chaos.plan import FAULTS
-from resumable.chaos.record import read_record
-from resumable.chaos.report.table import make_summary
+from resumable.chaos.report.text import make_summary
 from resumable.cli.show import Help, print_json, wrapped
 from resumable.errors import ConfigurationError
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._selfcheck.scripts import absolute
 from resumable._selfcheck.trials import check
-from resumable.cli.show import Help, print_json, wrapped
-from resumable.cli.users import users_function
+from resumable.cli.show import Help, print_json, users_function, wrapped
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._inspect import samples
 from resumable._selfcheck.scripts import call
-from resumable.cli.show import Help, Page, print_json
-from resumable.cli.users import users_function
+from resumable.cli.show import Help, Page, print_json, users_function
 
 if TYPE_CHECKING:
     from argparse import Namespace

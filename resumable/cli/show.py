@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import math
@@ -12,13 +13,16 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from resumable._distribution import pip_install
-from resumable.errors import MissingDependencyError
+from resumable._selfcheck.scripts import loading, raised
+from resumable.errors import ConfigurationError, MissingDependencyError, ResumableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import NoReturn
 
-__all__ = ["Help", "Page", "Parser", "clean", "columns", "cut", "in_bytes", "print_json", "wrapped"]
+
+__all__ = ["Help", "Page", "Parser", "clean", "columns", "cut", "in_bytes", "print_json", "users_function", "wrapped"]
+
 
 _NARROW = 60  # columns, where no terminal says how many there are
 _LEAST = 20  # columns: narrower than that, nothing can be read
@@ -184,3 +188,49 @@ def _rich(module: str) -> Any:
             f"tables are printed by rich, and rich is not installed; --json does without it.\n"
             f"Install it: {pip_install('cli')}"
         ) from error
+
+
+# ------------------------------------------------------------------ users
+#
+# Runs a user's code for a command: what that prints goes to standard error, what it raises becomes one message.
+
+
+@contextlib.contextmanager
+def users_function(spec: str, words: Sequence[str]) -> Iterator[Callable[[], Any]]:
+    """Give the function of a spec.
+
+    Args:
+        spec: such as "train.py:make_loader".
+        words: for the `sys.argv` of its script.
+
+    Raises:
+        ConfigurationError: whatever went wrong that has no error of this package.
+    """
+    try:
+        with _diverted(), contextlib.redirect_stdout(sys.stderr), loading(spec, words) as make:
+            yield make
+    except ResumableError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(raised("the command", error)) from error
+
+
+@contextlib.contextmanager
+def _diverted() -> Iterator[None]:
+    """Send file descriptor 1 where 2 goes, for what writes past `sys.stdout`, such as programs that are started."""
+    streams = [stream for stream in (sys.stdout, sys.__stdout__) if stream is not None and not stream.closed]
+    try:
+        saved = os.dup(1)
+    except OSError:  # it is closed
+        yield
+        return
+    try:
+        for stream in streams:
+            stream.flush()
+        os.dup2(2, 1)
+        yield
+    finally:
+        for stream in streams:
+            stream.flush()
+        os.dup2(saved, 1)
+        os.close(saved)

@@ -6,8 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from resumable._selfcheck.verify import verify
-from resumable.cli.show import Help, print_json, wrapped
-from resumable.cli.users import users_function
+from resumable.cli.show import Help, print_json, users_function, wrapped
 
 if TYPE_CHECKING:
     from argparse import Namespace

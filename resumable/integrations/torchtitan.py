@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._order.world import World
 from resumable.errors import ConfigurationError, MissingDependencyError
-from resumable.loader import Loader
+from resumable.loader.loader import Loader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

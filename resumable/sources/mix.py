@@ -13,8 +13,8 @@ from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import prefetch
 from resumable._introspection import ask, has, is_a, mro_of, qualname_of
 from resumable._order.plan import Padding
-from resumable._registry import refuse_hidden_order
 from resumable.errors import ConfigurationError, UnsupportedError
+from resumable.loader.registry import refuse_hidden_order
 from resumable.protocols import Upcoming
 from resumable.samplers import Mixture
 from resumable.samplers.base import length_of

@@ -17,7 +17,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 import resumable
-from resumable.backends.dali.elastic.source import source
+from resumable.backends.dali.source import source
 
 if TYPE_CHECKING:
     import torch

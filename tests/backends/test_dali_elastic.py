@@ -20,9 +20,8 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 from nvidia.dali.types import PipelineAPIType
 
 import resumable
-from resumable.backends.dali.elastic.graph import make_pipeline
-from resumable.backends.dali.elastic.source import source
-from resumable.backends.dali.elastic.uniforms import uniforms
+from resumable.backends.dali.graph import make_pipeline, uniforms
+from resumable.backends.dali.source import source
 from resumable.errors import PromiseWarning, SampleError
 from resumable.testing import BackendTests
 

@@ -12,7 +12,7 @@ from dali_images import COUNT, Bytes, encoded, pixels, wrap
 
 import resumable
 from resumable import World
-from resumable.backends.dali.elastic import fetcher
+from resumable.backends.dali import graph as fetcher
 from resumable.errors import ConfigurationError, StateMismatchError
 
 GLOBAL = 8
@@ -158,7 +158,7 @@ def test_numbers_by_the_place_in_the_batch_would_be_caught(monkeypatch: pytest.M
     ("method", "data", "size"), [("forkserver", "files", 2), ("forkserver", "bytes", 2), ("spawn", "bytes", 1)]
 )
 def test_workers_change_nothing(method: str, data: str, size: int) -> None:
-    multiprocessing.set_forkserver_preload(["resumable.backends.dali.elastic.workers"])
+    multiprocessing.set_forkserver_preload(["resumable.backends.dali.workers"])
     options: dict[str, Any] = {"tail": "carry", "data": Bytes() if data == "bytes" else None}
     whole = alone(**options)
     workers: dict[str, Any] = {"py_num_workers": 2, "py_start_method": method}

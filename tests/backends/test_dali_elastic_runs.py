@@ -19,7 +19,7 @@ import torch
 from dali_images import COUNT, Bytes, images, pixels, wrap
 
 import resumable
-from resumable.backends.dali.elastic import engine
+from resumable.backends.dali import by_index as engine
 from resumable.errors import WorkerError
 from resumable.integrations.lightning import ResumableCallback
 

@@ -18,9 +18,9 @@ from nvidia.dali import fn, pipeline_def, tfrecord
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
 import resumable
-from resumable.backends.dali.native import listing
-from resumable.backends.dali.native.listing import look_at
-from resumable.backends.dali.native.private import texts_of
+from resumable.backends.dali import identity as listing
+from resumable.backends.dali.identity import look_at
+from resumable.backends.dali.private import texts_of
 from resumable.errors import PromiseWarning, StateMismatchError
 
 if TYPE_CHECKING:

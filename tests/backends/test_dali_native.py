@@ -42,7 +42,7 @@ from resumable.testing import BackendTests, digest, rest_of_run
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from resumable.loader import Loader
+    from resumable.loader.loader import Loader
 
 EPOCHS = 3
 WARNED = pytest.mark.filterwarnings("ignore::resumable.errors.PromiseWarning")

@@ -11,8 +11,8 @@ from nvidia.dali import Pipeline
 from nvidia.dali.plugin.base_iterator import _DaliBaseIterator
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
-from resumable._registry import _adapters
-from resumable.backends.dali.native import private
+from resumable.backends.dali import private
+from resumable.loader.registry import _adapters
 
 NAMES = (
     "_pipes", "_reader_name", "_size", "_counter", "_auto_reset", "_last_batch_policy", "_last_batch_padded",

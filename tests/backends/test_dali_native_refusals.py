@@ -17,7 +17,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 import resumable
 from resumable import World
 from resumable.backends.dali import in_turn
-from resumable.backends.dali.native.listing import is_of_files
+from resumable.backends.dali.identity import is_of_files
 from resumable.errors import (
     ConfigurationError,
     PromiseWarning,
@@ -30,7 +30,7 @@ from resumable.testing import digest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from resumable.loader import Loader
+    from resumable.loader.loader import Loader
 
 WARNED = pytest.mark.filterwarnings("ignore::resumable.errors.PromiseWarning")
 define = pipeline_def(num_threads=1, device_id=None, batch_size=BATCH, seed=3)

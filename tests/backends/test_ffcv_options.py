@@ -18,8 +18,8 @@ from numba import njit
 
 import resumable
 from resumable.backends.ffcv import source
-from resumable.backends.ffcv.memory import Memory
-from resumable.backends.ffcv.seeding import generator_words, seed_generator
+from resumable.backends.ffcv.keyed import generator_words, seed_generator
+from resumable.backends.ffcv.pipeline import Memory
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
 
 if TYPE_CHECKING:

@@ -15,10 +15,16 @@ from ffcv.transforms.utils.fast_crop import get_random_crop
 from numba import njit
 
 from resumable._randomness.keyed import derive, random_u64
-from resumable.backends.ffcv import operations
-from resumable.backends.ffcv.keyed import per_sample
-from resumable.backends.ffcv.operations import draws_few
-from resumable.backends.ffcv.seeding import FEW, generator_words, seed_generator, seed_generator_for_few, words_drawn
+from resumable.backends.ffcv import keyed as operations
+from resumable.backends.ffcv.keyed import (
+    FEW,
+    draws_few,
+    generator_words,
+    per_sample,
+    seed_generator,
+    seed_generator_for_few,
+    words_drawn,
+)
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 import resumable
-from resumable.backends.ffcv.settings import Settings
+from resumable.backends.ffcv.identity import Settings
 from resumable.errors import StateFormatError
 from resumable.integrations.lightning import ResumableCallback
 from resumable.testing import digest

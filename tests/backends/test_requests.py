@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import resumable
 from resumable import Cursor, Request, World
-from resumable._fetch.lost_workers import describe_death, is_death
+from resumable._fetch.failures import describe_death, is_death
 from resumable._fetch.order import Order
 from resumable._fetch.reader import Reader
 from resumable._fetch.workers import RequestDataset, Workers, _inherited, _Messages

@@ -26,7 +26,7 @@ from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPoli
 import resumable
 from resumable.backends.dali import source
 from resumable.backends.ffcv import source as ffcv_source
-from resumable.backends.ffcv.describe import describe_pipelines
+from resumable.backends.ffcv.identity import describe_pipelines
 from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:

@@ -206,7 +206,7 @@ def test_an_epoch_that_is_left_in_its_middle_does_not_change_the_next(make: Any)
 
 
 def test_a_state_costs_where_it_is_taken_and_not_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    from resumable.backends.tfdata.passes import Stream  # noqa: PLC0415  # this test counts its calls
+    from resumable.backends.tfdata.backend import Stream  # noqa: PLC0415  # this test counts its calls
 
     saves = []
     plain = Stream.save

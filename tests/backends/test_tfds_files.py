@@ -18,11 +18,12 @@ import pytest
 import resumable
 from resumable._fetch.reader import Reader
 from resumable._fetch.workers import RequestDataset
-from resumable._registry import find_dataset
 from resumable.backends import tfds as backend
-from resumable.backends.tfds import index_cache, tfrecord
-from resumable.backends.tfds.tfrecord import TFRecordFile, build_index, masked_crc
+from resumable.backends.tfds import records as index_cache
+from resumable.backends.tfds import records as tfrecord
+from resumable.backends.tfds.records import TFRecordFile, build_index, masked_crc
 from resumable.errors import ConfigurationError, DataError, MissingDependencyError, UnsupportedError
+from resumable.loader.registry import find_dataset
 
 sys.path.insert(0, str(Path(__file__).parent))
 from tfds_builders import TEST, TRAIN, folder

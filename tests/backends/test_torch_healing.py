@@ -33,7 +33,7 @@ from torch.utils.data._utils import signal_handling
 
 import resumable
 from resumable.errors import ConfigurationError, UnsupportedError, WorkerError
-from resumable.testing.runs import digest
+from resumable.testing import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -24,7 +24,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import resumable
 from resumable import World
-from resumable.backends.torch import torch_order
+from resumable.backends.torch import orders as torch_order
 from resumable.errors import ConfigurationError, StateMismatchError, UnsupportedError
 
 EPOCHS = 4

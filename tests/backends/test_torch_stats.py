@@ -22,7 +22,7 @@ import resumable
 from resumable import _stats
 from resumable._fetch import workers
 from resumable._fetch.stalls import answers_awaited
-from resumable.backends.torch import worker_stream
+from resumable.backends.torch import in_worker as worker_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

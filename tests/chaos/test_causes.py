@@ -11,8 +11,7 @@ import pytest
 from planted_programs import BEGIN, BUGS, END, HEAD, LOOP, REFUSED, TORCH, TWO, UNSORTED, programs
 
 import resumable
-from resumable.chaos.recorder.attempts import Attempt
-from resumable.chaos.recorder.logs import RankLog
+from resumable.chaos.recorder.ledger import Attempt, RankLog
 from resumable.chaos.report.text import describe_violations
 from resumable.chaos.verify.causes import CAUSES, Cause, find_cause
 from resumable.chaos.verify.diagnosis import Diagnosis, diagnose

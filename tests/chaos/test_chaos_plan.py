@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import resumable
 from resumable.chaos.campaign import plan_cases
-from resumable.chaos.moments import group_moments, in_turn, main_loader
-from resumable.chaos.plan import FAULTS, Case, Survey, exhaustive, limited
+from resumable.chaos.plan import FAULTS, Case, Survey, exhaustive, group_moments, in_turn, limited, main_loader
 from resumable.chaos.report import progress
 from resumable.chaos.report.progress import affordable, describe_plan, follow
 from resumable.failpoints import POINTS

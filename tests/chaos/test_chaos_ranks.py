@@ -16,21 +16,25 @@ import pytest
 
 import resumable
 from resumable._order.world import World
-from resumable.chaos.launch.ranks import SHARED_STORE, environment_of_agents
+from resumable.chaos.api import choose_ranks
+from resumable.chaos.digests import digest_weights, parts_of
+from resumable.chaos.launch.processes import SHARED_STORE, environment_of_agents
 from resumable.chaos.launch.runner import Command, run_case
-from resumable.chaos.options import choose_ranks
-from resumable.chaos.plan import Case, Fault, Leg
-from resumable.chaos.recorder.attempts import Attempt
-from resumable.chaos.recorder.digest import digest_weights, parts_of
-from resumable.chaos.recorder.logs import Batch, Place, RankLog
+from resumable.chaos.plan import Case, Fault, Leg, aim, note_sizes, note_targets
+from resumable.chaos.recorder.ledger import Attempt, Batch, Place, RankLog
 from resumable.chaos.report import Outcome
 from resumable.chaos.report.text import tell_lines
-from resumable.chaos.targets import aim, note_sizes, note_targets
-from resumable.chaos.verify.checkpoint_checks import same_checkpoints
-from resumable.chaos.verify.checks import CHECKS, check, same_weights, whole_history
+from resumable.chaos.verify.baseline import forgive_rounding
+from resumable.chaos.verify.checks import (
+    CHECKS,
+    check,
+    ranks_agree,
+    same_checkpoints,
+    same_shares,
+    same_weights,
+    whole_history,
+)
 from resumable.chaos.verify.history import steps_of
-from resumable.chaos.verify.ranks import ranks_agree, same_shares
-from resumable.chaos.verify.rounding import forgive_rounding
 from resumable.errors import ConfigurationError
 
 SCRIPTS = Path(__file__).parent / "scripts"

@@ -11,13 +11,18 @@ import pytest
 import torch
 
 import resumable
+from resumable.chaos.digests import is_lost
 from resumable.chaos.plan import Case, Leg
-from resumable.chaos.recorder.attempts import Attempt
-from resumable.chaos.recorder.digest import is_lost
-from resumable.chaos.recorder.logs import Batch, Place, RankLog
-from resumable.chaos.verify.checkpoint_checks import same_checkpoints, same_place, true_states
-from resumable.chaos.verify.checks import each_sample_once, same_weights, whole_history
-from resumable.chaos.verify.parts import count_compared
+from resumable.chaos.recorder.ledger import Attempt, Batch, Place, RankLog
+from resumable.chaos.verify.checks import (
+    each_sample_once,
+    same_checkpoints,
+    same_place,
+    same_weights,
+    true_states,
+    whole_history,
+)
+from resumable.chaos.verify.history import count_compared
 from resumable.errors import ConfigurationError
 
 SCRIPTS = Path(__file__).parent / "scripts"

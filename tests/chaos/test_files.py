@@ -18,17 +18,15 @@ import torch
 
 import resumable
 from resumable.chaos.campaign import survey
-from resumable.chaos.launch import contents
-from resumable.chaos.launch.contents import parts_of_file
-from resumable.chaos.launch.inventory import Left, changed, stamps, take_inventory
+from resumable.chaos.launch import inventory as contents
+from resumable.chaos.launch.inventory import Left, changed, parts_of_file, stamps, take_inventory
 from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.plan import Case, Fault, Leg
-from resumable.chaos.recorder.attempts import Attempt
-from resumable.chaos.recorder.logs import Batch, Place, RankLog
+from resumable.chaos.recorder.ledger import Attempt, Batch, Place, RankLog
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.report.text import describe_violations
+from resumable.chaos.verify.baseline import cover
 from resumable.chaos.verify.checks import check
-from resumable.chaos.verify.coverage import cover
 from resumable.chaos.verify.files import drop_unlike_files, find_elsewhere, find_extra, same_files
 from resumable.cli import main
 

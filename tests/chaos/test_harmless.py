@@ -16,10 +16,9 @@ from resumable.chaos.campaign import survey
 from resumable.chaos.launch.preload import Preload
 from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.plan import Case, Fault, Leg
-from resumable.chaos.recorder.attempts import Attempt
-from resumable.chaos.recorder.logs import RankLog
+from resumable.chaos.recorder.ledger import Attempt, RankLog
 from resumable.chaos.report import Outcome, Report
-from resumable.chaos.report.proving import note_missed, note_uncompared
+from resumable.chaos.report.outcome import note_missed, note_uncompared
 from resumable.chaos.verify.baseline import drop_what_differs
 from resumable.chaos.verify.checks import check
 from resumable.errors import ConfigurationError

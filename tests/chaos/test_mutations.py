@@ -197,6 +197,6 @@ def test_every_bug_has_its_test() -> None:
 
 def test_a_bug_of_a_function_that_is_gone_cannot_be_planted() -> None:
     with pytest.raises(KeyError, match="_gone"):
-        planted.swap("resumable.loader:Loader", "_gone", lambda real: real)
+        planted.swap("resumable.loader.loader:Loader", "_gone", lambda real: real)
     script = [sys.executable, str(MUTATIONS / "train_plain.py"), "--bug", "no_such_bug"]
     assert "there is no bug no_such_bug" in subprocess.run(script, capture_output=True, check=False, text=True).stderr

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 import resumable
-from resumable.chaos.launch.storage import DAMAGES
+from resumable.chaos.launch.runner import DAMAGES
 from resumable.chaos.plan import FAULTS
-from resumable.chaos.recorder.attempts import Attempt
-from resumable.chaos.recorder.logs import RankLog
-from resumable.chaos.verify.untestable import check_healthy, note_outside
+from resumable.chaos.recorder.ledger import Attempt, RankLog
+from resumable.chaos.verify.baseline import check_healthy, note_outside
 from resumable.errors import ConfigurationError
 from resumable.failpoints import VARIABLE
 

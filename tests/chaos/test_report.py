@@ -11,12 +11,10 @@ import pytest
 
 from resumable.chaos.launch.runner import Command
 from resumable.chaos.plan import Case, Fault, Leg
-from resumable.chaos.recorder.attempts import Attempt
-from resumable.chaos.recorder.logs import Batch, Place, RankLog
+from resumable.chaos.recorder.ledger import Attempt, Batch, Place, RankLog
 from resumable.chaos.report import Outcome, Report, page
-from resumable.chaos.report.story import as_ranges, tell
-from resumable.chaos.report.table import make_rows
-from resumable.chaos.verify.checkpoint_checks import from_the_newest
+from resumable.chaos.report.text import as_ranges, make_rows, tell
+from resumable.chaos.verify.checks import from_the_newest
 from resumable.errors import MissingDependencyError
 
 EPOCH = 6  # steps

@@ -15,11 +15,11 @@ from resumable.chaos.campaign import survey
 from resumable.chaos.launch.preload import Preload
 from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.plan import Case, Fault, Leg
-from resumable.chaos.recorder.attempts import Attempt
 from resumable.chaos.recorder.events import Writer
+from resumable.chaos.recorder.ledger import Attempt
 from resumable.chaos.recorder.saves import Saves, series_of
 from resumable.chaos.report import Outcome, Report
-from resumable.chaos.report.proving import note_in_place, settle_in_place
+from resumable.chaos.report.outcome import note_in_place, settle_in_place
 from resumable.chaos.report.text import describe_violations
 from resumable.chaos.verify.checks import check
 

@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 from simulation import POINTS, Case, Fault, Job, KilledError, Model, Storage, Switch, generators, new_folder
 
 from resumable import World
-from resumable import _registry as registry
+from resumable.loader import registry
 
 pytestmark = pytest.mark.slow
 

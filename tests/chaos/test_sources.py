@@ -17,12 +17,12 @@ from demo.matrix import Row
 from demo.page import BEGIN, END, make_tables, write_page
 
 import resumable
-from resumable import _registry as registry
-from resumable import _wrap
 from resumable._fetch import IndexedFetcher
 from resumable.chaos import Case, Fault, Leg, Outcome, Report
 from resumable.chaos.launch.runner import Command
-from resumable.chaos.recorder.attempts import Attempt
+from resumable.chaos.recorder.ledger import Attempt
+from resumable.loader import registry
+from resumable.loader import wrap as _wrap
 
 REPOSITORY = Path(__file__).parents[2]
 

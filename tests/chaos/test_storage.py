@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from resumable import CheckpointStore
-from resumable.chaos.launch.storage import DAMAGES
-from resumable.chaos.launch.stores import committed, find_unloadable
+from resumable.chaos.launch.runner import DAMAGES, committed, find_unloadable
 from resumable.chaos.plan import FAULTS, Survey
-from resumable.chaos.recorder.attempts import Attempt
-from resumable.chaos.recorder.logs import RankLog
+from resumable.chaos.recorder.ledger import Attempt, RankLog
 from resumable.errors import CorruptCheckpointWarning
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 import resumable
 from resumable.errors import ConfigurationError, LoopError, UnsupportedError
-from resumable.iteration import deliver
+from resumable.loader.iterators import deliver
 
 if TYPE_CHECKING:
     from collections.abc import Callable

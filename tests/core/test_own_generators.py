@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 import resumable
 from resumable import World
 from resumable._fetch.reader import Reader
-from resumable._randomness.own import OwnGenerator, find_generators
+from resumable._randomness.own_generators import OwnGenerator, find_generators
 from resumable.errors import PromiseWarning
 
 if TYPE_CHECKING:

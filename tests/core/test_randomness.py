@@ -13,8 +13,8 @@ import torch
 import resumable
 from resumable import World
 from resumable._fetch.reader import Reader
-from resumable._randomness.idle import Seeding
 from resumable._randomness.keys import NUMPY, PYTHON, isolated, reseed
+from resumable._randomness.seeding import Seeding
 from resumable.errors import PromiseWarning, StateFormatError
 
 KINDS = ["python", "numpy", "torch"]

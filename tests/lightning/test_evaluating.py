@@ -15,9 +15,9 @@ from pytorch_lightning.utilities import CombinedLoader
 from torch.utils.data import DataLoader
 
 import resumable
-from resumable import _opening
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
 from resumable.integrations.lightning import ResumableCallback
+from resumable.loader import startup_checks as _opening
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sources import Samples, Stateful, indexed, replay, sized_replay, sized_snapshot, snapshot

@@ -25,7 +25,7 @@ from resumable.errors import ConfigurationError
 from resumable.integrations.lightning import ResumableCallback
 
 if TYPE_CHECKING:
-    from resumable.loader import Loader
+    from resumable.loader.loader import Loader
 
 CURVES = {"wait_fraction", "wait_seconds", "read_seconds", "samples_per_second", "estimated_bytes_per_second"}
 QUEUE = {"queue_depth", "starved_fraction"}

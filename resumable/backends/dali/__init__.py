@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resumable.backends.dali.elastic.source import source
 from resumable.backends.dali.forks import leave_garbage
-from resumable.backends.dali.native.turns import in_turn
+from resumable.backends.dali.source import source
+from resumable.backends.dali.turns import in_turn
 
 if TYPE_CHECKING:
     from resumable._options import Options
@@ -20,9 +20,9 @@ __all__ = ["adapt", "in_turn", "source"]
 
 def adapt(thing: Any, options: Options) -> Any:
     """Adapt a DALI iterator, a function of `checkpoints` that makes one, or what `in_turn` returned."""
-    from resumable.backends.dali.native import adapter  # noqa: PLC0415  # DALI itself is imported on first use only
+    from resumable.backends.dali import iterators  # noqa: PLC0415  # DALI itself is imported on first use only
 
-    return adapter.adapt(thing, options)
+    return iterators.adapt(thing, options)
 
 
 leave_garbage()

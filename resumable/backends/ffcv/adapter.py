@@ -6,21 +6,24 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from ffcv.loader import Loader
 from ffcv.pipeline.compiler import Compiler
+from ffcv.traversal_order import QuasiRandom, Random, Sequential
 
-from resumable.backends.ffcv.backend import FFCVBackend
-from resumable.backends.ffcv.operations import own_generators
-from resumable.backends.ffcv.order import find_order
-from resumable.backends.ffcv.source import Source
-from resumable.backends.ffcv.warn import warn_of_batch
+from resumable import samplers
+from resumable.backends.ffcv.identity import Source, pages_of_samples, warn_of_batch
+from resumable.backends.ffcv.keyed import own_generators
+from resumable.backends.ffcv.reading import FFCVBackend
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
 
 if TYPE_CHECKING:
     from resumable._options import Options
     from resumable.backends.ffcv.pipeline import Pipeline
+    from resumable.samplers import Sampler
 
-__all__ = ["adapt"]
+
+__all__ = ["adapt", "find_order"]
 
 
 def adapt(thing: Any, options: Options) -> tuple[FFCVBackend, Options] | None:
@@ -91,3 +94,43 @@ def _refuse(source: Source, name: str, kept: list[str]) -> None:
             "resumable.backends.ffcv."
         )
     warnings.warn(f"{told} or leave it at that.", PromiseWarning, stacklevel=6)
+
+
+# ------------------------------------------------------------------ order
+#
+# FFCV's orders, said as samplers of ours.
+
+
+def find_order(loader: Loader, seed: int, window: int) -> Sampler:
+    """Return the order of a loader, of its `indices` if it has any.
+
+    Args:
+        loader: FFCV's.
+        seed: of our loader; FFCV's own is not looked at.
+        window: pages that `QUASI_RANDOM` shuffles together.
+
+    Raises:
+        UnsupportedError: an order of the user's own.
+    """
+    length = int(loader.reader.num_samples)
+    indices = np.asarray(loader.indices).astype(np.int64)
+    inner = _inner(loader, indices, seed, window)
+    if np.array_equal(indices, np.arange(length)):
+        return inner
+    return samplers.Subset(indices, inner)
+
+
+def _inner(loader: Loader, indices: np.ndarray, seed: int, window: int) -> Sampler:
+    order, count = type(loader.traversal_order), len(indices)
+    if order is Sequential:
+        return samplers.Sequential(count)
+    if order is Random:
+        return samplers.Shuffle(count, seed=seed)
+    if order is QuasiRandom:
+        pages = pages_of_samples(loader.reader)[indices]
+        return samplers.PagedShuffle(pages, window=window, seed=seed)
+    raise UnsupportedError(
+        f"the Loader has an order of your own, {order.__qualname__}, which gives whole epochs.\n"
+        "It may depend on the epochs before, so nothing would tell where a resumed run goes on. Give the order as "
+        "wrap(..., sampler=...), a function of the position, and order=OrderOption.SEQUENTIAL to the Loader."
+    )

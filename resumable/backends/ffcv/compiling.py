@@ -9,6 +9,7 @@ import numba
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
 __all__ = ["compile_function"]
 
 

@@ -7,27 +7,137 @@ operation that one sample.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import random
+import types
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+import torch
+from ffcv import transforms
+from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder, ResizedCropRGBImageDecoder
+from ffcv.pipeline.graph import DecoderNode
+from llvmlite import ir
 from numba import njit
+from numba import types as numba_types
+from numba.core import cgutils
+from numba.cpython import randomimpl
+from numba.extending import intrinsic
 
 from resumable.backends.ffcv.compiling import compile_function
-from resumable.backends.ffcv.operations import draws_from_python
-from resumable.backends.ffcv.seeding import (
-    FEW,
-    seed_generator,
-    seed_generator_for_few,
-    seed_python_generator,
-    words_drawn,
-)
 from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ffcv.pipeline.operation import Operation
+
+    from resumable._randomness.keyed import Words
 
 
-__all__ = ["mixed", "per_batch", "per_batch_decoder", "per_sample", "per_sample_decoder"]
+__all__ = [
+    "FEW",
+    "WORDS",
+    "Mode",
+    "Plan",
+    "draws",
+    "draws_few",
+    "generator_words",
+    "is_ffcvs",
+    "mixed",
+    "own_generators",
+    "per_batch",
+    "per_batch_decoder",
+    "per_sample",
+    "per_sample_decoder",
+    "plan_for",
+    "seed_generator",
+    "seed_generator_for_few",
+    "words_drawn",
+]
+
+
+# ------------------------------------------------------------------ seeding
+#
+# Seeds the random generator of the running thread inside of compiled code, several times faster than NumPy's way.
+#
+# Numba keeps a Mersenne Twister for each thread, from which `np.random` draws in compiled code. `np.random.seed` would
+# fill its 624 words one after the other, mix all of them again at the first draw, and take 32 bits of a key. Here each
+# word is a hash of the key and the word's number, so that they are computed side by side, and are drawn as they are.
+# What
+# is known to draw a few numbers only gets the first words, which are the same.
+
+WORDS = 624
+FEW = 128  # words; a number takes one or two
+_GOLDEN = 0x9E3779B9
+# The hash is triple32 of Chris Wellons (https://github.com/skeeto/hash-prospector), with the key's high half mixed in.
+_ROUNDS = ((17, 0xED5AD4BB), (11, 0xAC4C1B51), (15, 0x31848BAB))
+_LAST_SHIFT = 14
+
+
+@intrinsic  # type: ignore[untyped-decorator]  # Numba ships no types
+def seed_generator(typing_context: Any, key: Any) -> Any:  # noqa: ARG001  # an intrinsic's signature
+    """Seed this thread's `np.random` for compiled code with a key, uint64."""
+    return numba_types.void(numba_types.uint64), partial(_fill, "np", WORDS)
+
+
+@intrinsic  # type: ignore[untyped-decorator]  # Numba ships no types
+def seed_generator_for_few(typing_context: Any, key: Any) -> Any:  # noqa: ARG001  # an intrinsic's signature
+    """Seed as many words as `FEW`; whether they were enough, `words_drawn` says."""
+    return numba_types.void(numba_types.uint64), partial(_fill, "np", FEW)
+
+
+@intrinsic  # type: ignore[untyped-decorator]  # Numba ships no types
+def words_drawn(typing_context: Any) -> Any:  # noqa: ARG001  # an intrinsic's signature
+    """Return how many words this thread's `np.random` has drawn since it was seeded; int32, up to `WORDS`."""
+
+    def drawn(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001  # Numba's
+        return builder.load(randomimpl.get_index_ptr(builder, randomimpl.get_state_ptr(context, builder, "np")))
+
+    return numba_types.int32(), drawn
+
+
+@intrinsic  # type: ignore[untyped-decorator]  # Numba ships no types
+def seed_python_generator(typing_context: Any, key: Any) -> Any:  # noqa: ARG001  # an intrinsic's signature
+    """Seed this thread's `random` for compiled code, another generator, with a key, uint64."""
+    return numba_types.void(numba_types.uint64), partial(_fill, "py", WORDS)
+
+
+def _fill(which: str, count: int, context: Any, builder: Any, *given: Any) -> Any:
+    state = randomimpl.get_state_ptr(context, builder, which)
+    _, (key,) = given
+    low, high = builder.trunc(key, _I32), builder.trunc(builder.lshr(key, ir.Constant(ir.IntType(64), 32)), _I32)
+    words = randomimpl.get_array_ptr(builder, state)
+    with cgutils.for_range(builder, _constant(count)) as loop:
+        word = builder.add(builder.mul(loop.index, _constant(_GOLDEN)), low)
+        for number, (shift, factor) in enumerate(_ROUNDS):
+            word = builder.xor(word, builder.lshr(word, _constant(shift)))
+            word = builder.mul(word, _constant(factor))
+            word = builder.xor(word, high) if number == 0 else word
+        word = builder.xor(word, builder.lshr(word, _constant(_LAST_SHIFT)))
+        builder.store(word, cgutils.gep_inbounds(builder, words, 0, loop.index))
+    builder.store(_constant(0), randomimpl.get_index_ptr(builder, state))
+    builder.store(_constant(0), randomimpl.get_has_gauss_ptr(builder, state))
+    return context.get_dummy_value()
+
+
+_I32 = ir.IntType(32)
+
+
+def _constant(value: int) -> Any:
+    return ir.Constant(_I32, value)
+
+
+def generator_words(key: int) -> Words:
+    """Compute what `seed_generator` puts into the generator: the raw words before tempering; for tests."""
+    mask = np.uint64(0xFFFFFFFF)
+    word = (np.arange(WORDS, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(key & 0xFFFFFFFF)) & mask
+    for number, (shift, factor) in enumerate(_ROUNDS):
+        word = (word ^ (word >> np.uint64(shift))) * np.uint64(factor) & mask
+        word = word ^ np.uint64(key >> 32) if number == 0 else word
+    return word ^ (word >> np.uint64(_LAST_SHIFT))
+
 
 _MOST_BUFFERS = 2
 _PYTHON = np.uint64(0x9E3779B97F4A7C15)  # so that the two generators draw different numbers
@@ -187,3 +297,131 @@ def _two_rows(memory: Any, i: Any) -> Any:
 
 
 _ROWS = (_no_row, _one_row, _two_rows)
+
+
+# ------------------------------------------------------------------ operations
+#
+# Which operations of a pipeline are random, and how the randomness of each is made a function of keys.
+#
+# mode     what is done                                                             exact on any batch size and ranks
+# plain    nothing: it is not random                                                yes
+# sample   the generator is seeded before each sample                               yes
+# batch    the generator is seeded once per batch, for one thread                   no
+# mixup    FFCV's mixup: its proportions come from the key of the batch             no
+# late     it runs where the batch is delivered, on global generators             no, if it is random
+#          that are seeded once per batch and put back afterwards
+
+Mode = Literal["plain", "sample", "batch", "mixup", "late"]
+
+_RANDOM = (
+    transforms.RandomResizedCrop,
+    transforms.RandomHorizontalFlip,
+    transforms.Cutout,
+    transforms.RandomTranslate,
+    transforms.RandomBrightness,
+    transforms.RandomContrast,
+    transforms.RandomSaturation,
+)
+_MEASURED = "1.0.2"
+_MIXING = (transforms.ImageMixup, transforms.LabelMixup)
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+
+
+class Plan(NamedTuple):
+    """What is done about an operation; `known` tells that its randomness is FFCV's or none, or was told by the user."""
+
+    mode: Mode
+    known: bool = True
+
+
+def plan_for(node: Any, operation: Operation, code: Any, told: Mapping[type, Mode]) -> Plan:
+    """Decide about an operation.
+
+    Args:
+        node: of FFCV's graph.
+        operation: its decoder or transform.
+        code: what `generate_code` returned.
+        told: modes by type, from the user.
+    """
+    for kind in type(operation).__mro__:
+        if kind in told:
+            return Plan(told[kind])
+    if isinstance(node, DecoderNode):
+        per_sample = _generated_by(operation, ResizedCropRGBImageDecoder)
+        return Plan("plain") if not draws(code) else Plan("sample" if per_sample else "batch", known=per_sample)
+    if not node.is_jitted:
+        return Plan("plain") if is_ffcvs(operation) and not _is_module(operation) else Plan("late", known=False)
+    if any(_generated_by(operation, kind) for kind in _RANDOM):
+        return Plan("sample")
+    if isinstance(operation, _MIXING) and is_ffcvs(operation):
+        return Plan("mixup")
+    return Plan("batch", known=False) if not is_ffcvs(operation) and draws(code) else Plan("plain")
+
+
+def draws_few(operation: Operation) -> bool:
+    """Return whether an operation is known to draw a few numbers per sample: at most 44 words, for ten tries of a crop.
+
+    What is drawn until it is below a bound, as a cutout's place is, takes each word after the second with half the
+    chance of the one before. That was measured for one version of FFCV.
+    """
+    return type(operation) in {*_RANDOM, RandomResizedCropRGBImageDecoder} and version("ffcv") == _MEASURED
+
+
+def own_generators(operation: Operation, code: Any) -> list[str]:
+    """Name the random generators that an operation keeps for itself, whose state no key can set."""
+    owners = [operation, *(operation.module.modules() if _is_module(operation) else ())]
+    values = [(name, value) for owner in owners for name, value in vars(owner).items()]
+    cells = getattr(code, "__closure__", None) or ()
+    values += zip(getattr(code, "__code__", code).co_freevars, (cell.cell_contents for cell in cells), strict=False)
+    return sorted({name for name, value in values if isinstance(value, _GENERATORS)})
+
+
+def draws(function: Any) -> bool:
+    """Return whether a function that Numba compiles, or one that it calls, draws from `np.random` or `random`."""
+    return any(_belongs_to(value, np.random, np.random.RandomState) for value in _reached(function, set())) or (
+        draws_from_python(function)
+    )
+
+
+def draws_from_python(function: Any) -> bool:
+    """Return whether it, or one that it calls, draws from `random`, which compiled code does apart from `np.random`."""
+    return any(_belongs_to(value, random, random.Random) for value in _reached(function, set()))
+
+
+def _reached(function: Any, seen: set[int]) -> Iterator[Any]:
+    function = getattr(function, "py_func", function)
+    if id(function) in seen or not isinstance(function, types.FunctionType):
+        return
+    seen.add(id(function))
+    names = _names(function.__code__)
+    values = [function.__globals__[name] for name in names if name in function.__globals__]
+    values += [cell.cell_contents for cell in function.__closure__ or ()]
+    modules = [value for value in values if isinstance(value, types.ModuleType)]
+    values += [getattr(module, name) for module in modules for name in names if hasattr(module, name)]
+    for value in values:
+        if isinstance(value, (types.ModuleType, types.BuiltinFunctionType, types.MethodType)):
+            yield value
+        yield from _reached(value, seen)
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _belongs_to(value: Any, module: types.ModuleType, generator: type) -> bool:
+    return value is module or isinstance(getattr(value, "__self__", None), generator)
+
+
+def _is_module(operation: Operation) -> bool:
+    return isinstance(operation, transforms.ModuleWrapper)
+
+
+def is_ffcvs(operation: Operation) -> bool:
+    """Return whether an operation is one of FFCV's own."""
+    return type(operation).__module__.startswith("ffcv.")
+
+
+def _generated_by(operation: Operation, kind: type) -> bool:
+    """Return whether an operation's code is that of a class of FFCV, also in a subclass."""
+    return isinstance(operation, kind) and type(operation).generate_code is kind.generate_code  # type: ignore[attr-defined]

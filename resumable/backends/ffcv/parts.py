@@ -8,16 +8,42 @@ made in half of the time, and is the same for any number of workers.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+import numpy as np
+from ffcv.fields.bytes import BytesDecoder
+from ffcv.pipeline.graph import DecoderNode, RefNode
+from ffcv.transforms import LabelMixup
+from numba import prange
+
+from resumable._randomness.keyed import derive
+from resumable.backends.ffcv.compiling import compile_function
+from resumable.backends.ffcv.keyed import (
+    draws_few,
+    is_ffcvs,
+    mixed,
+    per_batch,
+    per_batch_decoder,
+    per_sample,
+    per_sample_decoder,
+    seed_generator,
+)
 from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from resumable.backends.ffcv.steps import Step
+    from ffcv.pipeline.graph import Graph
+    from ffcv.pipeline.operation import Operation
+    from ffcv.transforms import ImageMixup
 
-__all__ = ["Segment", "Team"]
+    from resumable.backends.ffcv.keyed import Mode
+
+
+__all__ = ["Place", "Segment", "Step", "Team", "make_step", "mixup", "places", "result_of"]
+
 
 _PARTS_PER_THREAD = 4
 _PART = 4  # samples at least
@@ -135,3 +161,154 @@ def _is_row_of(result: Any, candidate: Any) -> bool:
         return False
     same_memory = result.__array_interface__["data"][0] == candidate.__array_interface__["data"][0]
     return bool(same_memory and result.shape == candidate.shape and result.dtype == candidate.dtype)
+
+
+# ------------------------------------------------------------------ steps
+#
+# The steps of a pipeline: one for each operation, in an order in which each finds the results that it takes.
+
+
+class Place(NamedTuple):
+    """Where an operation stands: its node, and a number made of its pipeline's name and its place in that."""
+
+    node: Any
+    operation: Operation
+    salt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation.
+
+    Args:
+        name: of the operation.
+        node: number of its node in FFCV's graph.
+        source: number of the node whose result it takes; None for a decoder.
+        field: name of a decoder's metadata.
+        mode: see `operations`.
+        call: the function.
+        indices: whether the function takes the sample indices.
+        divides: whether parts of a batch can be given to it one by one, and by several threads.
+        clears: whether it leaves a part of its memory unwritten, as a decoder of bytes of any length does.
+    """
+
+    name: str
+    node: int
+    source: int | None
+    field: str
+    mode: Mode
+    call: Callable[..., Any]
+    indices: bool
+    divides: bool
+    clears: bool
+
+
+def places(graph: Graph) -> Iterator[Place]:
+    """Yield the places of a graph, each after the one whose result it takes."""
+    waiting, done = list(_in_pipelines(graph)), set[int]()
+    while waiting:
+        ready = [place for place in waiting if place.node.parent is None or result_of(place.node.parent) in done]
+        waiting = [place for place in waiting if place not in ready]
+        done.update(place.node.id for place in ready)
+        yield from ready
+
+
+def _in_pipelines(graph: Graph) -> Iterator[Place]:
+    nodes = iter(graph.nodes)
+    for name, spec in graph.pipeline_specs.items():
+        for number, node in enumerate(islice(nodes, 1 + len(spec.transforms))):
+            if not isinstance(node, RefNode):
+                operation = node.decoder if isinstance(node, DecoderNode) else node.operation
+                yield Place(node, operation, int(derive(name, number, words=1, purpose=b"ffcv")[0]))
+
+
+def result_of(node: Any) -> int:
+    """Return the number of the node whose result a node stands for."""
+    return result_of(node.parent) if isinstance(node, RefNode) else int(node.id)
+
+
+def make_step(place: Place, function: Any, mode: Mode, query: Any, *, workers: int) -> Step:
+    """Compile an operation, keyed as its mode says."""
+    node, operation = place.node, place.operation
+    decodes = isinstance(node, DecoderNode)
+    divides = node.is_jitted and (mode == "sample" or (mode == "plain" and is_ffcvs(operation)))
+    buffers = len(query) if isinstance(query, (tuple, list)) else int(query is not None)
+    parallel = workers > 1 and getattr(function, "is_parallel", False) and not divides
+    make = _decoder if decodes else _transform
+    return Step(
+        name=type(operation).__qualname__,
+        node=int(node.id),
+        source=None if decodes else result_of(node.parent),
+        field=f"f{node.f_ix}" if decodes else "",
+        mode=mode,
+        call=make(place, function, mode, buffers, parallel=parallel),
+        indices=not decodes and (mode in {"sample", "batch", "mixup"} or getattr(function, "with_indices", False)),
+        divides=divides,
+        clears=isinstance(operation, BytesDecoder),
+    )
+
+
+def _decoder(place: Place, function: Any, mode: Mode, buffers: int, *, parallel: bool) -> Any:
+    if mode == "sample":
+        return per_sample_decoder(function, buffers, place.salt, few=draws_few(place.operation))
+    return per_batch_decoder(function, place.salt) if mode == "batch" else compile_function(function, parallel=parallel)
+
+
+def _transform(place: Place, function: Any, mode: Mode, buffers: int, *, parallel: bool) -> Any:
+    if mode == "sample":
+        return per_sample(function, buffers, place.salt, few=draws_few(place.operation))
+    if mode == "batch":
+        return per_batch(function, place.salt)
+    if mode == "mixup":
+        return mixup(place.operation, parallel=parallel)
+    return compile_function(function, parallel=parallel) if place.node.is_jitted else function
+
+
+# ------------------------------------------------------------------ mixing
+#
+# FFCV's mixup, with the proportions drawn from the batch's key, the same for the images and for their labels.
+#
+# FFCV itself seeds the generator with the last index of the batch, so that every epoch and every seed have the same
+# proportions where the same sample comes last. And it draws them in a parallel loop, in which each thread draws from a
+# generator of its own: with several workers, the proportions of images and of their labels are not the same.
+
+_SALT = np.uint64(0x6D69787570000001)  # one for images and labels
+
+
+def mixup(operation: ImageMixup | LabelMixup, *, parallel: bool) -> Any:
+    """Return a function of `(input, memory, batch key, indices)` that does what a mixup operation does."""
+    proportions = compile_function(_proportions(operation))
+
+    def of_images(images: Any, memory: Any, key: Any, indices: Any) -> Any:  # noqa: ARG001  # a keyed batch's signature
+        shares = proportions(key, len(images))
+        for i in prange(len(images)):
+            memory[i] = shares[i] * images[i] + (1 - shares[i]) * images[i - 1]
+        return memory
+
+    def of_labels(labels: Any, memory: Any, key: Any, indices: Any) -> Any:  # noqa: ARG001  # a keyed batch's signature
+        shares = proportions(key, len(labels))
+        for i in range(len(labels)):
+            memory[i, 0] = labels[i][0]
+            memory[i, 1] = labels[i - 1][0]
+            memory[i, 2] = shares[i]
+        return memory
+
+    if isinstance(operation, LabelMixup):
+        return compile_function(of_labels)
+    return compile_function(of_images, parallel=parallel)
+
+
+def _proportions(operation: ImageMixup | LabelMixup) -> Any:
+    alpha, same, salt = float(operation.alpha), bool(operation.same_lambda), _SALT
+
+    def proportions(key: Any, count: Any) -> Any:
+        seed_generator(mixed(key, salt))
+        shares = np.empty(count)
+        if same:
+            shares[:] = np.random.beta(alpha, alpha)  # noqa: NPY002  # compiled code draws from it
+        else:
+            for i in range(count):
+                shares[i] = np.random.beta(alpha, alpha)  # noqa: NPY002  # compiled code draws from it
+        return shares
+
+    return proportions

@@ -10,7 +10,6 @@ except ImportError as error:
         f"tf.data pipelines need TensorFlow, which cannot be imported here.\nInstall it: {pip_install('tf')}"
     ) from error
 
-from resumable.backends.tfdata.adapter import adapt, refuse_iterators
-from resumable.backends.tfdata.source import Source, source
+from resumable.backends.tfdata.adapter import Source, adapt, refuse_iterators, source
 
 __all__ = ["Source", "adapt", "refuse_iterators", "source"]

@@ -6,26 +6,45 @@ import logging
 import time
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.python.data.ops.dataset_ops import _VariantDataset
 
-from resumable.backends.tfdata.counters import Counters
+from resumable._distribution import pip_install
 from resumable.backends.tfdata.fingerprint import Fingerprint
-from resumable.backends.tfdata.graph import Graph
-from resumable.backends.tfdata.guards import check_pipeline
-from resumable.backends.tfdata.passes import Stream, is_endless, with_symbolic_state
-from resumable.backends.tfdata.snapshots import check, seal
-from resumable.errors import PromiseWarning, StateMismatchError
+from resumable.backends.tfdata.graph import Graph, check_pipeline, repeats
+from resumable.backends.tfdata.strategy import check, seal
+from resumable.errors import (
+    ConfigurationError,
+    MissingDependencyError,
+    PromiseWarning,
+    StateMismatchError,
+    UnsupportedError,
+)
 from resumable.protocols import Traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from resumable.backends.tfdata.passes import Datasets
-    from resumable.backends.tfdata.snapshots import Identity
+    from resumable.backends.tfdata.strategy import Identity
 
-__all__ = ["NativeBackend", "ReplayBackend"]
+
+__all__ = [
+    "Always",
+    "Convert",
+    "Counters",
+    "Datasets",
+    "NativeBackend",
+    "PerEpoch",
+    "ReplayBackend",
+    "Stream",
+    "check_elements",
+    "converter",
+    "is_endless",
+]
+
 
 _LARGE = 64 * 2**20
 _HINTS = {
@@ -199,3 +218,253 @@ def _too_large(size: int, kind: str, identity: dict[str, Any], every: int) -> st
         'or read by index: a TFDS builder or a data source has states below 1 kB. With ack="manual" (and with '
         f"Lightning) one is taken in advance every {every} steps: tfdata.source(..., snapshot_every=1000) takes fewer."
     )
+
+
+# ------------------------------------------------------------------ passes
+#
+# Passes over a pipeline: the dataset of an epoch, and an iterator that can save where it is.
+
+
+class Datasets(Protocol):
+    """Gives the dataset of an epoch."""
+
+    per_epoch: bool
+
+    def of(self, epoch: int) -> Any:
+        """Return the dataset to iterate over in an epoch."""
+        ...
+
+
+class Always:
+    """One dataset, iterated again in each epoch. TensorFlow counts its passes, for shuffles that differ.
+
+    Args:
+        dataset: the dataset.
+    """
+
+    per_epoch = False
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def of(self, epoch: int) -> Any:  # noqa: ARG002  # the protocol has it
+        """Return the dataset."""
+        return self._dataset
+
+
+class PerEpoch:
+    """A dataset that is built again for each epoch, so that it does not depend on earlier ones.
+
+    Args:
+        build: takes the epoch and returns the dataset.
+    """
+
+    per_epoch = True
+
+    def __init__(self, build: Callable[[int], Any]) -> None:
+        self._build = build
+
+    def of(self, epoch: int) -> Any:
+        """Build the dataset."""
+        return self._build(epoch)
+
+
+class Stream:
+    """One pass over a dataset.
+
+    Args:
+        dataset: a `tf.data.Dataset`.
+        convert: applied to each element.
+    """
+
+    def __init__(self, dataset: Any, convert: Callable[[Any], Any]) -> None:
+        self._inner = dataset.as_numpy_iterator()
+        self._convert = convert
+        self.ended = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self.ended or self._inner is None:
+            raise StopIteration
+        try:
+            element = next(self._inner)
+        except StopIteration:
+            self.ended = True
+            raise
+        return self._convert(element)
+
+    def save(self) -> bytes:
+        """Return TensorFlow's state of the iterator: text of base64."""
+        state: bytes = self._inner.save().numpy()
+        return state
+
+    def restore(self, state: bytes) -> None:
+        """Bring the iterator to a state, which must be one of the same pipeline: TensorFlow does not check it."""
+        self._inner.restore(tf.constant(state))
+
+    def stop(self) -> None:
+        """End TensorFlow's threads, which may otherwise go on to draw from what passes have in common."""
+        self._inner = None
+
+
+def with_symbolic_state(dataset: Any, *, symbolic: bool) -> Any:
+    """Return the dataset with the kind of native state that its iterators are to have."""
+    options = tf.data.Options()
+    options.experimental_symbolic_checkpoint = symbolic
+    return dataset.with_options(options)
+
+
+def is_endless(dataset: Any) -> bool:
+    """Return whether a dataset is repeated for ever, so that it has one epoch only."""
+    return int(dataset.cardinality()) == int(tf.data.INFINITE_CARDINALITY)
+
+
+# ------------------------------------------------------------------ counters
+#
+# The counters by which shuffles know how often they were passed over, set to what an epoch needs.
+#
+# A shuffle that gives another order in each pass counts its passes in a resource of the process. An iterator's state
+# has
+# that count only while the shuffle is being read, and TensorFlow has no way to set it. But another dataset may use the
+# same resource, and the state of *its* iterator is nothing but the count.
+
+
+class Counters:
+    """The counters of a pipeline's shuffles.
+
+    Args:
+        graph: of the pipeline.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        nodes = [node for node in graph.top.values() if "Dataset" in node.op]
+        counting = [one for one in (graph.counter(node) for node in nodes) if one is not None]
+        self._counters = [_Counter(*tensors) for tensors in _constants(graph, counting)]
+        self._per_pass = 1
+        for count in repeats(graph):
+            self._per_pass *= max(count, 1)
+
+    def set_to(self, epoch: int) -> None:
+        """Make the next pass that of an epoch, whatever was read before."""
+        for counter in self._counters:
+            counter.set_to(1 + epoch * self._per_pass)
+
+
+class _Counter:
+    """One counter.
+
+    Args:
+        seed: first seed of the shuffle.
+        seed2: second seed.
+        resource: handle of the counter.
+    """
+
+    def __init__(self, seed: Any, seed2: Any, resource: Any) -> None:
+        self._seeds, self._resource = (seed, seed2), resource
+        self._model: Any = None  # a counter of the same seeds that was counted up here
+        self._count = 0
+
+    def set_to(self, count: int) -> None:
+        """Set it to a number of passes, at least 1: an iterator's state has the count after its own beginning."""
+        if self._model is None or count < self._count:
+            self._model = tf.raw_ops.AnonymousSeedGenerator(seed=self._seeds[0], seed2=self._seeds[1], reshuffle=True)
+            self._count, self._state = 0, None
+        while self._count < count:
+            counted = self._iterator(self._model[0])
+            self._count += 1
+            self._state = counted.save() if self._count == count else None
+        self._iterator(self._resource).restore(self._state)
+
+    def _iterator(self, resource: Any) -> Any:
+        shuffle = tf.raw_ops.ShuffleDatasetV3(
+            input_dataset=tf.data.Dataset.range(1)._variant_tensor,  # noqa: SLF001  # what the op takes
+            buffer_size=tf.constant(1, tf.int64),
+            seed=self._seeds[0],
+            seed2=self._seeds[1],
+            seed_generator=resource,
+            output_types=[tf.int64],
+            output_shapes=[tf.TensorShape([])],
+            reshuffle_each_iteration=True,
+        )
+        return _VariantDataset(shuffle, tf.TensorSpec((), tf.int64)).as_numpy_iterator()
+
+
+def _constants(graph: Graph, names: list[tuple[str, str, str]]) -> list[tuple[Any, Any, Any]]:
+    """Return constants of the graph as tensors; TensorFlow makes them of their definitions."""
+    if not names:
+        return []
+    definition = tf.compat.v1.GraphDef()
+    flat = [name for three in names for name in three]
+    for name in dict.fromkeys(flat):
+        definition.node.add().CopyFrom(graph.top[name])
+
+    def imported() -> list[Any]:
+        tensors: list[Any] = tf.graph_util.import_graph_def(definition, return_elements=[f"{name}:0" for name in flat])
+        return tensors
+
+    tensors = iter(tf.function(imported)())
+    return list(zip(tensors, tensors, tensors, strict=True))
+
+
+# ------------------------------------------------------------------ elements
+#
+# What a pipeline's elements become: NumPy arrays, as TensorFlow's own `as_numpy_iterator` gives them, or tensors.
+
+Convert = Literal["numpy", "torch"]
+
+_WAYS = {
+    "RaggedTensorSpec": "Make it dense in the pipeline: .map(lambda x: x.to_tensor()), or padded_batch.",
+    "SparseTensorSpec": "Make it dense in the pipeline: .map(tf.sparse.to_dense).",
+    "DatasetSpec": "Take the datasets apart in the pipeline: .flat_map(lambda window: window.batch(3)).",
+}
+
+
+def check_elements(spec: Any, convert: Convert) -> None:
+    """Refuse elements that cannot be delivered.
+
+    Args:
+        spec: the `element_spec` of a dataset.
+        convert: what they are to become.
+
+    Raises:
+        ConfigurationError: `convert` is none of the two.
+        UnsupportedError: a part is no tensor, or of a type that torch does not have.
+    """
+    if convert not in get_args(Convert):
+        raise ConfigurationError(f'convert must be "numpy" or "torch", but it is {convert!r}.')
+    for part in tf.nest.flatten(spec):
+        if not isinstance(part, tf.TensorSpec) or part.dtype in {tf.variant, tf.resource}:
+            way = _WAYS.get(type(part).__name__, "Leave it out of the elements, by a map.")
+            raise UnsupportedError(
+                f"the elements of this tf.data pipeline have a part that is no plain tensor: {part}.\n"
+                f"It would be no array in a batch. {way}"
+            )
+        if convert == "torch" and part.dtype == tf.string:
+            raise UnsupportedError(
+                f'convert="torch" was asked for, but the elements have text: {part}.\n'
+                "torch has no tensors of text. Leave it out by a map, turn it into numbers, or use NumPy arrays "
+                "(without convert)."
+            )
+
+
+def converter(convert: Convert) -> Callable[[Any], Any]:
+    """Return the function that makes an element of what `as_numpy_iterator` gives."""
+    if convert == "numpy":
+        return lambda element: element
+    try:
+        import torch  # noqa: PLC0415  # an extra, and only where it was asked for
+    except ImportError as error:
+        raise MissingDependencyError(
+            f'convert="torch" needs torch, which cannot be imported here.\nInstall it: {pip_install("torch")}'
+        ) from error
+
+    def to_tensor(value: Any) -> Any:
+        # A copy: TensorFlow's memory may belong to a cache or a constant, and torch works in place.
+        array = np.array(value)
+        if array.dtype.name == "bfloat16":  # NumPy has it by an extension that torch does not read
+            return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+    return lambda element: tf.nest.map_structure(to_tensor, element)

@@ -5,10 +5,12 @@ TensorFlow writes it for a dataset that exists. Nothing is read and no iterator 
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
+from tensorflow.core.framework import dataset_options_pb2
 from tensorflow.python.framework import op_def_registry
 
 from resumable.errors import UnsupportedError
@@ -16,7 +18,20 @@ from resumable.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Graph", "Operation", "plain_name"]
+
+__all__ = [
+    "Graph",
+    "Operation",
+    "check_pipeline",
+    "plain_name",
+    "python_operations",
+    "repeats",
+    "repeats_shuffle",
+    "reshuffles",
+    "runs_generators",
+    "unknown_operations",
+]
+
 
 _IGNORE_STATE = 1  # the external_state_policy that writes the graph of stateful operations, too
 
@@ -166,3 +181,190 @@ def _serialized(dataset: Any) -> bytes:
         ) from error
     graph: bytes = written.numpy()
     return graph
+
+
+# ------------------------------------------------------------------ guards
+#
+# What in a pipeline cannot be resumed at all, and what cannot be resumed by TensorFlow's own state.
+#
+# TensorFlow saves and restores many of these without an error, and goes on with another stream. So each is found in the
+# pipeline's graph, before anything is read.
+
+_RANDOM = re.compile(
+    "Random(?!Dataset)|^Truncated|^Parameterized|^Multinomial|^Stateful(Uniform|Standard|Trunc)|Distorted|^Rng|Sampler"
+)
+_WRITES = re.compile("^(Assign|ResourceScatter|ResourceApply|Scatter|LookupTableInsert|LookupTableRemove)")
+_PYTHON = ("PyFunc", "EagerPyFunc")
+_LOOKUPS = ("LookupTableFindV2", "LookupTableSizeV2")
+_MUTABLE = ("MutableHashTableV2", "MutableDenseHashTableV2", "MutableHashTableOfTensorsV2")
+_FILES = ("SnapshotDataset", "SnapshotDatasetV2", "SaveDataset", "SaveDatasetV2", "SnapshotDatasetReader")
+# TensorFlow calls these stateful, but what they give depends on their arguments alone; the rest of them are containers.
+_HARMLESS = {"Assert", "CheckNumerics", "CheckNumericsV2", "DummySeedGenerator", "Print", "PrintV2"} | {
+    *("Case", "If", "While", "PartitionedCall", "StatefulPartitionedCall", "RemoteCall", "_Retval")
+}
+
+
+def check_pipeline(graph: Graph) -> None:
+    """Refuse what gives another stream each time.
+
+    Raises:
+        UnsupportedError: the message names the operation and the way out.
+    """
+    for operation in graph.operations:
+        reason = _reason(graph, operation)
+        if reason is not None:
+            place = f" in {operation.function}" if operation.function else ""
+            raise UnsupportedError(
+                f"this tf.data pipeline cannot be resumed because of {operation.node.op}{place}: {reason[0]}.\n"
+                f"A resumed run would go on with other samples than the run that was stopped. {reason[1]}"
+            )
+
+
+def _reason(graph: Graph, operation: Operation) -> tuple[str, str] | None:
+    op = operation.node.op
+    own_order = op.startswith("CacheDataset") and any(reshuffles(graph, one) for one in graph.after(operation))
+    found = {
+        _TIME: bool(operation.function) and op == "Timestamp",
+        _RANDOM_NUMBERS: bool(operation.function) and _is_stateful(op) and _RANDOM.search(op) is not None,
+        _WRITTEN: bool(operation.function) and _WRITES.search(op) is not None,
+        _OWN_FILES: op.startswith(_FILES) or (op.startswith("CacheDataset") and _is_text(graph, operation)),
+        _SERVICE: "DataService" in op,
+        _CACHED_ORDER: own_order,
+        _UNSEEDED: _is_unseeded(graph, operation),
+        _UNORDERED: _is_unordered(graph, operation),
+        _CUT: _is_cut_repeat(graph, operation),
+    }
+    return next((reason for reason, applies in found.items() if applies), None)
+
+
+_TIME = ("it gives the time", "Leave it out of the pipeline.")
+_SERVICE = ("it reads from a tf.data service, whose place is unknown here", "Read the data in this process.")
+_WRITTEN = (
+    "it changes a variable or a table, which is no part of the pipeline's state",
+    "Use values that belong to the element, such as an index that is zipped to it.",
+)
+_CUT = (
+    (
+        "it repeats a shuffle for ever, and something after it ends the pass, so that the order of the next pass "
+        "depends on how far TensorFlow has read ahead"
+    ),
+    "Leave out what ends it, and count the steps yourself; or leave repeat() out.",
+)
+_RANDOM_NUMBERS = (
+    "it draws from a generator that is no part of the pipeline's state, seeded or not",
+    (
+        "Use tf.random.stateless_* or tf.image.stateless_random_* with a seed from a dataset that is zipped in: "
+        "tf.data.Dataset.counter(), or tf.data.Dataset.random(seed=1, rerandomize_each_iteration=True).batch(2)."
+    ),
+)
+_OWN_FILES = (
+    "it writes files of its own, and what is in them when a run is killed decides what the next one reads",
+    (
+        "Use cache() without a file name, or prepare the data in a step of its own with dataset.save(path) and read it "
+        "with tf.data.Dataset.load(path)."
+    ),
+)
+_CACHED_ORDER = (
+    "it keeps the order of the shuffle before it for all epochs, and a new process would have another one",
+    "Put cache() before shuffle(), or give shuffle(..., reshuffle_each_iteration=False).",
+)
+_UNSEEDED = (
+    "it has no seed",
+    (
+        "Give it one, such as shuffle(1000, seed=1), list_files(pattern, seed=1), sample_from_datasets(..., seed=1), "
+        "or tfds.ReadConfig(shuffle_seed=1); or call tf.random.set_seed before the pipeline is built."
+    ),
+)
+_UNORDERED = (
+    "it gives its elements in the order in which they are ready (deterministic=False)",
+    (
+        "Leave out deterministic=False, also in tf.data.Options; with TFDS, give tfds.ReadConfig(shuffle_seed=1), or "
+        "options with deterministic=True."
+    ),
+)
+
+
+def reshuffles(graph: Graph, operation: Operation) -> bool:
+    """Return whether an operation gives another order in each pass, by a count of the passes that is its state."""
+    op, attributes = operation.node.op, operation.node.attr
+    if op.startswith(("ShuffleDataset", "ShuffleAndRepeatDataset")):
+        again = graph.constant(operation, "reshuffle_each_iteration")
+        return bool(attributes["reshuffle_each_iteration"].b if again is None else again)
+    return op == "RandomDatasetV2" and graph.constant(operation, "rerandomize_each_iteration") is not False
+
+
+def repeats(graph: Graph) -> list[int]:
+    """Return how often each repeat() at the top repeats; -1 for ever."""
+    counts = (graph.constant(repeat, "count") for repeat in _repeats(graph))
+    return [-1 if count is None else int(count) for count in counts]
+
+
+def repeats_shuffle(graph: Graph) -> list[Operation]:
+    """Return what lies before a repeat() that repeats a shuffle that counts its passes; nothing where none does."""
+    found = ([repeat, *graph.after(repeat)] for repeat in _repeats(graph))
+    repeated = [some for some in found if any(reshuffles(graph, one) for one in some)]
+    return [one for some in repeated for one in some if one.is_dataset]
+
+
+def _repeats(graph: Graph) -> list[Operation]:
+    return [one for one in graph.datasets if not one.function and "Repeat" in plain_name(one.node.op)]
+
+
+def runs_generators(graph: Graph) -> bool:
+    """Return whether it has a Python generator in it (`from_generator`), whose place TensorFlow cannot save."""
+    return graph.has("GeneratorDataset")
+
+
+def python_operations(graph: Graph) -> list[str]:
+    """Return the operations that run Python, which cannot be looked into."""
+    return sorted({one.node.op for one in graph.operations if one.function and one.node.op in _PYTHON})
+
+
+def unknown_operations(graph: Graph) -> list[str]:
+    """Return the other operations that TensorFlow calls stateful, without those that are known to be harmless."""
+    harmless = _HARMLESS | set(() if graph.has(*_MUTABLE) else _LOOKUPS) | set(_PYTHON)
+    inside = {one.node.op for one in graph.operations if one.function and not one.is_dataset}
+    tables = set(_LOOKUPS) if graph.has(*_MUTABLE) else set[str]()
+    return sorted(op for op in inside if (_is_stateful(op) and op not in harmless) or op in tables)
+
+
+def _is_stateful(op: str) -> bool:
+    known: Any = op_def_registry.get(op)
+    return known is not None and bool(known.is_stateful)
+
+
+def _is_unseeded(graph: Graph, operation: Operation) -> bool:
+    if not operation.is_dataset or not {"seed", "seed2"} <= set(graph.inputs(operation)):
+        return False
+    seeds = [graph.constant(operation, name) for name in ("seed", "seed2")]
+    size = graph.constant(operation, "buffer_size")
+    return size != 1 and all(seed is not None and not seed.any() for seed in seeds)
+
+
+def _is_unordered(graph: Graph, operation: Operation) -> bool:
+    attributes = operation.node.attr
+    if operation.node.op == "OptionsDataset":
+        options = dataset_options_pb2.Options.FromString(attributes["serialized_options"].s)
+        return options.HasField("deterministic") and not options.deterministic
+    if operation.is_dataset and "deterministic" in attributes and attributes["deterministic"].s == b"false":
+        return True
+    return operation.is_dataset and bool(
+        attributes["sloppy"].b if "sloppy" in attributes else _sloppy(graph, operation)
+    )
+
+
+def _is_text(graph: Graph, operation: Operation) -> bool:
+    name = graph.constant(operation, "filename")
+    return name is not None and bool(name.item())
+
+
+def _is_cut_repeat(graph: Graph, operation: Operation) -> bool:
+    if not operation.is_dataset or "Repeat" not in operation.node.op or graph.constant(operation, "count") != -1:
+        return False
+    endless = graph.passed_on(operation.node.name)
+    return not endless and any(reshuffles(graph, one) for one in [operation, *graph.after(operation)])
+
+
+def _sloppy(graph: Graph, operation: Operation) -> bool:
+    value = graph.constant(operation, "sloppy")
+    return value is not None and bool(value)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from resumable.backends.tfds import forks
-from resumable.backends.tfds.rows import batches_by_rows
+from resumable.backends.tfds.backend import batches_by_rows
 from resumable.errors import ConfigurationError, MissingDependencyError
 
 if TYPE_CHECKING:

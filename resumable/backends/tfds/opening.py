@@ -9,19 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from resumable._distribution import pip_install
+from resumable.backends.tfds import forks
+from resumable.backends.tfds.backend import TfdsBackend
 from resumable.backends.tfds.decoding import Decoding, choose_decoder
-from resumable.backends.tfds.index_cache import default_folder
-from resumable.backends.tfds.layout import layout_of
-from resumable.backends.tfds.records import ArrayRecords, TFRecords
+from resumable.backends.tfds.layout import HINTS, layout_of
+from resumable.backends.tfds.records import ArrayRecords, TFRecords, default_folder
 from resumable.backends.tfds.source import TfdsSource
 from resumable.errors import ConfigurationError, MissingDependencyError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from resumable._options import Options
     from resumable.backends.tfds.layout import Layout
 
-__all__ = ["default_threads", "source"]
+
+__all__ = ["adapt", "guard", "source"]
+
 
 _MOST_THREADS = 8
 _READERS = ("auto", "index", "data_source", "tf")
@@ -206,3 +210,107 @@ def _describe(structure: Any, fields: list[str] | None) -> str:
     if structure is not None:
         return f"supervised {structure}"
     return "all" if fields is None else ", ".join(fields)
+
+
+# ------------------------------------------------------------------ data sources
+#
+# Data sources that TensorFlow Datasets made (`tfds.data_source`, `builder.as_data_source`), as users hold them.
+
+
+class GuardedSource:
+    """A data source as it is, with its identity, and with forks seen in which it would crash.
+
+    Args:
+        source: the user's; it decodes as it always does.
+
+    Raises:
+        UnsupportedError: it has other samples than its split.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        info = source.dataset_info
+        layout = layout_of(info, source.split, os.fspath(info.data_dir))
+        if len(layout) != len(source):
+            raise UnsupportedError(
+                f"the data source has {len(source)} samples, but its split {source.split!r} has {len(layout)}.\n"
+                "Of parquet files, TensorFlow Datasets reads all samples, whatever the slice. Use a whole split."
+            )
+        self._process = os.getpid()
+        self._threaded = layout.file_format == "array_record"
+        self.threads = default_threads()
+        self.makes_batches = False
+        self.resumable_identity = {**layout.identity, "decode": _decoder(source), "fields": "all"}
+        self.resumable_hints = HINTS
+
+    @property
+    def user_dataset(self) -> Any:
+        """The user's data source."""
+        return self._source
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> Any:
+        if self._threaded:
+            here = self._process == os.getpid()
+            forks.check_threads(inherited=not here and _is_open(self._source))
+            self._process = os.getpid()
+        return self._source[index]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _process=os.getpid())
+
+    def prepare(self) -> None:
+        """Do nothing: the data source imports what it needs."""
+
+
+def _is_open(source: Any) -> bool:
+    return any(reader is not None for reader in getattr(source.data_source, "_readers", ()))
+
+
+def _decoder(source: Any) -> str:
+    """Name what makes the samples, as it decides about the pixels."""
+    if source.deserialize_method.value != "deserialize_and_decode":
+        return str(source.deserialize_method.value)
+    from tensorflow_datasets.core.features import image_feature  # noqa: PLC0415  # it is imported already
+
+    library = "pil" if image_feature.cv2 is None else "cv2"
+    return library if not source.decoders else f"{library}, {_describe_data_source(source.decoders)}"
+
+
+def _describe_data_source(decoders: Any) -> str:
+    if isinstance(decoders, dict):
+        return ", ".join(f"{name}: {_describe_data_source(part)}" for name, part in sorted(decoders.items()))
+    return type(decoders).__qualname__
+
+
+# ------------------------------------------------------------------ adapter
+#
+# What `wrap` and the adapter of DataLoaders ask for.
+
+
+def adapt(thing: Any, options: Options) -> tuple[TfdsBackend, Options]:
+    """Adapt a source of ours, or a data source of TensorFlow Datasets.
+
+    Raises:
+        UnsupportedError: it is a builder, which has several splits.
+    """
+    if hasattr(thing, "as_dataset"):
+        raise UnsupportedError(
+            f"this is the builder of {thing.info.full_name}, which has the splits {', '.join(thing.info.splits)}.\n"
+            "Which of them to read is not known. Wrap resumable.backends.tfds.source(builder, split), or for a "
+            "DataLoader give it that as its dataset."
+        )
+    options.refuse(
+        "a split of TensorFlow Datasets",
+        shard="The ranks get disjoint samples by their index, whatever the files are.",
+    )
+    source = thing if isinstance(thing, TfdsSource) else guard(thing)
+    options = options.with_defaults()
+    return TfdsBackend(source, options), options
+
+
+def guard(source: Any) -> GuardedSource:
+    """Return what reads a data source of TensorFlow Datasets where it can be read."""
+    return GuardedSource(source)

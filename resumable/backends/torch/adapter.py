@@ -14,24 +14,23 @@ from resumable._fetch.reader import Reader
 from resumable._introspection import ask, is_a, length_or_none, module_of, qualname_of
 from resumable._naming import name_of
 from resumable._order.world import World
-from resumable._randomness.idle import Seeding
-from resumable._registry import find_dataset
-from resumable.backends.torch.asked_order import torchs_order
-from resumable.backends.torch.collating import collating
-from resumable.backends.torch.custom import CustomOrderBackend
-from resumable.backends.torch.indexed import TorchBackend
-from resumable.backends.torch.logical_backend import LogicalStreamBackend
-from resumable.backends.torch.misuse import refuse_misuse, refuse_other_order, remembered
-from resumable.backends.torch.order import (
+from resumable._randomness.seeding import Seeding
+from resumable.backends.torch.custom_sampler import CustomOrderBackend
+from resumable.backends.torch.logical_streams import LogicalStreamBackend
+from resumable.backends.torch.map_style import TorchBackend
+from resumable.backends.torch.misuse import collating, refuse_misuse, refuse_other_order, remembered
+from resumable.backends.torch.orders import (
     Order,
     find_order,
     is_plain_batch_sampler,
     is_torchs_own,
     kind_of,
     length_by,
+    torchs_order,
 )
 from resumable.backends.torch.stream import TorchStreamBackend
 from resumable.errors import PromiseWarning, UnsupportedError
+from resumable.loader.registry import find_dataset
 from resumable.samplers.base import check_length, length_of
 
 if TYPE_CHECKING:

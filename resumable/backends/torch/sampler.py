@@ -12,16 +12,15 @@ import numpy as np
 from torch.utils.data import DistributedSampler
 
 from resumable._fetch.indexed import SamplerResolution
-from resumable._introspection import ask, has, qualname_of
-from resumable._opening import warn_of_environment
+from resumable._introspection import ask, has, qualname_of, shorten
 from resumable._options import check_count
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, share
 from resumable._order.world import World, find
-from resumable._registry import refuse_hidden_order
-from resumable._state import check_same
-from resumable.backends.torch.sampler_state import FORMAT, SamplerState, facts_of, parse
-from resumable.errors import ConfigurationError, StateMismatchError
+from resumable._state import check_same, damaged
+from resumable.errors import ConfigurationError, StateFormatError, StateMismatchError
+from resumable.loader.registry import refuse_hidden_order
+from resumable.loader.startup_checks import warn_of_environment
 from resumable.samplers import Sequential, Shuffle
 from resumable.samplers.base import check_length
 
@@ -31,7 +30,9 @@ if TYPE_CHECKING:
     from resumable._randomness.keyed import IntArray
     from resumable.samplers import Sampler
 
-__all__ = ["ResumableSampler"]
+
+__all__ = ["FORMAT", "ResumableSampler", "parse"]
+
 
 _BLOCK = 4096  # positions that are mapped at a time
 _WAYS_OUT = "num_replicas=1 and rank=0 to read everything, or both as they are if the variables are right."
@@ -340,3 +341,59 @@ def _choose_order(length: int, shuffle: bool, seed: int, sampler: Sampler | None
             "They would be ignored, as the sampler says the order. Give the seed to the sampler."
         )
     return sampler
+
+
+# ------------------------------------------------------------------ sampler state
+#
+# The state of a ResumableSampler: its schema and how it is read.
+
+FORMAT = 1
+_LARGEST = 1 << 30  # as no run has
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerState:
+    """A parsed state; `fingerprint` are what has to be the same in both runs."""
+
+    fingerprint: dict[str, Any]
+    cursor: Cursor
+    within: int
+    batch_size: int
+    world_size: int
+
+
+def parse(values: Any) -> SamplerState:
+    """Read what `ResumableSampler.state_dict()` returned.
+
+    Raises:
+        StateFormatError: it is no such state, or damaged.
+    """
+    version = values.get("format") if hasattr(values, "get") else None
+    if type(version) is not int or version != FORMAT or "within_batch" not in values:
+        raise StateFormatError(
+            f"this is no state of a ResumableSampler of format {FORMAT}: {shorten(values)}.\n"
+            "Nothing was loaded. Give what sampler.state_dict() returned; the state of a Loader goes to the Loader."
+        )
+    try:
+        return _read(values)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise damaged(values, error) from error
+
+
+def _read(values: Mapping[str, Any]) -> SamplerState:
+    numbers = {name: values[name] for name in ("within_batch", "batch_size", "world_size")}
+    for name, number in numbers.items():
+        least = 0 if name == "within_batch" else 1
+        if type(number) is not int or not least <= number <= _LARGEST:
+            raise ValueError(f"{name} must be an integer of {least} to {_LARGEST}, but it is {shorten(number)}")
+    cursor = Cursor.from_dict(values["cursor"])
+    spec = dict(values["sampler"])
+    end = spec["length"] + numbers["batch_size"] * numbers["world_size"]
+    if cursor.position > end or numbers["within_batch"] >= numbers["batch_size"]:
+        raise ValueError(f"{cursor} and {numbers['within_batch']} indices lie outside of an epoch of {spec['length']}")
+    return SamplerState(facts_of(spec), cursor, *numbers.values())
+
+
+def facts_of(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what has to be the same in both runs, of a sampler's spec."""
+    return {f"sampler.{name}": value for name, value in spec.items()}

@@ -19,11 +19,9 @@ from resumable._fetch.own_state import needs_arguments, state_methods
 from resumable._fetch.restarting_workers import WorkersDied
 from resumable._introspection import qualname_of
 from resumable._naming import name_of
-from resumable.backends.torch.engine import Engine, WorkerSetup, meter_of, restart_policy_of, wants_stacks
-from resumable.backends.torch.indexed import shown
+from resumable.backends.torch.in_worker import LENIENT, StreamPlan, WorkerState, WorkerStream, state_of
+from resumable.backends.torch.map_style import Engine, WorkerSetup, meter_of, restart_policy_of, shown, wants_stacks
 from resumable.backends.torch.misuse import batches_or_none
-from resumable.backends.torch.worker_states import LENIENT, StreamPlan, WorkerState
-from resumable.backends.torch.worker_stream import WorkerStream, state_of
 from resumable.errors import StateMismatchWarning, UnsupportedError
 from resumable.protocols import Traits
 
@@ -35,7 +33,8 @@ if TYPE_CHECKING:
     from resumable._fetch.restarting_workers import DeadWorker, RestartPolicy
     from resumable._options import Options
     from resumable._stats import Meter
-    from resumable.backends.torch.worker_stream import Item
+    from resumable.backends.torch.in_worker import Item
+
 
 __all__ = ["Batches", "TorchStreamBackend"]
 

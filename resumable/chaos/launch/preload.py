@@ -19,7 +19,9 @@ from resumable.failpoints import VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+
 __all__ = ["Forked", "Preload", "Server", "check_preload"]
+
 
 _SERVERS = 2  # so that a program is resumed in another interpreter, with other hashes, than it was killed in
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from resumable.chaos.recorder.events import read_events
 from resumable.errors import ConfigurationError
 from resumable.failpoints import VARIABLE
 
@@ -23,8 +24,20 @@ if TYPE_CHECKING:
 
     from resumable.chaos.launch.preload import Forked, Server
     from resumable.chaos.launch.reaper import Reaper
+    from resumable.chaos.plan import Fault
 
-__all__ = ["Group", "StoppedError", "kill_all", "living_members", "remove_shared_memory"]
+
+__all__ = [
+    "SHARED_STORE",
+    "SURVIVE",
+    "Group",
+    "StoppedError",
+    "environment_of_agents",
+    "kill_all",
+    "living_members",
+    "wait_for_the_dead",
+]
+
 
 _PROC = Path("/proc")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where torch's workers put batches, under their number
@@ -207,3 +220,41 @@ def _has_mark(stat: Path, mark: str) -> bool:
         return False
     variables = (stat.parent / "environ").read_bytes().split(b"\0")
     return os.fsencode(mark) in variables
+
+
+# ------------------------------------------------------------------ ranks
+#
+# A command that starts several ranks: there may be an agent above them, and ranks may wait for a dead one.
+
+SHARED_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+SURVIVE = {"agent", "all"}  # targets whose ranks may live on: they are killed at once, as by a job's scheduler
+_SILENCE = 10.0  # seconds without any sign of life of ranks that have lost one
+
+
+def environment_of_agents() -> dict[str, str]:
+    """Return what torchrun needs to start ranks again.
+
+    Without it they read the addresses of the dead ones from the store that torchrun shares with them, and cannot
+    connect: https://github.com/pytorch/pytorch/issues/135712. A value that is set already counts.
+    """
+    return {SHARED_STORE: os.environ.get(SHARED_STORE, "1")}
+
+
+def wait_for_the_dead(fault: Fault | None, silent: float, ledgers: Path) -> str:
+    """Say why a command has to be killed whose ranks wait for one that was killed, as a collective does for minutes.
+
+    An agent ends such ranks, and may start them again, which takes its time. Without one nothing else does.
+
+    Args:
+        fault: of this start.
+        silent: seconds without any sign of life.
+        ledgers: their directory.
+    """
+    if fault is None or fault.kind != "kill" or silent <= _SILENCE:
+        return ""
+    if not any(b'"fire"' in path.read_bytes() for path in ledgers.glob("events-*.jsonl")):
+        return ""
+    events = [event for path in ledgers.glob("events-*.jsonl") for event in read_events(path)[0]]
+    struck = any(event["kind"] == "fire" and event["world"] > 1 for event in events)
+    alone = not any(event.get("agent") for event in events)
+    return f"a rank was killed, and the others gave no sign of life for {_PATIENCE:.0f} s" if struck and alone else ""

@@ -5,32 +5,39 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+from resumable.chaos.digests import EXACT
 from resumable.chaos.launch.inventory import changed, stamps, take_inventory
-from resumable.chaos.launch.processes import Group
-from resumable.chaos.launch.ranks import SURVIVE, environment_of_agents, wait_for_the_dead
-from resumable.chaos.launch.storage import DAMAGES, MARRING
-from resumable.chaos.launch.stores import find_unloadable
+from resumable.chaos.launch.processes import SURVIVE, Group, environment_of_agents, wait_for_the_dead
 from resumable.chaos.plan import FAULTS
 from resumable.chaos.recorder import overlay
-from resumable.chaos.recorder.attempts import Attempt, read_attempts
-from resumable.chaos.recorder.digest import EXACT
-from resumable.errors import ConfigurationError
+from resumable.chaos.recorder.ledger import Attempt, read_attempts
+from resumable.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    ConfigurationError,
+    CorruptCheckpointError,
+    MissingDependencyError,
+)
 from resumable.failpoints import VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from resumable.chaos.launch.inventory import Stamps
     from resumable.chaos.launch.preload import Preload
     from resumable.chaos.launch.reaper import Reaper
     from resumable.chaos.plan import Case, Leg
+    from resumable.chaos.recorder.ledger import Attempt
 
-__all__ = ["CASE", "Command", "run_case"]
+
+__all__ = ["CASE", "DAMAGES", "Command", "committed", "find_unloadable", "run_case"]
+
 
 CASE = "case.json"  # in the directory of each case, before anything else
 
@@ -198,3 +205,163 @@ class _Watch:
 
     def _has_fired(self) -> bool:
         return any(b'"fire"' in path.read_bytes() for path in self._ledgers.glob("*.jsonl"))
+
+
+# ------------------------------------------------------------------ stores
+#
+# Looks from outside into the stores that a command wrote to: what is committed there, and whether it loads.
+
+
+def is_inside(path: str | Path, case: Path) -> bool:
+    """Return whether a path leads into a directory, whichever links are on the way."""
+    return Path(path).resolve().is_relative_to(case.resolve())
+
+
+def local_roots(attempts: Sequence[Attempt], case: Path) -> list[str]:
+    """Return the roots in a case's directory that checkpoints were committed to, and which are still there."""
+    roots = {root for attempt in attempts for log in attempt.ranks.values() for root, _ in log.saved}
+    return sorted(root for root in roots if "://" not in root and Path(root).is_dir() and is_inside(root, case))
+
+
+def committed(root: str) -> Iterator[tuple[int, Path]]:
+    """Yield the committed steps of a store, each with its data file."""
+    steps = _steps(root)
+    for step in steps.committed():
+        if (name := steps.data_file(step)) and (data := Path(steps.directory(step), name)).exists():
+            yield step, data
+
+
+def find_unloadable(attempts: Sequence[Attempt], case: Path, *, damaged: bool) -> list[str]:
+    """Load every committed checkpoint, as `torch.load(weights_only=True)` does.
+
+    Args:
+        attempts: those that are over.
+        case: the directory of the case.
+        damaged: the newest one was damaged on purpose: then one that is whole is enough in each store.
+
+    Returns:
+        What cannot be loaded, in words.
+    """
+    found: list[str] = []
+    for root in local_roots(attempts, case):
+        steps = _steps(root)
+        errors = [error for step in steps.committed() if (error := _try(steps, root, step))]
+        if not damaged or len(errors) > 1:
+            found += errors
+    return found
+
+
+def _steps(root: str) -> Any:
+    from resumable.checkpoint.steps import Steps  # noqa: PLC0415  # its file systems are imported with it
+
+    return Steps(root, {})
+
+
+def _try(steps: Any, root: str, step: int) -> str:
+    from resumable.checkpoint.saving import unpickle  # noqa: PLC0415  # the same
+
+    def load(number: int, file: BinaryIO) -> None:
+        try:
+            unpickle(root, "cpu", number, file)
+        except (CheckpointError, MissingDependencyError):
+            return  # its bytes are whole; a class that the script allows, or torch, may be missing here
+
+    try:
+        steps.read(step, load)
+    except (CorruptCheckpointError, CheckpointNotFoundError) as error:
+        return f"the committed checkpoint of step {step} in {root} does not load: {error}"
+    except Exception as error:  # noqa: BLE001  # whatever torch raises for bytes that are those which were written
+        return f"the committed checkpoint of step {step} in {root} does not load: {type(error).__name__}: {error}"
+    return ""
+
+
+# ------------------------------------------------------------------ storage
+#
+# What can go wrong with checkpoints between two starts of a command, done to the files of its stores and Trainers.
+#
+# Only files whose path leads into the directory of the case are touched, whichever links are on the way. A file gets
+# its
+# new content by a new file in its place, so that another name of it, which may be outside, keeps the old content.
+
+
+class _Checkpoint(NamedTuple):
+    """A checkpoint on the disk.
+
+    Args:
+        order: what is greater for a newer one.
+        data: its data file.
+        whole: what is to be removed to remove it: the directory of a step, or the file.
+    """
+
+    order: tuple[int, int]
+    data: Path
+    whole: Path
+
+
+def _newest(attempts: Sequence[Attempt], case: Path) -> _Checkpoint | None:
+    """Find the newest committed checkpoint of a store; without any, that of the Lightning Trainer."""
+    stored = [
+        _Checkpoint((step, data.stat().st_mtime_ns), data, data.parent)
+        for root in local_roots(attempts, case)
+        for step, data in committed(root)
+        if is_inside(data, case)
+    ]
+    files = [
+        _Checkpoint((0, path.stat().st_mtime_ns), path, path)
+        for path in case.rglob("*.ckpt")
+        if path.is_file() and is_inside(path, case)
+    ]
+    return max(stored or files, default=None)
+
+
+def _rewrite(path: Path, content: bytes) -> None:
+    draft = path.with_name(f"{path.name}.damaged")
+    draft.write_bytes(content)
+    draft.replace(path.resolve())
+
+
+def _truncate(attempts: Sequence[Attempt], case: Path) -> bool:
+    newest = _newest(attempts, case)
+    if newest is None:
+        return False
+    content = newest.data.read_bytes()
+    _rewrite(newest.data, content[: len(content) // 2])
+    return True
+
+
+def _flip(attempts: Sequence[Attempt], case: Path) -> bool:
+    newest = _newest(attempts, case)
+    if newest is None:
+        return False
+    content = bytearray(newest.data.read_bytes())
+    content[len(content) // 2] ^= 1
+    _rewrite(newest.data, bytes(content))
+    return True
+
+
+def _remove(attempts: Sequence[Attempt], case: Path) -> bool:
+    newest = _newest(attempts, case)
+    if newest is None:
+        return False
+    (shutil.rmtree if newest.whole.is_dir() else Path.unlink)(newest.whole)
+    return True
+
+
+def _lose(attempts: Sequence[Attempt], case: Path) -> bool:
+    """Lose the content of files that were written and not made durable, as a power cut may."""
+    for log in attempts[-1].ranks.values():
+        durable = {path for point, path in log.files if point == "store.synced"}
+        written = {path for point, path in log.files if point == "store.written"} - durable
+        for path in map(Path, written):
+            if path.exists() and is_inside(path, case):
+                _rewrite(path, b"")
+    return True
+
+
+DAMAGES: dict[str, Callable[[Sequence[Attempt], Path], bool]] = {
+    "truncate": _truncate,
+    "flip": _flip,
+    "stale": _remove,
+    "lost-fsync": _lose,
+}
+MARRING = {"truncate", "flip"}  # after these, one checkpoint is there that cannot be loaded

@@ -12,26 +12,36 @@ an agent starts its ranks again.
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
+import resource
+import signal
+import time
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resumable import failpoints
 from resumable._order.world import World
+from resumable.chaos.launch.processes import living_members
 from resumable.chaos.recorder import overlay
-from resumable.chaos.recorder.aiming import strike
 from resumable.chaos.recorder.events import Writer
-from resumable.chaos.recorder.launched import find_agent, restarts
-from resumable.chaos.recorder.live import Updates, count_trained
-from resumable.chaos.recorder.notes import NOTES, note_point
-from resumable.chaos.recorder.refusals import REFUSALS
+from resumable.chaos.recorder.notes import NOTES, Updates, count_trained, note_point
+from resumable.chaos.recorder.overlay import STATE
+from resumable.chaos.recorder.overlay.listing import names_in
+from resumable.chaos.recorder.overlay.remote import is_remote, refuse_remote
 from resumable.chaos.recorder.saves import Saves, is_in_order, torn
+from resumable.failpoints import VARIABLE
 
-__all__ = ["read_plan", "start"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import NoReturn
+
+
+__all__ = ["read_plan", "restarts", "start", "strike"]
 
 
 _TRAINED = {"loader.state", "loader.epoch_end"}  # points at which a script has trained
@@ -161,3 +171,195 @@ class _Agent:
     def stands(self) -> list[dict[str, Any]]:
         """Return where each loader stands, in the order of their numbers."""
         return [loader.cursor.as_dict() for loader in self._loaders]
+
+
+# ------------------------------------------------------------------ aiming
+#
+# Lets a fault happen to the process that comes by its point, to the agent that started it, or to all processes.
+
+_SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM}
+
+
+def strike(fault: Mapping[str, Any]) -> None:
+    """Let a fault happen.
+
+    Args:
+        fault: as `Fault.as_plan` returns it. Only signals reach other processes than this one.
+    """
+    target, above = fault.get("target", ""), find_agent()
+    if target == "agent" and above is not None:
+        _send(_SIGNALS[fault["kind"]], [above])
+        return
+    if target == "all":
+        _send(_SIGNALS[fault["kind"]], [above] if above is not None else [])  # first of all: it would tell the others
+        others = living_members(0, f"{VARIABLE}={os.environ.get(VARIABLE, '')}")
+        _send(_SIGNALS[fault["kind"]], (one for one in others if one not in {above, os.getpid()}))
+    FIRING[fault["kind"]]()
+
+
+def _send(number: signal.Signals, processes: Iterable[int]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(process, number)
+
+
+# ------------------------------------------------------------------ fire
+#
+# What can go wrong in a process, done by the process itself at a failpoint.
+
+_LONG = 3600.0  # seconds: whoever waits for this is to be killed
+_SLOW = 0.5  # seconds
+_DAY = 86400.0  # seconds
+_SPARE = 1 << 20  # bytes that can still be allocated when memory is out
+
+
+class ChaosError(RuntimeError):
+    """Raised on purpose by a chaos run."""
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _hang() -> None:
+    end = time.monotonic() + _LONG
+    while time.monotonic() < end:
+        time.sleep(1.0)
+
+
+def _raise() -> None:
+    raise ChaosError("an exception, raised on purpose")
+
+
+def _run_out_of_memory() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + _SPARE, resource.RLIM_INFINITY))
+    bytearray(2 * _SPARE)  # raises a MemoryError
+
+
+def _fail_storage() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def _fill_storage() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _slow_down() -> None:
+    time.sleep(_SLOW)
+
+
+def _turn_clock(by: float) -> None:
+    original = time.time
+    time.time = lambda: original() + by
+
+
+FIRING: dict[str, Callable[[], None]] = {
+    "kill": _kill,
+    "term": _terminate,
+    "stop": _stop,
+    "hang": _hang,
+    "raise": _raise,
+    "oom": _run_out_of_memory,
+    "eio": _fail_storage,
+    "enospc": _fill_storage,
+    "slow": _slow_down,
+    "clock-forward": lambda: _turn_clock(_DAY),
+    "clock-back": lambda: _turn_clock(-_DAY),
+}
+
+
+# ------------------------------------------------------------------ refusals
+#
+# What a watched process is stopped for: it would go on from a real run outside of its directory.
+#
+# Nothing would be lost, as all that it writes is redirected. But each start would go on from there, and that it resumes
+# from its own checkpoints would not be tested.
+
+_WAY_OUT = (
+    "Each start would go on from there, and what it saves itself would not be tested. Give the checkpoints a relative "
+    "path, which leads to a fresh directory, or {dir}, in this test."
+)
+
+
+def _refuse_remote_store(_: Any, root: str, filesystem: Any, path: str) -> None:
+    """Refuse a store elsewhere; of one on this machine, remember that it holds checkpoints."""
+    if is_remote(filesystem):
+        refuse_remote(root)
+    if STATE.view is not None and "file" in filesystem.protocol:
+        STATE.view.exempt.checkpoints.add(STATE.view.find(path).real)
+
+
+def _refuse_real_steps(_: Any, store: Any) -> None:
+    """Refuse to load from a store that has steps which this case has not saved."""
+    from resumable.checkpoint.marker import MARKER  # noqa: PLC0415  # where there is a store, they are imported
+    from resumable.checkpoint.steps import DIRECTORY  # noqa: PLC0415  # the same
+
+    view = STATE.view
+    if view is None or "://" in store.root:
+        return
+    real = view.find(store.root).real
+    if not Path(store.root).is_dir():
+        return
+    found = sorted(name for name in names_in(view, real) if DIRECTORY.fullmatch(name))
+    if steps := [int(name[5:]) for name in found if view.is_the_machines(f"{real}/{name}/{MARKER}")]:
+        which = f"step {steps[-1]}" if len(steps) == 1 else f"{len(steps)} checkpoints, the newest of step {steps[-1]}"
+        _refuse(f"the command loads from {store.root}, which holds a real run outside of its directory: {which}")
+
+
+def _refuse_real_state(plan: dict[str, Any], *_: Any) -> None:
+    """Refuse the state of a loader before any state was taken in this case: it can only be that of another run."""
+    if plan["attempt"] == 0 and not _has_taken_a_state(Path(plan["directory"])):
+        last = f" The last file that it read outside of its directory: {STATE.recent}" if STATE.recent else ""
+        _refuse(
+            "the command loads the state of a loader in its first start, before it has taken one: that of a real run",
+            f" To begin at a place on purpose, use loader.seek(...).{last}",
+        )
+
+
+def _has_taken_a_state(ledgers: Path) -> bool:
+    kinds = (b'"kind": "state"', b'"kind": "save"')
+    return any(kind in path.read_bytes() for path in ledgers.glob("*.jsonl") for kind in kinds)
+
+
+def _refuse_real_checkpoint(_: Any, trainer: Any) -> None:
+    """Refuse to let the Trainer go on from a file that this case has not written."""
+    view, path = STATE.view, trainer.ckpt_path
+    if view is not None and path and view.is_the_machines(view.find(path).real):
+        _refuse(f"the Trainer goes on from {path}, which is of a real run, outside of its directory")
+
+
+def _refuse(what: str, more: str = "") -> NoReturn:
+    assert STATE.view is not None
+    STATE.refuse(f"{what}.\n  the run's directory: {STATE.view.case}\n{_WAY_OUT}{more}")
+
+
+REFUSALS: dict[str, Callable[..., None]] = {
+    "store.opened": _refuse_remote_store,
+    "store.load": _refuse_real_steps,
+    "loader.load": _refuse_real_state,
+    "lightning.load": _refuse_real_checkpoint,
+}
+
+
+# ------------------------------------------------------------------ launched
+#
+# What started a process as a rank: torchrun's agent, which may start its ranks again by itself.
+
+
+def find_agent() -> int | None:
+    """Return the number of the agent's process, as torchrun is one; None for a rank that none has started."""
+    return os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
+
+
+def restarts() -> int:
+    """Return how often the agent has started its ranks again. Each agent counts by itself, and a chaos run has one."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))

@@ -9,8 +9,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from resumable._distribution import pip_install
-from resumable.chaos.report.table import COLUMNS, describe_result, make_rows, name_kept
-from resumable.chaos.report.text import describe_violations, make_timeline, told
+from resumable.chaos.report.text import (
+    COLUMNS,
+    describe_result,
+    describe_violations,
+    make_rows,
+    make_timeline,
+    name_kept,
+    told,
+)
 from resumable.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -18,7 +25,9 @@ if TYPE_CHECKING:
 
     from resumable.chaos.report.outcome import Outcome, Report
 
+
 __all__ = ["make_page"]
+
 
 _PAGE = """<!doctype html>
 <html lang="en">

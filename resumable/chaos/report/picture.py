@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from resumable.chaos.moments import main_loader
-from resumable.chaos.report.story import tell
+from resumable.chaos.plan import main_loader
+from resumable.chaos.report.text import tell
 from resumable.chaos.verify.history import steps_of
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from resumable.chaos.recorder.attempts import Attempt
+    from resumable.chaos.recorder.ledger import Attempt
     from resumable.chaos.report.outcome import Outcome
-    from resumable.chaos.report.story import Line
+    from resumable.chaos.report.text import Line
     from resumable.chaos.verify.history import Key
 
 __all__ = ["draw"]

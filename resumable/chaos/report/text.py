@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from textwrap import indent
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from itertools import pairwise, zip_longest
+from textwrap import indent, wrap
+from typing import TYPE_CHECKING, NamedTuple
 
-from resumable.chaos.report.story import as_ranges, name_step, tell
+from resumable.chaos.recorder.ledger import RankLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from resumable.chaos.plan import Case, Fault
+    from resumable.chaos.recorder.ledger import Attempt
     from resumable.chaos.report.outcome import Outcome, Report
-    from resumable.chaos.report.story import Line
     from resumable.chaos.verify.diagnosis import Diagnosis
     from resumable.chaos.verify.history import Key
 
-__all__ = ["describe_violations", "make_timeline", "tell_lines", "told"]
+
+__all__ = [
+    "COLUMNS",
+    "Line",
+    "Row",
+    "as_ranges",
+    "describe_result",
+    "describe_violations",
+    "make_rows",
+    "make_summary",
+    "make_table",
+    "make_timeline",
+    "name_kept",
+    "tell",
+    "tell_lines",
+    "told",
+]
+
 
 _SHOWN = 10  # cases
 _RANGES = 12  # of steps, or checkpoints, in one line
@@ -119,3 +139,241 @@ def _few(names: Iterable[str]) -> str:
     middle = ["..."] if len(every) > _RANGES else []
     half = _RANGES // 2
     return ", ".join([*every[:half], *middle, *every[-half:]] if middle else every)
+
+
+# ------------------------------------------------------------------ table
+#
+# The table: a row per kind of fault; and what is to be said below it.
+
+COLUMNS = ("fault", "cases", "faults fired", "starts", "steps retrained", "violations")
+_HEAD = ("fault", "cases", "faults\nfired", "starts", "steps\nretrained", "violations")
+_ROWS_SHOWN = 20  # cases
+_WIDTH = 60
+_LONGEST = 12  # characters of a kind in a line
+
+
+class Row(NamedTuple):
+    """All cases of one kind of fault."""
+
+    fault: str
+    cases: int
+    fired: str
+    starts: int
+    retrained: int
+    violations: int
+
+
+def make_rows(report: Report) -> list[Row]:
+    """Make the rows, in the order of the plan, and that of all cases where there is more than one."""
+    kinds: dict[str, list[Outcome]] = {name: [] for name in report.options.get("faults", ()) if _is_asked(report)}
+    for outcome in report.outcomes:
+        kinds.setdefault(name_kind(outcome.case), []).append(outcome)
+    rows = [_make_row(name, outcomes) for name, outcomes in kinds.items()]
+    return [*rows, _make_row("all", report.outcomes)] if len(rows) > 1 else rows
+
+
+def _is_asked(report: Report) -> bool:
+    """Return whether every kind of fault was to happen by itself: one without a case is to be seen then."""
+    return bool(report.options.get("points"))
+
+
+def name_kind(case: Case) -> str:
+    """Name the kind of a case's faults."""
+    faults = [leg.fault for leg in case.legs if leg.fault]
+    if any(fault.after is not None for fault in faults):
+        return "by the clock"
+    return "no fault" if not faults else faults[0].kind + (" and more" if len(faults) > 1 else "")
+
+
+def _make_row(name: str, outcomes: Sequence[Outcome]) -> Row:
+    planned = sum(leg.fault is not None for outcome in outcomes for leg in outcome.case.legs)
+    return Row(
+        name,
+        len(outcomes),
+        f"{sum(outcome.fired for outcome in outcomes)} of {planned}",
+        sum(outcome.starts for outcome in outcomes),
+        sum(outcome.retrained for outcome in outcomes),
+        sum(len(outcome.violations) for outcome in outcomes),
+    )
+
+
+def make_table(report: Report) -> str:
+    """Make the table, as aligned text of at most 60 columns, as long as the numbers of cases have three digits."""
+    head, *rows = [_lines_of(row) for row in (_HEAD, *make_rows(report))]
+    widths = [max(map(len, column)) for column in zip(*head, *(line for row in rows for line in row), strict=True)]
+    between = "  " if sum(widths) + 2 * len(widths) - 2 <= _WIDTH else " "
+    rule = "-" * (sum(widths) + len(between) * (len(widths) - 1))
+    lines = [_align(line, widths, between) for row in rows for line in row]
+    return "\n".join([*(_align(line, widths, between) for line in head), rule, *lines])
+
+
+def _lines_of(row: Sequence[object]) -> list[tuple[str, ...]]:
+    """Return the lines of a row, the last of which has the numbers."""
+    first, *others = map(str, row)
+    columns = [wrap(first, _LONGEST)[::-1], *(text.split("\n")[::-1] for text in others)]
+    return list(zip_longest(*columns, fillvalue=""))[::-1]
+
+
+def _align(cells: Sequence[str], widths: Sequence[int], between: str) -> str:
+    pairs = zip(cells, widths, strict=True)
+    line = between.join(
+        cell.rjust(width) if number else cell.ljust(width) for number, (cell, width) in enumerate(pairs)
+    )
+    return line.rstrip()
+
+
+def make_summary(report: Report, shown: int = _ROWS_SHOWN) -> str:
+    """Make the table, what broke which promise in which case, and what was not compared.
+
+    Args:
+        report: of the campaign.
+        shown: number of the cases that failed, at most.
+    """
+    parts = [make_table(report), *(_describe(outcome) for outcome in report.failed[:shown])]
+    if len(report.failed) > shown > 0:
+        parts.append(f"... and {len(report.failed) - shown} more cases that failed; report.json has all of them.")
+    if report.notes:
+        parts.append("\n".join(f"Note: {note}" for note in report.notes))
+    return "\n\n".join([*parts, describe_result(report)])
+
+
+def _describe(outcome: Outcome) -> str:
+    violations = indent(describe_violations(outcome), "  ")
+    return f"case {outcome.name}: {outcome.case}\n{violations}\n  again: {outcome.reproduction}"
+
+
+def describe_result(report: Report) -> str:
+    """Say in one line what came out, and in another what was compared."""
+    count, failed = len(report.outcomes), len(report.failed)
+    cases = f"{count} case" + "s" * (count != 1)
+    result = f"a promise was broken in {failed} of {cases}" if failed else f"{name_kept(report)} in {cases}"
+    if missed := sum(not outcome.reached for outcome in report.outcomes):
+        result += f"; {missed} of {cases} did not reach the fault, which proves nothing"
+    return f"{result[0].upper()}{result[1:]}. Seed {report.seed}, {report.seconds:.0f} s.\n{report.coverage}"
+
+
+def name_kept(report: Report) -> str:
+    """Say that every promise was kept that could be looked at."""
+    return "every promise was kept" if report.ok else "every promise that could be compared was kept"
+
+
+# ------------------------------------------------------------------ story
+#
+# What a rank did in one start of the command, as it is told in words and in pictures.
+
+_SAVES = {"store.saved", "lightning.save"}
+_BY_ITSELF = {"torch.save.written"}  # of a script that has none of those
+
+
+@dataclass(frozen=True)
+class Line:
+    """One rank of one start.
+
+    Args:
+        start: its number.
+        rank: of the process.
+        world: number of ranks.
+        resized: number of ranks of the start before, where it was another one.
+        again: steps that an earlier start had trained on.
+        trained: the other ones.
+        evaluated: steps of the loaders from which nothing is trained.
+        saves: the last step before each checkpoint; None where there was none.
+        struck: whether the fault happened in this process.
+        end: how it came to its end, in words.
+        unacknowledged: steps that were delivered and not acknowledged, which a resume repeats by right.
+        restarted: whether an agent in the command started it.
+    """
+
+    start: int
+    rank: int
+    world: int
+    resized: int | None
+    again: tuple[Key, ...]
+    trained: tuple[Key, ...]
+    saves: tuple[Key | None, ...]
+    struck: bool
+    end: str
+    unacknowledged: tuple[Key, ...] = ()
+    restarted: bool = False
+    evaluated: tuple[Key, ...] = ()
+
+
+def tell(case: Case, attempts: Sequence[Attempt], evaluating: frozenset[int] = frozenset()) -> list[Line]:
+    """Return what each rank did in each start.
+
+    Args:
+        case: the faults.
+        attempts: what each start did.
+        evaluating: numbers of the loaders from which nothing is trained.
+    """
+    lines: list[Line] = []
+    seen: set[Key] = set()
+    worlds = [_world(case, attempt) for attempt in attempts]
+    for attempt, world, before in zip(attempts, worlds, [None, *worlds], strict=False):
+        fault = case.legs[attempt.leg].fault if attempt.fired and attempt.leg < len(case.legs) else None
+        resized = before if before != world else None
+        for rank, log in sorted(attempt.ranks.items()) or [(0, RankLog(0, world))]:
+            every = list(log.trained())
+            steps = [key for key in every if key[0] not in evaluating]
+            evaluated = tuple(key for key in every if key[0] in evaluating)
+            again = tuple(key for key in steps if key in seen)
+            trained = tuple(key for key in steps if key not in seen)
+            struck = fault is not None and _hits(fault, rank)
+            end = _end(attempt, fault, struck=struck)
+            line = Line(attempt.number, rank, world, resized, again, trained, _saves(log), struck, end)
+            line = replace(line, unacknowledged=tuple(log.unacknowledged()), evaluated=evaluated)
+            lines.append(replace(line, restarted=attempt.restarts > 0))
+        seen.update(attempt.trained())
+    return lines
+
+
+def _hits(fault: Fault, rank: int) -> bool:
+    return fault.after is not None or fault.target == "all" or (fault.target != "agent" and fault.rank == rank)
+
+
+def _world(case: Case, attempt: Attempt) -> int:
+    planned = case.legs[min(attempt.leg, len(case.legs) - 1)].ranks
+    return max((log.world for log in attempt.ranks.values()), default=planned)
+
+
+def _saves(log: RankLog) -> tuple[Key | None, ...]:
+    saves: list[Key | None] = []
+    keys, handed = list(log.batches), 0
+    points = _SAVES if _SAVES & set(log.points) else _BY_ITSELF
+    for point in log.points:
+        handed += point == "loader.handed"
+        if point in points:
+            saves.append(keys[min(handed, len(keys)) - 1] if handed and keys else None)
+    return tuple(saves if points is _SAVES else dict.fromkeys(saves))
+
+
+def _end(attempt: Attempt, fault: Fault | None, *, struck: bool) -> str:
+    words = [str(fault) if struck or fault.target == "agent" else "the fault came to another rank"] if fault else []
+    if attempt.killed and not (fault and fault.after is not None):
+        words.append(f"killed, as {attempt.killed}")
+    elif attempt.status is None:
+        words += [] if struck else ["ended by the agent"]
+    elif attempt.status == 0 and not attempt.killed:
+        words.append("came to its end")
+    elif fault is None:
+        words.append(f"failed with status {attempt.status}")
+    return ", ".join(words)
+
+
+def as_ranges(keys: Iterable[Key]) -> list[tuple[Key, Key]]:
+    """Put steps that follow one another in one epoch of a loader together: the first and the last of each range."""
+    ordered = sorted(keys)
+    if not ordered:
+        return []
+    gaps = [number for number, (one, other) in enumerate(pairwise(ordered), start=1) if not _follows(one, other)]
+    return [(ordered[first], ordered[last - 1]) for first, last in pairwise([0, *gaps, len(ordered)])]
+
+
+def _follows(one: Key, other: Key) -> bool:
+    return (one[0], one[1].epoch, one[1].step + 1) == (other[0], other[1].epoch, other[1].step)
+
+
+def name_step(key: Key) -> str:
+    """Name a step `epoch.step`, both counted from 0, of the first loader or another one."""
+    loader, place = key
+    return f"{place.epoch}.{place.step - 1}" + (f" of loader {loader}" if loader else "")

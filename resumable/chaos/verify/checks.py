@@ -2,29 +2,170 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from resumable.chaos.recorder.digest import SEPARATOR
-from resumable.chaos.verify.checkpoint_checks import (
-    atomic_saves,
-    checkpoints_load,
-    from_the_newest,
-    same_checkpoints,
-    same_place,
-    true_states,
+from resumable._content import split
+from resumable.chaos.digests import SEPARATOR
+from resumable.chaos.plan import FAULTS
+from resumable.chaos.recorder.ledger import RankLog
+from resumable.chaos.verify.files import find_in_place, find_survived, same_files
+from resumable.chaos.verify.history import (
+    differences,
+    effective_history,
+    first_elsewhere,
+    is_resized,
+    steps_of,
+    without_a_place,
 )
-from resumable.chaos.verify.files import same_files
-from resumable.chaos.verify.history import effective_history, is_resized, steps_of, without_a_place
-from resumable.chaos.verify.ranks import ranks_agree, same_shares
+from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from resumable.chaos.plan import Case
-    from resumable.chaos.recorder.attempts import Attempt
+    from resumable.chaos.recorder.ledger import Attempt, Place
     from resumable.chaos.verify.history import Key, Step
 
-__all__ = ["ATOMIC", "CHECKS", "check"]
+
+__all__ = [
+    "ATOMIC",
+    "CHECKS",
+    "apart",
+    "check",
+    "check_restarts",
+    "from_the_newest",
+    "ranks_agree",
+    "same_checkpoints",
+    "same_place",
+    "same_shares",
+    "true_states",
+]
+
+
+# ------------------------------------------------------------------ checkpoint checks
+#
+# The checks of checkpoints and states: what is in them, whether they load, and where a run goes on from them.
+
+
+def true_states(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
+    """A state names the place at which it was taken, and brings the loader to the place that it names."""
+    for attempt in attempts:
+        for log in attempt.ranks.values():
+            if log.untrue:
+                return f"in start {attempt.number}, {log.untrue[0]}"
+    return ""
+
+
+def same_place(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
+    """A loader goes on at a place that is in the checkpoint which the weights come from."""
+    if (found := first_elsewhere(attempts)) is None:
+        return ""
+    places = ", ".join(map(str, sorted(found.expected)))
+    went = f"loader {found.loader} of start {found.start} went to {found.place}"
+    return f"{went}, but the checkpoint which was loaded is of {places}"
+
+
+def checkpoints_load(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
+    """After every start, every committed checkpoint can be loaded; where one was damaged on purpose, an older one."""
+    for attempt in attempts:
+        if attempt.unloadable:
+            return f"after start {attempt.number}, {attempt.unloadable[0]}"
+    return ""
+
+
+def from_the_newest(case: Case, _: Attempt, attempts: Sequence[Attempt]) -> str:
+    """A start resumes from the newest checkpoint of a store that was committed before it, and not damaged."""
+    newest: dict[str, int] = {}
+    for attempt in attempts:
+        leg = case.legs[attempt.leg - 1] if 0 < attempt.leg <= len(case.legs) and not attempt.restarts else None
+        if leg is not None and leg.fault is not None and FAULTS[leg.fault.kind].storage is not None:
+            newest = {}  # for this start, and for those after it if it ends before it has saved anything
+        for log in attempt.ranks.values():
+            for root, step in log.restored:
+                if root in newest and (step is None or step < newest[root]):
+                    return f"start {attempt.number} resumed from step {step}, but step {newest[root]} had been saved"
+        for log in attempt.ranks.values():
+            for root, step in log.saved:
+                newest[root] = max(newest.get(root, -1), step)
+    return ""
+
+
+def atomic_saves(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
+    """A checkpoint is written beside the one that it replaces, so that a kill within a save loses neither."""
+    survived = find_survived(attempts)
+    names = [name for name, over in find_in_place(baseline, attempts).items() if over and name not in survived]
+    return f"{', '.join(sorted(names))} is written in place, and read by the start after" if names else ""
+
+
+def same_checkpoints(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
+    """A checkpoint of a step holds what it holds in the baseline run: weights, optimizer, generators."""
+    for found in differences(baseline, attempts):
+        names = sorted({split(path)[0] for path in found.differing})
+        of = f" ({found.save[0]})" if PurePath(found.save[0]).suffix else ""  # a file's name, and no store's
+        return f"'{names[0]}' in the checkpoint of step {found.step} of start {found.start} differs{of}"
+    return ""
+
+
+# ------------------------------------------------------------------ ranks
+#
+# What ranks have to agree on: where they go on from, and what each of them is delivered.
+
+
+def ranks_agree(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
+    """All ranks of a start go on from the same place."""
+    return next((f"in start {attempt.number}, {text}" for attempt in attempts for text in apart(attempt)), "")
+
+
+def apart(attempt: Attempt) -> Iterator[str]:
+    """Say which ranks of a start went on from other places than the first one, in words.
+
+    A rank that was killed before it had come as far as to load, or to be delivered a batch, is not compared.
+    """
+    first, *others = [log for _, log in sorted(attempt.ranks.items())] or [RankLog(0, 1)]
+    for other in others:
+        for loader in sorted(first.begun.keys() & other.begun.keys()):
+            for one, two in zip(_places(first, loader), _places(other, loader), strict=False):
+                if one != two:
+                    yield f"{_rank_name(other, two)}, and {_rank_name(first, one)}, of loader {loader}"
+
+
+def _places(log: RankLog, loader: int) -> list[Place]:
+    """Return where a loader went by states; where it began, if this rank has loaded none."""
+    return log.went.get(loader, []) if log.went else [log.begun[loader]]
+
+
+def _rank_name(log: RankLog, place: Place) -> str:
+    return f"rank {log.rank} {'resumed from' if log.went else 'began at'} {place}"
+
+
+def same_shares(baseline: Attempt, attempts: Sequence[Attempt]) -> str:
+    """Say which rank was delivered another share of a step than in the baseline run, acknowledged or not."""
+    for attempt in attempts:
+        for rank, log in attempt.ranks.items() if not is_resized(attempt, baseline) else ():
+            expected = baseline.ranks[rank].batches if rank in baseline.ranks else {}
+            for (loader, place), batch in log.batches.items():
+                if (loader, place) in expected and batch != expected[loader, place]:
+                    where = f"epoch {place.epoch}, step {place.step - 1}" + (f" of loader {loader}" if loader else "")
+                    return f"rank {rank} of start {attempt.number} was delivered another batch in {where}"
+    return ""
+
+
+def check_restarts(before: Sequence[Attempt]) -> None:
+    """See that an agent had no need to start its ranks again in a baseline run.
+
+    Args:
+        before: the starts of the ranks before the last one.
+
+    Raises:
+        ConfigurationError: it did.
+    """
+    if before:
+        raise ConfigurationError(
+            f"the ranks fail without any fault: their agent started them again {len(before)} times.\nNothing can be "
+            "learnt from crashing them. Run the command by itself, with --max-restarts=0, and see why."
+        )
+
 
 ATOMIC = "atomic saves"
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.integrations.accelerate import private
 from resumable.integrations.accelerate.session import Session, check, check_types, session_of, to_device
-from resumable.iteration import BatchIterator, Delivery
+from resumable.loader.iterators import BatchIterator, Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from resumable._order.cursor import Cursor
-    from resumable.iteration import EpochIterator
-    from resumable.loader import Loader
+    from resumable.loader.iterators import EpochIterator
+    from resumable.loader.loader import Loader
 
 __all__ = ["PreparedLoader", "prepare"]
 

@@ -15,7 +15,7 @@ from resumable.integrations._library import check_given
 from resumable.integrations._saved import gather, gather_at_step
 from resumable.integrations.accelerate import private
 from resumable.integrations.accelerate.accelerate_state import AccelerateState, go_on_counting, unmark
-from resumable.loader import Loader
+from resumable.loader.loader import Loader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

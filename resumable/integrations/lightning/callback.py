@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from resumable.integrations.lightning.evaluating import EvaluationStreams
     from resumable.integrations.lightning.loaders import TrainStream
     from resumable.integrations.lightning.session import Session
-    from resumable.loader import Loader
+    from resumable.loader.loader import Loader
 
 __all__ = ["ResumableCallback", "derive_from_imported"]
 

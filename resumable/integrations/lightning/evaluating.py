@@ -9,8 +9,8 @@ from weakref import WeakSet
 from resumable._order.cursor import Cursor
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
 from resumable.integrations.lightning.loaders import LoaderView, loader_of, replace_loaders
-from resumable.iteration import EvaluationPass
-from resumable.loader import Loader
+from resumable.loader.iterators import EvaluationPass
+from resumable.loader.loader import Loader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -20,12 +20,11 @@ from resumable._options import Options
 from resumable._order.cursor import Cursor
 from resumable._order.world import World
 from resumable._state import without_settings
-from resumable._twins import tell_twins_of
-from resumable._wrap import make_loader as make_named
 from resumable.errors import ConfigurationError, StateMismatchError, UnsupportedError
 from resumable.integrations.lightning import private
-from resumable.iteration import deliver, taken_away
-from resumable.loader import Loader
+from resumable.loader.iterators import deliver, taken_away, tell_twins_of
+from resumable.loader.loader import Loader
+from resumable.loader.wrap import make_loader as make_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

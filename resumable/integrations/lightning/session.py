@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from resumable.integrations._buffers import KeptBuffers
     from resumable.integrations.lightning.loaders import TrainStream
-    from resumable.loader import Loader
+    from resumable.loader.loader import Loader
 
 __all__ = ["Session"]
 

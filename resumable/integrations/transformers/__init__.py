@@ -12,7 +12,7 @@ from resumable.integrations.transformers.train_loader import TrainLoader
 from resumable.integrations.transformers.transformers_state import last_whole_checkpoint
 
 if TYPE_CHECKING:
-    from resumable.loader import Loader
+    from resumable.loader.loader import Loader
 
 __all__ = ["TrainLoader", "last_whole_checkpoint", "prepare"]
 

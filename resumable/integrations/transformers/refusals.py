@@ -8,7 +8,7 @@ from resumable.errors import ConfigurationError, UnsupportedError
 from resumable.integrations._library import check_given
 from resumable.integrations.accelerate.session import check_engine, check_settings, check_world
 from resumable.integrations.transformers import private
-from resumable.loader import Loader
+from resumable.loader.loader import Loader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

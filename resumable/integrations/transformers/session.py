@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from resumable._wrap import wrap
 from resumable.errors import CheckpointNotFoundError, ConfigurationError, PromiseWarning, StateMismatchError
 from resumable.integrations._buffers import Buffers
 from resumable.integrations._saved import gather, gather_at_step
@@ -30,7 +29,8 @@ from resumable.integrations.transformers.transformers_state import (
     read_saved,
     save_buffers,
 )
-from resumable.loader import Loader
+from resumable.loader.loader import Loader
+from resumable.loader.wrap import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from resumable.integrations.accelerate.session import to_device
-from resumable.iteration import deliver, taken_away
+from resumable.loader.iterators import deliver, taken_away
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from resumable.loader import Loader
+    from resumable.loader.loader import Loader
 
 __all__ = ["DRIVER", "TrainLoader"]
 

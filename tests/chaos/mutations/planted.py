@@ -83,7 +83,7 @@ def swap(place: str, name: str, make: Callable[[Any], Any]) -> None:
 @library
 def epoch_lost() -> None:
     """A loaded state goes on in epoch 0, at the step that it has."""
-    swap("resumable.progress:Progress", "_move", lambda real: lambda self, to: real(
+    swap("resumable.loader.progress:Progress", "_move", lambda real: lambda self, to: real(
         self, to._replace(cursor=replace(to.cursor, epoch=0))))  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def last_batch_repeated() -> None:
 
         return _move
 
-    swap("resumable.progress:Progress", "_move", make)
+    swap("resumable.loader.progress:Progress", "_move", make)
 
 
 @library
@@ -115,7 +115,7 @@ def last_batch_lost() -> None:
 
         return _move
 
-    swap("resumable.progress:Progress", "_move", make)
+    swap("resumable.loader.progress:Progress", "_move", make)
 
 
 @library
@@ -136,7 +136,7 @@ def handed_twice() -> None:
 
         return _open
 
-    swap("resumable.progress:Progress", "_open", make)
+    swap("resumable.loader.progress:Progress", "_open", make)
 
 
 @library
@@ -150,7 +150,7 @@ def position_rounded_up() -> None:
 
         return _move
 
-    swap("resumable.progress:Progress", "_move", make)
+    swap("resumable.loader.progress:Progress", "_move", make)
 
 
 @library
@@ -165,8 +165,8 @@ def acked_when_handed() -> None:
 
         return _deliver
 
-    swap("resumable.progress:Progress", "_deliver", make)
-    import_module("resumable.loader").Loader.ack = lambda self, batches=1: None
+    swap("resumable.loader.progress:Progress", "_deliver", make)
+    import_module("resumable.loader.loader").Loader.ack = lambda self, batches=1: None
 
 
 @library
@@ -193,7 +193,7 @@ def requested_saved() -> None:
             super().append(cursor)
 
     import_module("resumable._fetch.indexed").deque = Noting  # type: ignore[attr-defined]  # it imports the name
-    swap("resumable.progress:Progress", "_state_of", lambda real: lambda self, at, *others: real(
+    swap("resumable.loader.progress:Progress", "_state_of", lambda real: lambda self, at, *others: real(
         self, at._replace(cursor=asked[0] if asked else at.cursor), *others))  # fmt: skip
 
 
@@ -227,7 +227,7 @@ def seeded_by_worker() -> None:
 
         return setup
 
-    swap("resumable.backends.torch.engine:WorkerSetup", "__call__", make)
+    swap("resumable.backends.torch.map_style:WorkerSetup", "__call__", make)
     swap("resumable._fetch.workers:RequestDataset", "__getitem__", lambda real: lambda self, message: replace(
         self._reader, randomness="off").read(self.request_of(message)))  # fmt: skip
 
@@ -287,7 +287,7 @@ def helper_left_alive() -> None:
 
         return _open
 
-    swap("resumable.progress:Progress", "_open", make)
+    swap("resumable.loader.progress:Progress", "_open", make)
 
 
 # ---------------------------------------------------------------------- checkpoints
@@ -369,7 +369,7 @@ def old_ranks() -> None:
 
         return load_state_dict
 
-    swap("resumable.loader:Loader", "load_state_dict", load)
+    swap("resumable.loader.loader:Loader", "load_state_dict", load)
     swap("resumable._options:Options", "find_world", lambda real: lambda self: (
         World(real(self).rank % sizes[0], sizes[0]) if sizes else real(self)))  # fmt: skip
 

@@ -1,0 +1,377 @@
+"""Adapts DALI iterators, functions that make them, and several in turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from resumable.backends.dali.identity import identity_of
+from resumable.backends.dali.private import (
+    BaseIterator,
+    Blueprint,
+    at_end,
+    checkpoints_itself,
+    has_eaten_an_end,
+    pipelines_of,
+    place_of,
+    rebuild,
+    resets_itself,
+)
+from resumable.backends.dali.refusals import (
+    check_fresh,
+    check_holds_checkpoints,
+    check_pipelines,
+    check_place,
+    check_shards,
+    length_of_epoch,
+    refuse_errors,
+    shards_of,
+    warn_of_lists,
+    warn_of_order,
+    warn_of_samples,
+)
+from resumable.backends.dali.turns import InTurn, Turns
+from resumable.errors import UnsupportedError
+from resumable.protocols import Traits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from resumable._options import Options
+
+
+__all__ = ["Holder", "Kept", "Made", "NativeBackend", "Pass", "Source", "adapt"]
+
+
+_BATCHES = "Each element of a DALI iterator is a whole batch already; the pipeline says how large."
+_CHECKPOINTS = "It goes on by DALI's checkpoints."
+_TAIL = "Its last_batch_policy says what happens with the last samples of an epoch."
+
+
+def adapt(source: Any, options: Options) -> tuple[NativeBackend, Options]:
+    """Adapt a DALI iterator, a function of `checkpoints` that makes one, or what `in_turn` returned.
+
+    Raises:
+        UnsupportedError: it cannot be resumed, and why; or an option does not fit it.
+        MissingDependencyError: DALI is not installed.
+    """
+    options.refuse("a DALI iterator", batch_size=_BATCHES, collate=_BATCHES, tail=_TAIL, resume=_CHECKPOINTS)
+    parts = source.sources if isinstance(source, InTurn) else [source]
+    made = [None if isinstance(part, BaseIterator) else Made(part) for part in parts]
+    iterators = [part if maker is None else maker.iterator for part, maker in zip(parts, made, strict=True)]
+    for iterator, maker in zip(iterators, made, strict=True):
+        _check(iterator, made=maker is not None)
+    unread: list[str] = []
+    identity = identity_of(
+        iterators, options.identity, unread
+    )  # before a pipeline is built again and forgets operators
+    warn_of_lists(unread)
+    if isinstance(source, InTurn):
+        identity["in_turn"] = source.order
+    check, lengths = partial(check_shards, shards_of(iterators), options), list(map(length_of_epoch, iterators))
+    holders = [
+        maker or Kept(iterator, enable=not checkpoints_itself(iterator))
+        for iterator, maker in zip(iterators, made, strict=True)
+    ]
+    passes = [Pass(holder) for holder in holders]
+    whole: Source = Turns(passes, source.order) if isinstance(source, InTurn) else passes[0]
+    length = None if None in lengths else sum(filter(None, lengths))
+    divided = identity["num_shards"] not in (None, 1)  # or a list of several
+    backend = NativeBackend(whole, identity, length, needs_shard=not divided, check=check)
+    return backend, _decided(options, divided=divided)
+
+
+def _check(iterator: Any, *, made: bool) -> None:
+    check_fresh(iterator)
+    check_pipelines(iterator, made=made)
+    warn_of_samples(iterator)
+    if not checkpoints_itself(iterator):
+        warn_of_order(iterator)
+
+
+def _decided(options: Options, *, divided: bool) -> Options:
+    """Leave the division among the ranks to DALI, where its readers have shards."""
+    if not divided:
+        return options
+    if options.shard:
+        raise UnsupportedError(
+            "the option shard=True does not fit DALI readers with num_shards: both would divide the samples.\n"
+            "No rank would read most of the samples. Leave shard out, or num_shards and shard_id."
+        )
+    return replace(options, shard=False)
+
+
+# ------------------------------------------------------------------ backend
+#
+# NativeBackend: DALI's iterators as a Loader, by DALI's own checkpoints.
+
+_OPTIONS = (
+    "batch_size", "graph", "initial_fill", "iterators", "last_batch_policy", "num_shards", "outputs",
+    "pad_last_batch", "pipelines", "random_shuffle", "reader_name", "seed", "seeds", "shard_id", "shuffle_after_epoch",
+    "shuffle_after_epoch_seed", "size", "stick_to_shard",
+)  # fmt: skip
+
+
+_HINTS = {
+    **dict.fromkeys(_OPTIONS, "Make the DALI pipelines and their iterator as before."),
+    "in_turn": "Give in_turn(..., order=...) as before: in another order, a state would stand for other batches.",
+}
+
+
+class NativeBackend:
+    """Batches as DALI's iterators give them, in DALI's order; resumed by DALI's checkpoints.
+
+    It goes on where it stands: DALI cannot end an epoch early, so after an epoch that was left in its middle, the next
+    one begins with the rest of it, as with DALI alone.
+
+    Args:
+        source: one iterator, or several in turn.
+        identity: tells this pipeline, its data and its shard from others.
+        length: batches per epoch; None where that changes or is unknown.
+        needs_shard: with several ranks, the user has to say whether they divide the stream.
+        check: called once, before the first batch.
+    """
+
+    kind = "dali"
+
+    def __init__(
+        self,
+        source: Source,
+        identity: dict[str, Any],
+        length: int | None,
+        *,
+        needs_shard: bool,
+        check: Callable[[], None],
+    ) -> None:
+        self._source, self._check, self._checked = source, check, False
+        self.identity = identity
+        self.traits = Traits(
+            hints=_HINTS,
+            length=length,
+            needs_shard=needs_shard,
+            snapshot_every=0,  # it costs microseconds
+            reads_ahead=True,
+            compares_itself=True,  # nothing is drawn ahead of a state
+        )
+
+    def ended(self) -> bool:
+        """Return whether DALI has no more batches in this epoch: it counts by itself."""
+        return self._source.ended()
+
+    def open(self, epoch: int) -> Iterator[Any]:  # noqa: ARG002  # the pipeline counts by itself
+        """Go on: with the epoch that comes, or with the rest of one that was left."""
+        self._check_once()
+        self._source.begin()
+        return _Epoch(self._source)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return DALI's checkpoints after the last batch, or of the next epoch's beginning where none is left."""
+        return self._source.snapshot()
+
+    def restore(self, epoch: int, snapshot: dict[str, Any]) -> Iterator[Any]:  # noqa: ARG002  # it is in the snapshot
+        """Build the pipelines again at a snapshot."""
+        self._check_once()
+        self._source.restore(snapshot)
+        return _Epoch(self._source)
+
+    def _check_once(self) -> None:
+        if not self._checked:
+            self._checked = True
+            self._check()
+
+
+class _Epoch:
+    """The batches of an epoch that are left; at its end it stays there."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._over = source, False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._over:
+            raise StopIteration
+        try:
+            return self._source.draw()
+        except StopIteration:
+            self._over = True
+            raise
+
+
+# ------------------------------------------------------------------ holders
+#
+# Holders of a DALI iterator: each can bring it to a checkpoint, in place or by making a new one.
+
+
+class Holder(Protocol):
+    """Holds a DALI iterator."""
+
+    iterator: Any
+
+    def rewind(self, checkpoints: list[bytes]) -> bool:
+        """Bring the iterator to checkpoints; return whether it has passed an epoch's end by that."""
+        ...
+
+
+class Kept:
+    """The user's own iterator, brought back in place, so that whoever holds it may keep it.
+
+    Args:
+        iterator: nothing was drawn from it yet.
+        enable: build its pipelines again with checkpointing on.
+    """
+
+    def __init__(self, iterator: Any, *, enable: bool) -> None:
+        self.iterator = iterator
+        with refuse_errors([]):
+            self._blueprints = [Blueprint(pipeline) for pipeline in pipelines_of(iterator)]
+        if enable:
+            self._build([None] * len(self._blueprints))
+
+    def rewind(self, checkpoints: list[bytes]) -> bool:
+        """Build the pipelines again at checkpoints."""
+        self._build(checkpoints)
+        return False
+
+    def _build(self, checkpoints: list[Any]) -> None:
+        with refuse_errors(checkpoints):
+            rebuild(self.iterator, self._blueprints, checkpoints)
+
+
+class Made:
+    """An iterator that a function of the user's makes, for pipelines that cannot be serialized.
+
+    Args:
+        function: `function(checkpoints)` returns a new iterator; the checkpoints are None at the beginning of a run, or
+            one `bytes` per pipeline, for `Pipeline(..., enable_checkpointing=True, checkpoint=checkpoints[i])`.
+    """
+
+    def __init__(self, function: Callable[[list[bytes] | None], Any]) -> None:
+        self._function = function
+        self.iterator = function(None)
+        check_holds_checkpoints(self.iterator, at_checkpoint=False)
+
+    def rewind(self, checkpoints: list[bytes]) -> bool:
+        """Give the old iterator up, and make a new one at checkpoints."""
+        self.iterator = None  # first, so that a GPU never has to hold both
+        with refuse_errors(checkpoints):
+            self.iterator = self._function(checkpoints)
+        check_holds_checkpoints(self.iterator, at_checkpoint=True)
+        return has_eaten_an_end(self.iterator)
+
+
+# ------------------------------------------------------------------ passes
+#
+# Pass: a DALI iterator whose place is known after every batch, and whose epochs end in one way for all options.
+
+
+class Source(Protocol):
+    """Gives batches, epoch after epoch, and can be brought back to where it was."""
+
+    def draw(self) -> Any:
+        """Return the next batch.
+
+        Raises:
+            StopIteration: the epoch is over; the next batch is the first one of the next epoch.
+        """
+        ...
+
+    def ended(self) -> bool:
+        """Return whether no batch is left in this epoch; then the source stands at the beginning of the next one."""
+        ...
+
+    def begin(self) -> None:
+        """Go on with the next epoch, if this one is over."""
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the place after the batch that was returned last."""
+        ...
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go to the place at which a snapshot was taken."""
+        ...
+
+
+class Pass:
+    """One iterator.
+
+    Args:
+        holder: holds it.
+    """
+
+    def __init__(self, holder: Holder) -> None:
+        self._holder = holder
+        self._ahead: list[Any] = []  # at most one batch, drawn to find out whether there is one
+        self._error: Exception | None = None  # what came of drawing ahead
+        self._over = False
+        self._place = place_of(holder.iterator)  # where it was left
+        self._snapshot: dict[str, Any] | None = self._take()
+
+    def draw(self) -> Any:
+        """Return the next batch; a failing one leaves the snapshot as it is."""
+        self.snapshot()
+        if self._over:
+            raise StopIteration
+        batch = self._ahead.pop() if self._ahead else self._next()
+        self._snapshot = None
+        return batch
+
+    def ended(self) -> bool:
+        """Return whether the epoch is over: by DALI's own count, or where it has none, by drawing ahead."""
+        if self._over or self._ahead or self._error is not None:
+            return self._over
+        self.snapshot()
+        self._check_place()
+        if at_end(self._holder.iterator) is not False:
+            try:
+                self._ahead = [self._next()]
+            except StopIteration:
+                self._over = True
+            except Exception as error:  # noqa: BLE001  # of whatever type, it is raised where it belongs
+                self._error = error
+        return self._over
+
+    def begin(self) -> None:
+        """Go on with the next epoch, if this one is over."""
+        self._over = False
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return DALI's checkpoints after the batch that was returned last, or of the next epoch's beginning."""
+        if self._snapshot is None:
+            self._snapshot = self._take()
+        return self._snapshot
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Build the pipelines again at a snapshot."""
+        self._ahead, self._error = [], None
+        self._over = self._holder.rewind(list(snapshot["checkpoints"]))
+        self._place = place_of(self._holder.iterator)
+        self._snapshot = self._take() if self._over else snapshot
+
+    def _next(self) -> Any:
+        """Draw; at an epoch's end, begin the next one at once, as DALI's own state between the two is no good place."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        self._check_place()
+        iterator = self._holder.iterator
+        try:
+            return next(iterator)
+        except StopIteration:
+            if not resets_itself(iterator):
+                iterator.reset()
+            self._place = place_of(iterator)
+            self._over, self._snapshot = True, self._take()
+            raise
+        finally:
+            self._place = place_of(iterator)
+
+    def _check_place(self) -> None:
+        check_place(self._place, place_of(self._holder.iterator))
+
+    def _take(self) -> dict[str, Any]:
+        self._check_place()
+        return {"checkpoints": list(self._holder.iterator.checkpoints())}

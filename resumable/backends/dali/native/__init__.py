@@ -1,1 +1,0 @@
-"""DALI's own iterators as a Loader, resumed by DALI's checkpoints."""

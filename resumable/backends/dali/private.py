@@ -1,0 +1,227 @@
+"""What DALI does not document about iterators: the one place for these private names, which a test pins.
+
+DALI loads a checkpoint into a new pipeline only. So that whoever holds the iterator and its pipelines may keep them,
+both are initialized again in place: a pipeline by its public constructor and `deserialize_and_build`, an iterator by
+the
+constructor of its base class.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
+
+from nvidia.dali import Pipeline
+from nvidia.dali.plugin.base_iterator import _DaliBaseIterator as BaseIterator
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+__all__ = [
+    "BaseIterator",
+    "Blueprint",
+    "Operator",
+    "at_end",
+    "callbacks",
+    "checkpoints_itself",
+    "has_eaten_an_end",
+    "is_consumed",
+    "is_fed",
+    "operators",
+    "pipelines_of",
+    "place_of",
+    "rebuild",
+    "resets_itself",
+    "settings_of",
+    "texts_of",
+    "was_rebuilt",
+]
+
+
+_OPTIONS = (
+    "num_threads", "device_id", "seed", "exec_pipelined", "prefetch_queue_depth", "exec_async", "set_affinity",
+    "enable_memory_stats", "exec_dynamic", "stream_policy", "concurrency",
+)  # fmt: skip
+
+
+_rebuilt: WeakSet[Any] = WeakSet()
+
+
+class Blueprint:
+    """What a pipeline can be built from again: its definition and the options of its constructor.
+
+    Args:
+        pipeline: made in Python; one that was deserialized cannot be serialized again.
+
+    Raises:
+        RuntimeError: an operator cannot be serialized; DALI names it.
+    """
+
+    def __init__(self, pipeline: Any) -> None:
+        self._definition = pipeline.serialize()
+        self._options = {"batch_size": pipeline.max_batch_size} | {name: getattr(pipeline, name) for name in _OPTIONS}
+
+    def build(self, pipeline: Any, checkpoint: bytes | None) -> None:
+        """Initialize a pipeline again, in place, at a checkpoint or at its beginning."""
+        Pipeline.__init__(pipeline, **self._options, enable_checkpointing=True, checkpoint=checkpoint)
+        pipeline.deserialize_and_build(self._definition)
+
+
+class Operator(NamedTuple):
+    """An operator of a pipeline.
+
+    Args:
+        name: of the instance, as checkpoints know it.
+        schema: its kind, such as `readers__File`.
+        text: inputs, outputs and arguments, one a line.
+        arguments: those of the Python call.
+        texts: names of the arguments that DALI declares as text or lists of it.
+    """
+
+    name: str
+    schema: str
+    text: str
+    arguments: dict[str, Any]
+    texts: frozenset[str] = frozenset()
+
+
+class Settings(NamedTuple):
+    """How an iterator cuts the epochs.
+
+    Args:
+        reader: name of the reader that says how long an epoch is, or None.
+        size: samples per epoch and pipeline, padded by DALI's rules; below 0 where the pipeline itself ends.
+        policy: name of the last-batch policy.
+        padded: the reader repeats its last sample instead of reading on into the next epoch.
+        outputs: names of the outputs.
+    """
+
+    reader: str | None
+    size: int
+    policy: str
+    padded: bool
+    outputs: list[str]
+
+
+def pipelines_of(iterator: Any) -> list[Any]:
+    """Return the pipelines of an iterator."""
+    pipelines: list[Any] = iterator._pipes
+    return pipelines
+
+
+def settings_of(iterator: Any) -> Settings:
+    """Return how an iterator cuts the epochs."""
+    policy, padded = iterator._last_batch_policy.name, bool(iterator._last_batch_padded)
+    outputs = list(map(str, getattr(iterator, "output_map", [])))
+    return Settings(iterator._reader_name or None, int(iterator._size), policy, padded, outputs)
+
+
+def checkpoints_itself(iterator: Any) -> bool:
+    """Return whether the pipelines were made with `enable_checkpointing=True`."""
+    return bool(iterator._enable_checkpointing)
+
+
+def is_consumed(iterator: Any) -> bool:
+    """Return whether a batch was drawn from an iterator; its own first batch, which it prepares, does not count."""
+    return bool(iterator._ever_consumed)
+
+
+def resets_itself(iterator: Any) -> bool:
+    """Return whether an iterator was made with `auto_reset`."""
+    return bool(iterator._auto_reset == "yes")
+
+
+def at_end(iterator: Any) -> bool | None:
+    """Return whether an iterator has no batch left in its epoch; None where only trying can tell."""
+    if iterator._size < 0:
+        return None
+    if getattr(iterator, "_first_batch", None) is not None:
+        return False
+    over = iterator._counter >= iterator._size
+    return bool(over or iterator._advance_and_check_drop_last(dry_run=True, end_iteration=False))
+
+
+def place_of(iterator: Any) -> tuple[int, bool]:
+    """Return what changes with each batch that is drawn, whoever draws it."""
+    return int(iterator._counter), getattr(iterator, "_first_batch", None) is None
+
+
+def was_rebuilt(iterator: Any) -> bool:
+    """Return whether the pipelines of an iterator were built again by `rebuild`."""
+    return iterator in _rebuilt
+
+
+def has_eaten_an_end(iterator: Any) -> bool:
+    """Return whether a new iterator, made at a checkpoint, has passed an epoch's end while preparing its first batch.
+
+    It stood after the epoch's last batch then, and begins the next epoch without having said so.
+    """
+    prepared = iterator._prepare_first_batch and getattr(iterator, "_first_batch", None) is None
+    return bool(prepared and resets_itself(iterator))
+
+
+def callbacks(pipeline: Any) -> list[tuple[str, bool]]:
+    """Return for each Python source of a pipeline what it is, and whether DALI can bring it back to a place."""
+    groups = pipeline._input_callbacks or []
+    return [_described(group.source_desc.kind.name, has_argument=group.source_desc.has_inputs) for group in groups]
+
+
+def _described(kind: str, *, has_argument: bool) -> tuple[str, bool]:
+    if kind == "CALLABLE":
+        return ("function of one argument", True) if has_argument else ("function without arguments", False)
+    return ("generator function" if kind == "GENERATOR_FUNC" else kind.lower()), False
+
+
+def is_fed(pipeline: Any) -> list[str]:
+    """Return the names of the external sources that have no source, so that somebody feeds them from outside."""
+    sourced = {instance.name for group in pipeline._input_callbacks or [] for instance in group.instances}
+    known = [one for one in operators(pipeline) if one.schema == "ExternalSource"]
+    return [one.name for one in known if one.name not in sourced]
+
+
+def operators(pipeline: Any) -> list[Operator]:
+    """Return the operators of a pipeline that was made in Python; none of one that was deserialized."""
+    return [
+        Operator(
+            one.name,
+            getattr(one._op, "schema_name", type(one._op).__name__),
+            str(one.spec),
+            {**getattr(one._op, "_init_args", {}), **getattr(one._op, "_call_args", {})},
+            texts_of(getattr(one._op, "_schema", None)),
+        )
+        for one in pipeline._ops or []
+    ]
+
+
+def texts_of(schema: Any) -> frozenset[str]:
+    """Return the names of the arguments that a schema of DALI's declares as text or lists of it."""
+    names = () if schema is None else schema.GetArgumentNames()
+    return frozenset(name for name in names if "STRING" in schema.GetArgumentType(name).name)
+
+
+def rebuild(iterator: Any, blueprints: Sequence[Blueprint], checkpoints: Sequence[bytes | None]) -> None:
+    """Initialize an iterator and its pipelines again, in place, at checkpoints or at the beginning.
+
+    All old pipelines are shut down first, so that the memory of a GPU never has to hold two of each.
+    """
+    pipelines, reader = pipelines_of(iterator), iterator._reader_name
+    iterator._first_batch = None
+    _rebuilt.add(iterator)
+    for pipeline in pipelines:
+        pipeline._shutdown()
+    for pipeline, blueprint, checkpoint in zip(pipelines, blueprints, checkpoints, strict=True):
+        blueprint.build(pipeline, checkpoint)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of size= without reader_name, said when the user made the iterator
+        BaseIterator.__init__(
+            iterator,
+            pipelines,
+            size=-1 if reader else iterator._size,
+            reader_name=reader,
+            auto_reset=iterator._auto_reset,
+            last_batch_padded=not reader and iterator._last_batch_padded,
+            last_batch_policy=iterator._last_batch_policy,
+            prepare_first_batch=False,  # a first batch is prepared by the derived classes, which are not called
+        )

@@ -1,0 +1,491 @@
+"""What cannot be resumed, said when it is wrapped and by name."""
+
+from __future__ import annotations
+
+import dis
+import gc
+import types
+import warnings
+from collections import deque
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from resumable._introspection import ask, attributes_of, members_of, module_of, mro_of, qualname_of, survive
+from resumable.backends.dali.private import (
+    BaseIterator,
+    callbacks,
+    checkpoints_itself,
+    is_consumed,
+    is_fed,
+    operators,
+    pipelines_of,
+    settings_of,
+    was_rebuilt,
+)
+from resumable.errors import ConfigurationError, PromiseWarning, StateFormatError, StateMismatchError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from resumable._options import Options
+
+
+__all__ = [
+    "check_fresh",
+    "check_holds_checkpoints",
+    "check_pipelines",
+    "check_place",
+    "check_shards",
+    "length_of_epoch",
+    "refuse_errors",
+    "refuse_hidden",
+    "shards_of",
+    "warn_of_lists",
+    "warn_of_order",
+    "warn_of_samples",
+]
+
+
+_FACTORY = (
+    "Give a function that makes the iterator instead: wrap(make), where make(checkpoints) builds its pipelines with "
+    "enable_checkpointing=True and, unless checkpoints is None, checkpoint=checkpoints[i]."
+)
+
+
+def check_fresh(iterator: Any) -> None:
+    """Refuse an iterator from which batches were drawn.
+
+    Raises:
+        UnsupportedError: they were.
+    """
+    if was_rebuilt(iterator):
+        raise UnsupportedError(
+            "this DALI iterator was wrapped before, and its pipelines were built again for that.\n"
+            "Two loaders would take each other's batches. Make an iterator for each, or use the loader that is there."
+        )
+    if is_consumed(iterator):
+        raise UnsupportedError(
+            "batches were drawn from this DALI iterator before it was wrapped.\n"
+            "They would not be counted, and a resumed run would repeat them. Wrap the iterator right after making it."
+        )
+
+
+def check_place(before: tuple[int, bool], now: tuple[int, bool]) -> None:
+    """Refuse to go on where somebody else has moved the iterator.
+
+    Args:
+        before: where it was left, as `place_of` tells it.
+        now: where it is.
+
+    Raises:
+        UnsupportedError: the two differ.
+    """
+    if before != now:
+        raise UnsupportedError(
+            "somebody else has drawn batches from the DALI iterator, or reset it, since it was wrapped.\n"
+            f"  where the loader left it: {before[0]} samples of the epoch\n"
+            f"  where it is now:          {now[0]} samples of the epoch\n"
+            "Batches would be missing, or counted in another epoch. Use the loader alone: it resets the iterator by "
+            "itself, and next(iter(loader)) counts."
+        )
+
+
+def check_holds_checkpoints(iterator: Any, *, at_checkpoint: bool) -> None:
+    """Refuse what a function made, if it is no DALI iterator with checkpointing on.
+
+    Raises:
+        UnsupportedError: it is something else.
+    """
+    if not isinstance(iterator, BaseIterator):
+        raise UnsupportedError(
+            f"the function with the parameter checkpoints returned a {type(iterator).__qualname__}.\n"
+            "There would be nothing to resume. It has to return a DALI iterator, such as DALIGenericIterator."
+        )
+    if not at_checkpoint:
+        check_fresh(iterator)
+    if not checkpoints_itself(iterator):
+        raise UnsupportedError(
+            "the function made pipelines without enable_checkpointing=True.\n"
+            "There would be no state to resume from. Make them with Pipeline(..., enable_checkpointing=True), or "
+            "@pipeline_def(enable_checkpointing=True)."
+        )
+    ignored = [one for one in pipelines_of(iterator) if at_checkpoint and not one.is_restored_from_checkpoint]
+    if ignored:
+        raise UnsupportedError(
+            f"the function made {len(ignored)} of {len(pipelines_of(iterator))} pipelines without their checkpoint.\n"
+            "They would begin again. Give each Pipeline(..., checkpoint=checkpoints[i]); Pipeline.deserialize ignores "
+            "the argument, use deserialize_and_build."
+        )
+
+
+def check_pipelines(iterator: Any, *, made: bool) -> None:
+    """Refuse pipelines with operators that cannot be brought back to a place, or not without their Python functions.
+
+    Args:
+        iterator: holds the pipelines.
+        made: a function can make it again.
+
+    Raises:
+        UnsupportedError: there is such an operator; the message names it.
+    """
+    for pipeline in pipelines_of(iterator):
+        known = operators(pipeline)
+        if not known:
+            raise UnsupportedError(
+                "the pipeline was deserialized, so that its operators are unknown, and it cannot be serialized again.\n"
+                "A state of another pipeline could not be told from its own. Build it from its Python definition."
+            )
+        _check_sources(pipeline)
+        functions = [one.name for one in known if one.schema.endswith("PythonFunction")]
+        functions += ["external_source"] * bool(callbacks(pipeline))
+        if functions and not made:
+            raise UnsupportedError(
+                f"the pipeline calls Python functions ({', '.join(functions)}), which DALI cannot serialize.\n"
+                f"The iterator could not be brought back to its place. {_FACTORY}"
+            )
+
+
+def _check_sources(pipeline: Any) -> None:
+    for kind, resumes in callbacks(pipeline):
+        if not resumes:
+            raise UnsupportedError(
+                f"the pipeline has an fn.external_source whose source is a {kind}, of which DALI saves no state.\n"
+                "A resumed run would read it from its beginning, without a word. Give it a function of one argument "
+                "(SampleInfo, BatchInfo or the batch's number) whose result depends on nothing else."
+            )
+    if fed := is_fed(pipeline):
+        raise UnsupportedError(
+            f"the pipeline is fed from outside, by feed_input or iter_setup: {', '.join(fed)}.\n"
+            "DALI saves nothing of what feeds it, so a resumed run would get other data. Give fn.external_source a "
+            "source: a function of one argument whose result depends on nothing else."
+        )
+
+
+@contextmanager
+def refuse_errors(checkpoints: Sequence[bytes | None]) -> Iterator[None]:
+    """Raise what DALI's errors mean that come while a pipeline is built.
+
+    Raises:
+        UnsupportedError: an operator has no checkpoints.
+        StateMismatchError: the checkpoint is of another pipeline.
+        StateFormatError: the checkpoint is damaged.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        if "Checkpointing is not implemented" in text:
+            raise UnsupportedError(
+                f"the pipeline has an operator without checkpoints: {_line_with('Checkpointing is not', text)}\n"
+                "DALI cannot bring it back to a place, and would give other data. Leave it out, or do its work in "
+                "wrap(..., transform=...)."
+            ) from error
+        if "Could not serialize" in text:
+            raise UnsupportedError(
+                f"the pipeline has an operator that DALI cannot serialize: {_line_with('Could not serialize', text)}\n"
+                f"The iterator could not be brought back to its place. {_FACTORY}"
+            ) from error
+        if "doesn't recognize" in text or "no checkpoint for" in text:
+            raise StateMismatchError(
+                "the checkpoint is of another DALI pipeline.\n"
+                f"  in the checkpoint: {_line_with('recogni', text)}\n"
+                "  in this run:       a pipeline without that operator\n"
+                "Build the pipeline that the run was started with."
+            ) from error
+        if "deserialize checkpoint" in text:
+            sizes = [len(one) for one in checkpoints if one is not None]
+            raise StateFormatError(
+                f"DALI's own checkpoint inside of the state is damaged (of {sizes} bytes): "
+                f"{_line_with('deserialize', text)}\nNothing can be read from it. Load another checkpoint."
+            ) from error
+        raise
+
+
+def _line_with(words: str, text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if words in line), lines[0] if lines else text)
+
+
+# ------------------------------------------------------------------ promises
+#
+# Warnings of promises that DALI's own configuration does not keep, such as every sample exactly once in an epoch.
+
+_EXACT = (
+    "Every sample comes once with pad_last_batch=True in the reader, and reader_name=... and "
+    "last_batch_policy=LastBatchPolicy.PARTIAL in the iterator."
+)
+
+
+def warn_of_samples(iterator: Any) -> None:
+    """Warn where samples are lost or repeated in an epoch.
+
+    Raises:
+        ConfigurationError: a shard is smaller than a batch, and such batches are dropped.
+    """
+    settings, meta = settings_of(iterator), _meta(iterator)
+    if settings.size < 0 or not meta:
+        return
+    shard = meta["epoch_size"] // meta["number_of_shards"]
+    if settings.policy == "DROP" and min(shard, settings.size) < iterator.batch_size:
+        raise ConfigurationError(
+            f"each shard has {shard} samples, fewer than the batch of {iterator.batch_size}, and the policy is DROP.\n"
+            "No epoch would have a batch. Use smaller batches, fewer shards, or LastBatchPolicy.PARTIAL."
+        )
+    if problem := _problem(iterator):
+        warnings.warn(
+            f'the promise "every sample exactly once per epoch" does not hold: {problem}.\n'
+            f"A resumed run goes on exactly all the same. {_EXACT}",
+            PromiseWarning,
+            stacklevel=6,
+        )
+
+
+def _problem(iterator: Any) -> str:
+    settings, meta = settings_of(iterator), _meta(iterator)
+    if settings.reader is None:
+        guess = f"size={settings.size} without reader_name lets DALI guess where an epoch of {meta['epoch_size']} ends"
+        return "" if _is_exact_size(iterator) else guess
+    if _fits(iterator) or (settings.policy == "PARTIAL" and settings.padded):
+        return ""
+    if settings.policy == "DROP":
+        return "last_batch_policy=DROP leaves out what does not fill a batch"
+    if settings.policy == "PARTIAL":
+        return "with PARTIAL and pad_last_batch=False, the samples that are cut off a last batch come in no epoch"
+    if settings.padded:
+        return "last_batch_policy=FILL repeats the last sample until the batch is full"
+    return "last_batch_policy=FILL with pad_last_batch=False fills the last batch with samples of the next epoch"
+
+
+def warn_of_order(iterator: Any) -> None:
+    """Warn where turning checkpointing on changes DALI's order."""
+    for pipeline in pipelines_of(iterator):
+        for one in operators(pipeline):
+            if one.arguments.get("shuffle_after_epoch"):
+                warnings.warn(
+                    f"the order of the reader {one.name!r} (shuffle_after_epoch=True) from the second epoch on is "
+                    "another one than without this package: DALI shuffles it again with checkpointing on.\n"
+                    "It is as random as before, and the same in every run. Make the pipeline with "
+                    "enable_checkpointing=True to say that you know.",
+                    PromiseWarning,
+                    stacklevel=6,
+                )
+                return
+
+
+def warn_of_lists(unread: Sequence[str]) -> None:
+    """Warn of lists of samples that cannot be read here."""
+    if unread:
+        warnings.warn(
+            'the promise "a state of other data is refused" does not hold for what cannot be read here: '
+            f"{'; '.join(unread)}.\n"
+            "With the same number of samples in another order, a resumed run would repeat some and leave out others. "
+            'Give the data a name that changes with it: wrap(..., identity="images-v1").',
+            PromiseWarning,
+            stacklevel=5,
+        )
+
+
+def length_of_epoch(iterator: Any) -> int | None:
+    """Return the number of batches of an epoch; None where it changes from epoch to epoch, or is unknown."""
+    settings = settings_of(iterator)
+    if settings.size < 0:
+        return None
+    if settings.policy == "FILL" and not settings.padded and not _fits(iterator):
+        return None
+    return len(iterator)
+
+
+def shards_of(iterators: Sequence[Any]) -> tuple[set[int], int]:
+    """Return into how many shards the readers cut the data, and how many pipelines read them in this process."""
+    return (
+        {_meta(one)["number_of_shards"] for one in iterators if _meta(one)},
+        sum(len(pipelines_of(one)) for one in iterators),
+    )
+
+
+def check_shards(shards: tuple[set[int], int], options: Options) -> None:
+    """Warn where no rank reads some shards, once the number of ranks is known."""
+    numbers, pipelines = shards
+    world = options.find_world()
+    reading = pipelines * world.size
+    for number in numbers - {1, reading}:
+        warnings.warn(
+            f'the promise "every sample exactly once per epoch" does not hold: the data is cut into {number} shards, '
+            f"but {world.size} ranks with {pipelines} pipelines each read {reading} of them at a time.\n"
+            "Samples of an epoch would be left out or repeated. Use num_shards = ranks * pipelines per rank.",
+            PromiseWarning,
+            stacklevel=8,
+        )
+
+
+def _is_exact_size(iterator: Any) -> bool:
+    settings, meta = settings_of(iterator), _meta(iterator)
+    per_pipeline, left = divmod(settings.size, len(pipelines_of(iterator)))
+    whole = per_pipeline * meta["number_of_shards"] == meta["epoch_size"] and not left
+    return whole and (_fits(iterator) or (settings.policy == "PARTIAL" and settings.padded and _pads(iterator)))
+
+
+def _fits(iterator: Any) -> bool:
+    """Return whether every shard is a whole number of batches."""
+    meta = _meta(iterator)
+    if not meta:
+        return bool(settings_of(iterator).size % (iterator.batch_size * len(pipelines_of(iterator))) == 0)
+    shard, left = divmod(meta["epoch_size"], meta["number_of_shards"])
+    return not left and shard % iterator.batch_size == 0
+
+
+def _pads(iterator: Any) -> bool:
+    return bool(_meta(iterator)["pad_last_batch"])
+
+
+def _meta(iterator: Any) -> dict[str, int]:
+    """Return what DALI says of the reader that counts, or of the only one."""
+    readers: dict[str, dict[str, int]] = pipelines_of(iterator)[0].reader_meta()
+    name = settings_of(iterator).reader
+    if name is not None:
+        return readers[name]
+    return next(iter(readers.values())) if len(readers) == 1 else {}
+
+
+# ------------------------------------------------------------------ hidden
+#
+# DALI iterators that something else holds and reads: nothing would bring them back to a place.
+#
+# Only what can be seen without running a user's code is looked at: attributes that are stored, closures, globals that a
+# function names, what `functools.partial` and iterators such as `zip` hold, and lists, tuples, sets and dictionaries of
+# those.
+
+_MOST = 100  # elements of a container: of DALI iterators there are few, of samples there may be millions
+_DEEPEST = 2  # containers inside of one another
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_STATES = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
+
+
+def refuse_hidden(source: Any) -> None:
+    """Refuse what reads DALI iterators that it holds, unless it has a state of its own.
+
+    Args:
+        source: what is to be wrapped, and is no DALI iterator itself.
+
+    Raises:
+        UnsupportedError: it holds some; the message says where.
+    """
+    if issubclass(type(source), (list, tuple)):
+        if any(map(_is_iterator, _elements(source))):
+            raise UnsupportedError(
+                "this is a list of DALI iterators.\nEach of them would be taken for a batch. Make one source of them, "
+                "in the order that you want: wrap(resumable.backends.dali.in_turn(iterators))."
+            )
+        return
+    for holder in [source, vars(source)["dataset"]] if _is_data_loader(source) else [source]:
+        found: list[str] = survive(f"a {qualname_of(type(holder))}", partial(_places, holder), [])
+        if found and not _has_state(holder):
+            raise _refused(holder, sorted(set(found)))
+
+
+def _refused(holder: Any, places: list[str]) -> UnsupportedError:
+    name = ask(holder, "__qualname__", qualname_of(type(holder)))
+    return UnsupportedError(
+        f"{name} reads DALI iterators that it holds: {', '.join(places)}.\n"
+        "They go on where they stand, and no state says where that is: a resumed run would get other batches, and "
+        "could read them once. Wrap the DALI iterators themselves: wrap(iterator), or for several "
+        "wrap(resumable.backends.dali.in_turn(iterators)), with transform=... for what is done to a batch. Or give it "
+        "state_dict and load_state_dict, if it can bring them back itself."
+    )
+
+
+def _is_data_loader(source: Any) -> bool:
+    names = (f"{module_of(base)}.{qualname_of(base)}" for base in mro_of(type(source)))
+    return "torch.utils.data.dataloader.DataLoader" in names
+
+
+def _has_state(thing: Any) -> bool:
+    kind = type(thing)
+    return any(callable(ask(kind, get)) and callable(ask(kind, put)) for get, put in _STATES)
+
+
+def _is_iterator(thing: Any) -> bool:
+    return issubclass(type(thing), BaseIterator)
+
+
+def _places(thing: Any) -> list[str]:
+    return [name for name, value in _parts(thing) if any(map(_is_iterator, _flat(value)))]
+
+
+def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a thing holds, by name."""
+    if issubclass(type(thing), partial):
+        yield from _parts(thing.func)
+        yield from ((f"argument {number}", value) for number, value in enumerate(thing.args))
+        yield from thing.keywords.items()
+    elif type(thing) is types.MethodType:
+        yield from _parts(thing.__func__)
+        yield from _attributes(thing.__self__)
+    elif type(thing) is types.FunctionType:
+        yield from _of_function(thing)
+    elif type(thing) is types.GeneratorType:
+        yield from (thing.gi_frame.f_locals if thing.gi_frame is not None else {}).items()
+        yield from _globals(thing.gi_code, getattr(thing.gi_frame, "f_globals", {}))
+    elif module_of(type(thing)) in {"builtins", "itertools"}:
+        yield from ((qualname_of(type(thing)), value) for value in gc.get_referents(thing))
+    else:
+        yield from _attributes(thing)
+        for name in ("__iter__", "__next__", "__getitem__", "__call__"):
+            function = members_of(type(thing)).get(name)
+            if type(function) is types.FunctionType:
+                yield from _of_function(function)
+
+
+def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
+    """Yield attributes that are stored in an object, in its slots or in its class."""
+    yield from ((str(name), value) for name, value in attributes_of(thing).items() if type(name) is str)
+    for kind in mro_of(type(thing)):
+        for name, value in members_of(kind).items():
+            if type(value) is types.MemberDescriptorType:
+                try:
+                    yield name, value.__get__(thing)
+                except AttributeError:  # a slot that was not filled
+                    continue
+            elif not callable(value):
+                yield name, value
+
+
+def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what a function closes over, its defaults, and the globals that it reads."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        yield from _content(name, cell)
+    yield "a default", function.__defaults__
+    yield "a default", function.__kwdefaults__
+    yield from _globals(function.__code__, function.__globals__)
+
+
+def _content(name: str, cell: Any) -> Iterator[tuple[str, Any]]:
+    try:
+        yield name, cell.cell_contents
+    except ValueError:  # a cell that was not filled
+        return
+
+
+def _globals(code: types.CodeType, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the globals that code reads, and does not set itself."""
+    steps = list(dis.get_instructions(code))
+    own = {str(each.argval) for each in steps if each.opname == "STORE_GLOBAL"}
+    read = {str(each.argval) for each in steps if each.opname == "LOAD_GLOBAL"} - own
+    yield from ((name, values[name]) for name in sorted(read) if name in values)
+
+
+def _flat(value: Any, deep: int = _DEEPEST) -> Iterator[Any]:
+    """Yield a value, or the first elements of a container, also of one inside of another."""
+    if not issubclass(type(value), _CONTAINERS):
+        yield value
+    elif deep:
+        for one in _elements(value):
+            yield from _flat(one, deep - 1)
+
+
+def _elements(container: Any) -> list[Any]:
+    """Return the first elements of a container, by Python's own method: a user's may do something else."""
+    own: Any = next(base for base in _CONTAINERS if issubclass(type(container), base))
+    return list(islice(dict.values(container) if own is dict else own.__iter__(container), _MOST))

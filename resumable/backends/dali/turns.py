@@ -1,0 +1,124 @@
+"""in_turn: several DALI iterators as one source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from resumable.errors import ConfigurationError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from resumable.backends.dali.iterators import Source
+
+
+__all__ = ["InTurn", "Order", "Turns", "in_turn"]
+
+
+Order = Literal["batch", "epoch"]
+
+
+class InTurn:
+    """Several DALI iterators that are visited in turn; `in_turn` makes one, for `resumable.wrap`.
+
+    Args:
+        sources: DALI iterators, or functions that make them at checkpoints.
+        order: how they are visited.
+    """
+
+    def __init__(self, sources: Sequence[Any], order: Order) -> None:
+        self.sources = list(sources)
+        self.order = order
+
+
+def in_turn(sources: Iterable[Any], *, order: Order = "batch") -> InTurn:
+    """Make one source of several DALI iterators, such as one per GPU of a process, for `resumable.wrap`.
+
+    Args:
+        sources: DALI iterators, or functions of `checkpoints` that make them.
+        order: "batch" takes one batch from each in turn, and passes over those that have ended; "epoch" reads one after
+            the other to its end. Either way an epoch is over when all have ended.
+
+    Raises:
+        ConfigurationError: there are none, one is given twice, or the order is none.
+    """
+    several = list(sources)
+    if order not in get_args(Order):
+        raise ConfigurationError(
+            f"order must be one of {', '.join(get_args(Order))}, but it is {order!r}.\n"
+            'It says how the iterators are visited: "batch" takes one batch from each in turn, "epoch" reads one '
+            "after the other."
+        )
+    if not several or len(set(map(id, several))) < len(several):
+        raise ConfigurationError(
+            f"in_turn() takes one or more different DALI iterators, but it was given {len(several)}, of which "
+            f"{len(set(map(id, several)))} are different.\nIts epochs would have no end or no batch. Give each once."
+        )
+    for one in several:
+        if not callable(one) and not hasattr(one, "__next__"):
+            raise UnsupportedError(
+                f"in_turn() takes DALI iterators, or functions that make them, but got a {type(one).__qualname__}.\n"
+                "It has no batches that could be taken in turn. Give the iterators that the pipelines were put into."
+            )
+    return InTurn(several, order)
+
+
+class Turns:
+    """The sources of `in_turn`, as one.
+
+    Args:
+        parts: the sources.
+        order: how they are visited.
+    """
+
+    def __init__(self, parts: Sequence[Source], order: Order) -> None:
+        self._parts, self._order = list(parts), order
+        self._turn = 0
+        self._done = [False] * len(self._parts)  # in this epoch
+
+    def draw(self) -> Any:
+        """Return the next batch of the source whose turn it is."""
+        while not all(self._done):
+            turn = self._turn
+            if not self._done[turn]:
+                try:
+                    batch = self._parts[turn].draw()
+                except StopIteration:
+                    self._done[turn] = True
+                else:
+                    if self._order == "batch":
+                        self._advance()
+                    return batch
+            self._advance()
+        raise StopIteration
+
+    def ended(self) -> bool:
+        """Return whether all have ended."""
+        if not all(self._done):
+            self._done = [done or part.ended() for done, part in zip(self._done, self._parts, strict=True)]
+        return all(self._done)
+
+    def begin(self) -> None:
+        """Go on with the next epoch of all, if all have ended."""
+        if all(self._done):
+            self._turn, self._done = 0, [False] * len(self._parts)
+            for part in self._parts:
+                part.begin()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the snapshots of all, and whose turn it is."""
+        whole = all(self._done)  # then it is the place at which the next epoch begins
+        return {
+            "turn": 0 if whole else self._turn,
+            "done": [False if whole else done for done in self._done],
+            "parts": [part.snapshot() for part in self._parts],
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Bring each back, and the turn."""
+        self._turn, self._done = snapshot["turn"], list(snapshot["done"])
+        for part, its in zip(self._parts, snapshot["parts"], strict=True):
+            part.restore(its)
+
+    def _advance(self) -> None:
+        self._turn = (self._turn + 1) % len(self._parts)

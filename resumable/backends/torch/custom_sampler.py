@@ -1,0 +1,417 @@
+"""Map-style datasets with a sampler or batch sampler of the user's own: its order is kept.
+
+A sampler with a state resumes by that, taken after each batch of indices, as the workers read ahead. Any other one is
+replayed: its indices are drawn again, no data is read, and those of the batch before the place are compared. A sampler
+that is not told the epoch by `set_epoch` is replayed from epoch 0, as its order may depend on what it gave before.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections import deque
+from contextlib import nullcontext
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from resumable._fetch.element_reader import too_few
+from resumable._fetch.frameworks import Inside
+from resumable._fetch.own_state import without_state
+from resumable._introspection import (
+    ask,
+    attributes_of,
+    is_exactly,
+    length_or_none,
+    qualname_of,
+    signature_of,
+    survive,
+)
+from resumable._naming import identity_of
+from resumable._randomness.keys import SampleKeys, isolated
+from resumable.backends.torch.map_style import make_engine, meter_of, shown, stored_by
+from resumable.backends.torch.orders import is_plain_batch_sampler
+from resumable.errors import PromiseWarning, UnsupportedError
+from resumable.protocols import Listed, Request, Traits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from torch.utils.data import DataLoader
+
+    from resumable._fetch.reader import Reader
+    from resumable._options import Options
+    from resumable._randomness.keyed import Words
+
+
+__all__ = ["CustomOrderBackend", "Drawn"]
+
+
+_HINTS = dict.fromkeys(
+    ("batch", "drop_last", "order", "parameters"), "Make the DataLoader with the options that the run was started with."
+)
+_LARGEST = 1 << 62  # samples of an epoch, as positions are 64-bit integers
+
+
+class CustomOrderBackend:
+    """Reads the batches that a user's sampler asks for.
+
+    Args:
+        loader: the user's.
+        reader: reads a request where the samples are read.
+        options: seed, world, randomness and identity.
+        length: number of samples of the dataset; None if it does not say: only the sampler must know them.
+    """
+
+    kind = "torch-map-own-order"
+
+    def __init__(self, loader: DataLoader[Any], reader: Reader, options: Options, length: int | None) -> None:
+        meter = meter_of(loader)
+        self._engine = make_engine(loader, reader, options, meter)
+        self._order = UserOrder(loader, options)
+        self._options = options
+        self._batches: _Batches | None = None
+        self.length = length
+        self.traits = Traits(
+            hints=_HINTS,
+            length=self._order.length,
+            keyed=True,
+            needs_shard=True,
+            compares_itself=True,  # an element is a batch of samples, and what is restored is its indices
+        )
+        self.stored = None if length is None else stored_by(reader.source, length)
+        shows = shown(loader, "dataset")
+        self.inside = Inside(shows=shows, restarts_workers=True, meter=meter)
+        self.identity = {
+            **identity_of(reader.source, options.identity),
+            "samples": self.length,
+            **self._order.identity,
+        }
+
+    def open(self, epoch: int) -> Iterator[Any]:
+        """Begin an epoch."""
+        return self._begin(epoch, self._order.draw(epoch))
+
+    def snapshot(self) -> Any:
+        """Return the sampler's state after the batch that was yielded last; None where it has none."""
+        if not self._order.stateful:
+            return None
+        if self._batches is None:
+            return {"order": self._order.state(), "step": 0, "samples": 0, "ended": False}
+        return self._batches.snapshot()
+
+    def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
+        """Give the sampler its state back, and go on."""
+        drawn = self._order.restore(epoch, snapshot["order"], snapshot["step"], snapshot["samples"])
+        return self._begin(epoch, iter(()) if snapshot.get("ended") else drawn, snapshot)
+
+    def own_fields(self, snapshot: Any) -> list[Any]:
+        """Return what of a snapshot is not the sampler's own state."""
+        step, samples, ended = snapshot["step"], snapshot["samples"], snapshot.get("ended", False)
+        if (
+            not type(step) is type(samples) is int
+            or not 0 <= min(step, samples) <= max(step, samples) <= _LARGEST
+            or type(ended) is not bool
+        ):
+            raise TypeError(f"source_state.snapshot was taken after {step!r} batches of {samples!r} samples: {ended!r}")
+        return [step, samples, ended]
+
+    def elements_before(self, snapshot: Any) -> int:
+        """Return how many batches were given before a snapshot."""
+        step: int = self.own_fields(snapshot)[0]
+        return step
+
+    @property
+    def replay_witness(self) -> Callable[[int], list[Any] | None] | None:
+        """Returns the indices of the batch before a step; None for a sampler with a state, which is not replayed."""
+        return None if self._order.stateful else self._indices_before
+
+    def close(self) -> None:
+        """End the workers that live on between epochs."""
+        self._engine.close()
+
+    def _indices_before(self, step: int) -> list[Any] | None:
+        return None if self._batches is None else self._batches.indices_before(step)
+
+    def _begin(self, epoch: int, drawn: Iterator[Drawn], snapshot: Any = None) -> Iterator[Any]:
+        rank, ahead = self._options.find_world().rank, deque[Drawn]()
+        reading = self._engine.run(_requests(drawn, ahead, epoch, rank), seed=self._options.stream_seed, epoch=epoch)
+        self._batches = _Batches(drawn, ahead, reading, snapshot, kept=4 * self._options.find_world().size)
+        return self._batches
+
+
+class _Batches:
+    """Batches of an epoch, each with what the sampler's state was when its indices were drawn."""
+
+    anywhere = False  # only before the first batch is read: what workers read ahead comes before what is skipped
+
+    def __init__(
+        self, drawn: Iterator[Drawn], ahead: deque[Drawn], reading: Iterator[Any], snapshot: Any, *, kept: int
+    ) -> None:
+        self._drawn, self._ahead, self._reading = drawn, ahead, reading
+        self._snapshot = snapshot
+        self._passed = deque[tuple[int, list[Any]]](maxlen=kept)
+        self._over = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._reading)
+        except StopIteration:
+            self._over = True
+            raise
+        self._pass(self._ahead.popleft())
+        return batch
+
+    def skip(self, count: int) -> None:
+        """Draw the indices of `count` batches and read none of them."""
+        for done in range(count):
+            drawn = next(self._drawn, None)
+            if drawn is None:
+                raise too_few(count, done)
+            self._pass(drawn)
+
+    def snapshot(self) -> Any:
+        """Return the sampler's state after the last batch; after the end, that from which the next epoch begins."""
+        if self._over and self._snapshot is not None:
+            return {**self._snapshot, "step": 0, "samples": 0, "ended": False}
+        return self._snapshot
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._reading.close()  # type: ignore[attr-defined]  # a generator
+
+    def indices_before(self, step: int) -> list[Any] | None:
+        """Return the indices of the batch before a step, if that is among the last ones."""
+        return dict(self._passed).get(step)
+
+    def _pass(self, drawn: Drawn) -> None:
+        self._passed.append((drawn.step + 1, drawn.indices))
+        self._snapshot = {"order": drawn.state, "step": drawn.step + 1, "samples": drawn.samples, "ended": drawn.ended}
+
+
+def _requests(drawn: Iterator[Drawn], ahead: deque[Drawn], epoch: int, rank: int) -> Iterator[Request]:
+    for batch in drawn:
+        ahead.append(batch)
+        listed = Listed(batch.indices, batch.keys, batch.batch_key)
+        yield Request(epoch, batch.step, rank, batch.samples - len(batch.indices), batch.samples, 0, listed)
+
+
+# ------------------------------------------------------------------ user order
+#
+# A user's sampler or batch sampler, drawn from in a way that can be repeated.
+
+_ORDER_STREAM = 1
+_OF_THE_RUN = {
+    "epoch",
+    "start_epoch",
+    "epochs",
+    "num_epochs",
+    "start",
+    "start_index",
+    "rank",
+    "num_replicas",
+    "world_size",
+}
+_FARTHEST = 1 << 20  # epochs to draw again
+_REFILLED = (list, np.ndarray, dict, set, deque, bytearray)
+
+
+class Drawn(NamedTuple):
+    """A batch of indices with the keys of its samples.
+
+    `step` counts the batches before it, `samples` the samples up to and with it. `state` is the sampler's after it;
+    after the last batch (`ended`) it is the one after the end of the epoch, as some samplers reach their end while
+    they give the last batch.
+    """
+
+    indices: list[Any]
+    keys: Words
+    batch_key: int
+    step: int
+    samples: int
+    state: Any
+    ended: bool
+
+
+class UserOrder:
+    """Draws batches of indices from a private copy of the user's sampler, under a randomness of its own.
+
+    Args:
+        loader: the user's; its sampler is copied where it can be.
+        options: seed and randomness.
+    """
+
+    def __init__(self, loader: DataLoader[Any], options: Options) -> None:
+        self._loader, self._seed, self._seeds = loader, options.stream_seed, options.randomness != "off"
+        self._batch_size, self._drop_last = loader.batch_size, loader.drop_last
+        batches: Any = loader.batch_sampler
+        self._own_batches = batches is not None and not is_plain_batch_sampler(batches)
+        self._user = batches if self._own_batches else loader.sampler
+        if is_plain_batch_sampler(batches):
+            self._user, self._batch_size, self._drop_last = batches.sampler, batches.batch_size, batches.drop_last
+        self._parameters = _parameters(self._user)
+        self._passes = 0
+        self._sampler = self._copy()
+        self._state_owner = next((thing for thing in self._layers() if _has_state(thing)), None)
+        if self._sampler is self._user and not self.stateful and not self._told():
+            warnings.warn(_not_copied(self._user), PromiseWarning, stacklevel=7)
+
+    @property
+    def stateful(self) -> bool:
+        """Whether the sampler has `state_dict` and `load_state_dict`."""
+        return self._state_owner is not None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Plain values that tell this order from others."""
+        batch = 0 if self._own_batches else self._batch_size or 1
+        return {"order": qualname_of(type(self._user)), "batch": batch, "parameters": self._parameters}
+
+    @property
+    def length(self) -> int | None:
+        """Batches per epoch, where the sampler knows."""
+        batches = self._loader.batch_sampler
+        return length_or_none(self._user if batches is None else batches)
+
+    def state(self) -> Any:
+        """Return a copy of the sampler's state."""
+        return None if self._state_owner is None else copy.deepcopy(self._state_owner.state_dict())
+
+    def draw(self, epoch: int) -> Iterator[Drawn]:
+        """Yield the batches of indices of an epoch."""
+        if self._passes != epoch and not self.stateful and not self._tell_epoch(epoch):
+            self._replay_epochs(epoch)
+        return self._draw(epoch, 0, 0)
+
+    def restore(self, epoch: int, state: Any, step: int, samples: int) -> Iterator[Drawn]:
+        """Give the sampler its state back, and yield the rest of the epoch's batches of indices.
+
+        Args:
+            epoch: the epoch.
+            state: as in `Drawn.state`.
+            step: batches of the epoch that are done.
+            samples: samples of the epoch that are done.
+
+        Raises:
+            StateMismatchError: the sampler has no state.
+        """
+        if self._state_owner is None:
+            raise without_state(f"the sampler {qualname_of(type(self._user))}")
+        self._state_owner.load_state_dict(copy.deepcopy(state))
+        return self._draw(epoch, step, samples)
+
+    def _draw(self, epoch: int, step: int, samples: int) -> Iterator[Drawn]:
+        self._passes = -1  # until the end, the sampler's memory is that of no epoch's beginning
+        keys, order_keys = SampleKeys(self._seed, epoch), SampleKeys(self._seed, epoch, _ORDER_STREAM)
+        self._tell_epoch(epoch)
+        with self._guard(order_keys.batch(samples)):
+            batches = self._index_batches()
+
+        def draw() -> tuple[list[Any] | None, Any]:
+            with self._guard(order_keys.batch(samples)):
+                return next(batches, None), self.state()
+
+        indices, state = draw()
+        while indices is not None:
+            before, samples = samples, samples + len(indices)
+            following, later = draw()
+            ended = following is None
+            sample_keys, batch_key = keys.samples(before, samples), keys.batch(before)
+            yield Drawn(indices, sample_keys, batch_key, step, samples, later if ended else state, ended)
+            step += 1
+            indices, state = following, later
+        self._passes = epoch + 1
+
+    def _index_batches(self) -> Iterator[list[Any]]:
+        source = iter(self._sampler)
+        if self._own_batches:
+            return ([_kept(index) for index in batch] for batch in source)
+        return _chunks(map(_kept, _once(source)), self._batch_size or 1, drop_last=self._drop_last)
+
+    def _replay_epochs(self, epoch: int) -> None:
+        if epoch > _FARTHEST:
+            raise UnsupportedError(
+                f"epoch {epoch} was asked for, and the sampler {qualname_of(type(self._user))} gets there by drawing "
+                "all epochs before it.\nThat would take forever. If the number is right, give the sampler set_epoch."
+            )
+        self._sampler, self._passes = self._copy(), 0
+        for past in tqdm(range(epoch), desc="replaying the sampler", unit="epoch", delay=1.0, leave=False):
+            for _ in self._draw(past, 0, 0):
+                pass
+
+    def _copy(self) -> Any:
+        """Copy the user's sampler and not the data that it knows; the user's own is used where it cannot be copied."""
+        known = {id(self._loader.dataset): self._loader.dataset}
+        return survive(None, lambda: copy.deepcopy(self._user, known), self._user)
+
+    def _layers(self) -> list[Any]:
+        inner = ask(self._sampler, "sampler")
+        return [self._sampler] if inner is None else [self._sampler, inner]
+
+    def _told(self) -> list[Any]:
+        return [layer for layer in self._layers() if callable(ask(layer, "set_epoch"))]
+
+    def _tell_epoch(self, epoch: int) -> bool:
+        told = self._told()
+        for layer in told:
+            layer.set_epoch(epoch)
+        return bool(told)
+
+    def _guard(self, key: int) -> AbstractContextManager[None]:
+        return isolated(key) if self._seeds else nullcontext()
+
+
+def _parameters(sampler: Any) -> dict[str, Any]:
+    """Return the parameters that a sampler was made with, as far as it keeps plain values under their names.
+
+    No property is asked for, as that is a user's code. What says how far a run is, or which rank this is, may differ.
+    """
+    signature = signature_of(type(sampler))
+    names = set() if signature is None else set(signature.parameters) - _OF_THE_RUN
+    kept = attributes_of(sampler)
+    found = {name: kept.get(name, kept.get(f"_{name}")) for name in sorted(names)}
+    return {name: value for name, value in found.items() if is_exactly(value, (bool, int, float, str))}
+
+
+def _kept(index: Any) -> Any:
+    """Copy an index that the sampler may fill again: the next one is asked for before this one is read."""
+    if is_exactly(index, _REFILLED):
+        return index.copy()
+    return index.clone() if type(index) is torch.Tensor else index
+
+
+def _once(source: Iterator[Any]) -> Iterator[Any]:
+    """Yield what an iterator gives; `islice` calls `iter` on what it gets, by which a sampler may set itself back."""
+    while True:
+        try:
+            index = next(source)
+        except StopIteration:
+            return
+        yield index
+
+
+def _chunks(source: Iterator[Any], size: int, *, drop_last: bool) -> Iterator[list[Any]]:
+    while chunk := list(islice(source, size)):
+        if drop_last and len(chunk) < size:
+            return
+        yield chunk
+
+
+def _not_copied(sampler: Any) -> str:
+    return (
+        f"the sampler {qualname_of(type(sampler))} cannot be copied, so your own object is drawn from, and it cannot "
+        "begin again.\nA new process resumes exactly. After load_state_dict() or seek() in the same process, the order "
+        "may be another one.\nGive the sampler state_dict and load_state_dict, or set_epoch, or let copy.deepcopy work "
+        "(often a lock, a file or a generator is in its way)."
+    )
+
+
+def _has_state(thing: Any) -> bool:
+    return callable(ask(thing, "state_dict")) and callable(ask(thing, "load_state_dict"))

@@ -1,0 +1,416 @@
+"""What one rank did in one start, from its beginning to its end or its kill, as its ledger has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from resumable.chaos.recorder.events import read_events
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from resumable.chaos.launch.inventory import Left
+
+
+__all__ = ["Attempt", "Batch", "Place", "RankLog", "Save", "Update", "read_attempts"]
+
+
+Save: TypeAlias = "tuple[str, int]"  # the name of a store or the series of a file, and a step
+
+
+class Place(NamedTuple):
+    """A place in a loader's stream: after `step` batches of an epoch."""
+
+    epoch: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, step {self.step}"
+
+
+class Batch(NamedTuple):
+    """What one rank was delivered in a step."""
+
+    indices: tuple[str, ...] | None
+    digests: tuple[str, ...]
+
+
+class Update(NamedTuple):
+    """The first step of an optimizer after a checkpoint.
+
+    Args:
+        resumed: the checkpoint was restored; else it was saved.
+        save: name of the store, and the step.
+        optimizer: its number.
+        weights: their parts, before the step.
+        state: parts of the optimizer's state, before the step.
+        stands: where the loaders stand.
+    """
+
+    resumed: bool
+    save: Save
+    optimizer: int
+    weights: dict[str, str]
+    state: dict[str, str]
+    stands: tuple[Place, ...]
+
+
+@dataclass
+class RankLog:
+    """What the training process of one rank did.
+
+    Args:
+        batches: by loader and place after the batch; in the order in which they were delivered.
+        acked: how far each loader is acknowledged, in the end.
+        evaluating: numbers of the loaders that were wrapped for an evaluation.
+        begun: where each loader stood when it first delivered or after its state was loaded.
+        saved: root and step of the checkpoints that were committed to a store.
+        saved_at: how many failpoints had passed at each of them, and at each checkpoint of the Trainer.
+        parts: of each checkpoint of a store, by its name and step; one for each time that it was saved.
+        generators: digests of the global ones when a checkpoint was saved, by store and step.
+        held: places of the loaders in each checkpoint that was saved last, by store and step.
+        updates: first steps of optimizers after a checkpoint was saved or restored.
+        restored: what a store gave: root and step.
+        resumed: the same by the names of the stores, where a checkpoint was there.
+        saved_places: places of the loaders in each checkpoint of a store, by root and step.
+        loaded: what each loader was told, by a state, and where it stood after that.
+        saves: what each file holds that the script saved by itself, by its path in the case: its series, and the step.
+        moved: files that were renamed after they had been saved.
+        drafts: series of files that were renamed after they had been saved.
+        half: the file that had its first half in the end.
+        unplaced: files that another thread than the loop's saved, at no known step.
+        unnamed: number of saves to no file, such as to memory.
+        untrue: what a state or a loader said that was not so, in words.
+        files: failpoints of checkpoint files: point and path.
+        weights: digest of the final weights, where the Trainer or the script shows them.
+        wrapped: whether a loader was made.
+        lost: whether weights, or tensors in the checkpoints of a store, are NaN throughout.
+        trains: number of the elements of what torch trains in this process; None where it trains nothing.
+        points: names of the failpoints, in order.
+        loaders: numbers of the loaders that failpoints are about, by the numbers of the failpoints, from 1.
+        fired: numbers of the faults.
+        times: of the first and the last event.
+        went: places to which each loader went by a state, in their order.
+        agent: whether it was started by one, such as torchrun.
+    """
+
+    rank: int
+    world: int
+    batches: dict[tuple[int, Place], Batch] = field(default_factory=dict)
+    acked: dict[int, Place] = field(default_factory=dict)
+    evaluating: set[int] = field(default_factory=set)
+    begun: dict[int, Place] = field(default_factory=dict)
+    saved: list[tuple[str, int]] = field(default_factory=list)
+    saved_at: list[int] = field(default_factory=list)
+    parts: dict[Save, list[dict[str, str]]] = field(default_factory=dict)
+    generators: dict[Save, dict[str, str]] = field(default_factory=dict)
+    held: dict[Save, tuple[Place, ...]] = field(default_factory=dict)
+    updates: list[Update] = field(default_factory=list)
+    restored: list[tuple[str, int | None]] = field(default_factory=list)
+    resumed: list[Save] = field(default_factory=list)
+    saved_places: dict[tuple[str, int], list[Place]] = field(default_factory=dict)
+    loaded: dict[int, Place] = field(default_factory=dict)
+    saves: dict[str, tuple[str, int | None]] = field(default_factory=dict)
+    moved: set[str] = field(default_factory=set)
+    drafts: set[str] = field(default_factory=set)
+    half: str = ""
+    unplaced: list[str] = field(default_factory=list)
+    unnamed: int = 0
+    untrue: list[str] = field(default_factory=list)
+    files: list[tuple[str, str]] = field(default_factory=list)
+    weights: str | None = None
+    wrapped: bool = False
+    lost: bool = False
+    trains: int | None = None
+    points: list[str] = field(default_factory=list)
+    loaders: dict[int, int] = field(default_factory=dict)
+    fired: list[int] = field(default_factory=list)
+    times: tuple[float, float] = (0.0, 0.0)
+    went: dict[int, list[Place]] = field(default_factory=dict)
+    agent: bool = False
+    _asked: dict[int, Any] = field(default_factory=dict)
+
+    def trained(self) -> dict[tuple[int, Place], Batch]:
+        """Return the batches that were acknowledged."""
+        nothing = Place(-1, 0)
+        return {key: batch for key, batch in self.batches.items() if key[1] <= self.acked.get(key[0], nothing)}
+
+    def unacknowledged(self) -> list[tuple[int, Place]]:
+        """Return the batches that were delivered and not acknowledged: a resume repeats them by right."""
+        trained = self.trained()
+        return [key for key in self.batches if key not in trained]
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Add an event of the ledger."""
+        self.times = (self.times[0] or event["time"], event["time"])
+        if "point" in event:
+            self.points.append(event["point"])
+            if "loader" in event:
+                self.loaders[len(self.points)] = event["loader"]
+        add = getattr(self, f"_add_{event['kind']}", None)
+        if add is not None:
+            add(event)
+
+    def _add_start(self, event: dict[str, Any]) -> None:
+        self.agent |= event.get("agent", False)
+
+    def _add_wrapped(self, _: dict[str, Any]) -> None:
+        self.wrapped = True
+
+    def _add_batch(self, event: dict[str, Any]) -> None:
+        loader, place = event["loader"], _place(event)
+        self.begun.setdefault(loader, Place(place.epoch, place.step - 1))
+        indices = None if event["indices"] is None else tuple(event["indices"])
+        self.batches[loader, place] = Batch(indices, tuple(event["digests"]))
+        if event["acked"]:
+            self.acked[loader] = place
+        if event.get("evaluation"):  # not in records of before
+            self.evaluating.add(loader)
+
+    def _add_ack(self, event: dict[str, Any]) -> None:
+        self.acked[event["loader"]] = _place(event)
+
+    def _add_loaded(self, event: dict[str, Any]) -> None:
+        loader, place = event["loader"], _place(event)
+        self.begun[loader] = self.acked[loader] = self.loaded[loader] = place
+        self.went.setdefault(loader, []).append(place)
+        self._compare(event, self._asked.pop(loader, None), "was told to go to {says}, and stands at {stands}")
+
+    def _add_load(self, event: dict[str, Any]) -> None:
+        self._asked[event["loader"]] = event["says"]
+
+    def _add_state(self, event: dict[str, Any]) -> None:
+        self._compare(event, event["says"], "stood at {stands}, and its state says {says}")
+
+    def _compare(self, event: dict[str, Any], says: Any, words: str) -> None:
+        if says is not None and any(says[name] != event[name] for name in ("epoch", "position")):
+            told = words.format(says=_name(says), stands=_name(event))
+            self.untrue.append(f"loader {event['loader']} {told}")
+
+    def _add_saving(self, event: dict[str, Any]) -> None:
+        self.lost |= event.get("lost", False)
+        save = (event.get("store", event["root"]), event["step"])
+        self.parts.setdefault(save, []).append(event["parts"])
+        self.generators[save] = event.get("generators", {})
+        self.held[save] = tuple(_place(place) for place in event["places"])
+        places = self.saved_places.setdefault((event["root"], event["step"]), [])
+        places += [_place(place) for place in event["places"]]  # of every save of this step, as it may be saved again
+
+    def _add_half(self, event: dict[str, Any]) -> None:
+        self.half = event["name"]
+
+    def _add_wrote(self, event: dict[str, Any]) -> None:
+        self.half = ""
+        self.lost |= event["lost"]
+        if event["name"].startswith("/"):  # a temporary file, unless it is renamed
+            self.drafts.add(event["store"])
+        self.saves[event["name"]] = (event["store"], event["step"])
+        if event["step"] is None:
+            self.unplaced.append(event["name"])
+            return
+        save = (event["store"], event["step"])
+        self.parts.setdefault(save, []).append(event["parts"])
+        self.generators[save] = event["generators"]
+        self.held[save] = tuple(_place(place) for place in event["places"])
+        self.saved_places.setdefault(save, []).extend(self.held[save])
+
+    def _add_renamed(self, event: dict[str, Any]) -> None:
+        old, save = self.saves.pop(event["old"], None), (event["store"], event["step"])
+        self.drafts.add(event["series"])
+        self.moved.add(event["old"])
+        self.saves[event["name"]] = save
+        if old is None or old not in self.parts:
+            return  # an earlier start saved it, or another thread
+        contents = self.parts[old]
+        self.parts.setdefault(save, []).append(contents.pop())
+        self.saved_places.setdefault(save, []).extend(self.held[old])
+        self.generators[save], self.held[save] = self.generators[old], self.held[old]
+        if not contents:
+            for kept in (self.parts, self.generators, self.held, self.saved_places):
+                kept.pop(old, None)
+
+    def _add_unnamed(self, _: dict[str, Any]) -> None:
+        self.unnamed += 1
+
+    def _add_saved(self, event: dict[str, Any]) -> None:
+        self.saved.append((event["root"], event["step"]))
+        self.saved_at.append(event["number"])
+
+    def _add_save(self, event: dict[str, Any]) -> None:
+        self.saved_at.append(event["number"])  # the Trainer writes it before it comes by a point of its own
+
+    def _add_restored(self, event: dict[str, Any]) -> None:
+        self.restored.append((event["root"], event["step"]))
+        if event["step"] is not None:
+            self.resumed.append((event.get("store", event["root"]), event["step"]))
+
+    def _add_file(self, event: dict[str, Any]) -> None:
+        self.files.append((event["point"], event["path"]))
+        if event["point"] == "store.renamed" and event["path"].endswith(".ckpt") and self.saved_at:
+            self.saved_at[-1] = event["number"]  # of the Trainer's checkpoint that was begun last
+
+    def _add_weights(self, event: dict[str, Any]) -> None:
+        self.weights = event["digest"]
+        self.lost |= event.get("lost", False)
+
+    def _add_model(self, event: dict[str, Any]) -> None:
+        self.trains = event["elements"]
+
+    def _add_update(self, event: dict[str, Any]) -> None:
+        save = (event["store"], event["step"])
+        stands = tuple(_place(place) for place in event["stands"])
+        parts = (event["weights"], event["optimizer_parts"])
+        self.updates.append(Update(event["after"] == "restored", save, event["optimizer"], *parts, stands))
+
+    def _add_fire(self, event: dict[str, Any]) -> None:
+        self.fired.append(event["fault"])
+
+
+def _place(values: dict[str, Any]) -> Place:
+    return Place(values["epoch"], values["step"])
+
+
+def _name(values: dict[str, Any]) -> str:
+    return f"{_place(values)} (sample {values['position']})"
+
+
+# ------------------------------------------------------------------ attempts
+#
+# Reads the ledgers of one start of the command: what its ranks and workers did, and what happened to its files.
+
+
+class InPlace(NamedTuple):
+    """A file that was written in place.
+
+    Args:
+        first: time of the first write.
+        over: an older content was lost by it, in that or a later one.
+    """
+
+    first: float
+    over: bool = False
+
+
+@dataclass
+class Attempt:
+    """One start of the ranks, by the command or by an agent in it, such as torchrun, which restarts them.
+
+    Args:
+        number: from 0.
+        ranks: what each rank did, by rank.
+        workers: names of the failpoints that each worker process came by.
+        fired: whether its fault happened.
+        status: exit status of the command, negative for a signal.
+        killed: why the harness killed it, where it did.
+        orphans: processes that it left behind.
+        unloadable: committed checkpoints that cannot be loaded after it, in words.
+        output: what it printed, its end.
+        written: what was redirected into the case's directory, by its own path.
+        read: files outside of it that `torch.load` read.
+        in_place: files of the case that were written under their own names, by their paths in it.
+        read_in_place: when it first read those that an earlier start wrote so.
+        refused: why a process ended itself before it had done harm.
+        left: the files that the last start of a case left.
+        leg: number of the command's start in its case; the number of this one where no agent restarts ranks.
+        restarts: how often the agent had restarted its ranks by then.
+    """
+
+    number: int
+    ranks: dict[int, RankLog] = field(default_factory=dict)
+    workers: list[list[str]] = field(default_factory=list)
+    fired: bool = False
+    status: int | None = None
+    killed: str = ""
+    orphans: list[int] = field(default_factory=list)
+    unloadable: list[str] = field(default_factory=list)
+    output: str = ""
+    written: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
+    in_place: dict[str, InPlace] = field(default_factory=dict)
+    read_in_place: dict[str, float] = field(default_factory=dict)
+    refused: str = ""
+    left: Left | None = None
+    leg: int = -1
+    restarts: int = 0
+
+    def __post_init__(self) -> None:
+        if self.leg < 0:
+            self.leg = self.number
+
+    @property
+    def watched(self) -> bool:
+        """Whether any process of it imported resumable."""
+        return bool(self.ranks)
+
+    def trained(self) -> dict[tuple[int, Place], dict[int, Batch]]:
+        """Return what each rank trained on, by loader and place.
+
+        One rank that acknowledges a step speaks for all: it has what each of them was delivered. Another one may be
+        killed before it says so itself.
+        """
+        acked = {key for log in self.ranks.values() for key in log.trained()}
+        steps: dict[tuple[int, Place], dict[int, Batch]] = {}
+        for rank, log in sorted(self.ranks.items()):
+            for key, batch in log.batches.items():
+                if key in acked:
+                    steps.setdefault(key, {})[rank] = batch
+        return steps
+
+
+def read_attempts(directory: Path, number: int, leg: int = -1) -> list[Attempt]:
+    """Read the ledgers of one start of the command: an attempt for each time that its ranks were started.
+
+    Args:
+        directory: of the ledgers.
+        number: of the first attempt.
+        leg: number of the command's start.
+    """
+    ledgers: dict[int, list[_Ledger]] = {}
+    for path in [*directory.glob("worker-*.jsonl"), *directory.glob("events-*.jsonl")]:
+        if events := read_events(path)[0]:
+            ledgers.setdefault(events[0].get("restarts", 0), []).append(
+                _Ledger(path.stat().st_mtime, path.name, events)
+            )
+    attempts = [
+        _read_attempt(Attempt(one, leg=number if leg < 0 else leg, restarts=restarts), sorted(ledgers[restarts]))
+        for one, restarts in enumerate(sorted(ledgers), start=number)
+    ] or [Attempt(number, leg=leg)]
+    for path in directory.glob("outside-*.jsonl"):
+        _add_outside(attempts[-1], path)
+    return attempts
+
+
+class _Ledger(NamedTuple):
+    changed: float
+    name: str
+    events: list[dict[str, Any]]
+
+
+def _read_attempt(attempt: Attempt, ledgers: list[_Ledger]) -> Attempt:
+    for _, name, events in ledgers:
+        if name.startswith("worker-"):
+            attempt.workers.append([event["point"] for event in events if "point" in event])
+            attempt.fired |= any(event["kind"] == "fire" for event in events)
+            continue
+        rank = events[-1].get("rank", 0)  # known from the process group on
+        log = attempt.ranks.setdefault(rank, RankLog(rank, events[-1].get("world", 1)))
+        for event in events:
+            log.add(event)
+        attempt.fired |= bool(log.fired)
+    return attempt
+
+
+def _add_outside(attempt: Attempt, path: Path) -> None:
+    for event in read_events(path)[0]:
+        if event["kind"] == "refused":
+            attempt.refused = attempt.refused or event["why"]
+        elif event["kind"] == "in place":
+            known = attempt.in_place.get(event["path"], InPlace(event["time"]))
+            over = known.over or event["over"]
+            attempt.in_place[event["path"]] = InPlace(min(known.first, event["time"]), over)
+        elif event["kind"] == "read in place":
+            first = attempt.read_in_place.get(event["path"], event["time"])
+            attempt.read_in_place[event["path"]] = min(first, event["time"])
+        else:
+            (attempt.written if event["kind"] == "written" else attempt.read).add(event["path"])

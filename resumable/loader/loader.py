@@ -1,0 +1,795 @@
+"""Loader: the only object with a state."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from importlib import import_module
+from inspect import getattr_static
+from typing import TYPE_CHECKING, Any, Generic, Literal
+
+from resumable._fetch import IndexedFetcher
+from resumable._order.cursor import Cursor
+from resumable._order.plan import check_share
+from resumable._order.world import World
+from resumable._state import LEAF, agree_on_batch, brought_along, check_intact, check_same, is_leaf, parse
+from resumable._warn import warn
+from resumable.errors import ConfigurationError, LoopWarning, UnsupportedError
+from resumable.failpoints import notice, point
+from resumable.loader.iterators import (
+    Delivery,
+    EpochIterator,
+    EvaluationPass,
+    Loops,
+    StepIterator,
+    T_co,
+    check_total,
+)
+from resumable.loader.progress import Progress
+from resumable.protocols import SnapshotBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import TracebackType
+    from typing import Protocol, Self
+
+    from resumable._dcp import DCPState
+    from resumable._fetch import Fetcher
+    from resumable._options import Options
+    from resumable._stats import LoaderStats
+
+    class Again(Protocol):
+        """Makes fetcher and options of the same source once more."""
+
+        def __call__(self, seed: int, name: str, *, evaluation: bool = False) -> tuple[Fetcher, Options]: ...
+
+
+__all__ = ["Loader"]
+
+_NO_ORDER = (
+    "The order belongs to the loader: it tells the sampler each epoch itself, so that set_epoch() can go. What would "
+    "read by the sampler alone would begin again from the front. Give another order by wrap(..., sampler=...)."
+)
+_NOT_HERE = {
+    "dataset": "What would read a stream's dataset on its own would begin it again, without a word. Only those whose "
+    "samples have an index are shown. Keep a reference to yours.",
+    "sampler": _NO_ORDER,
+    "batch_sampler": _NO_ORDER,
+    "drop_last": "The end of an epoch is a matter of wrap(..., tail=...), and len(loader) counts its batches.",
+    "shuffle": "The order belongs to the loader. Give it to the DataLoader, or wrap(..., shuffle=True) for a sequence.",
+}
+_NOT_SET = {
+    "epoch": "Use seek(epoch=...), or load_state_dict().",
+    "cursor": "Use seek(epoch=..., step=...), or load_state_dict().",
+    "global_step": "It counts what is in the weights. Only load_state_dict() sets it.",
+    "seed": "It is an option of wrap, and in the state.",
+    "name": "It is an option of wrap, and in the state.",
+    "samples_seen": "It counts what is in the weights. Only load_state_dict() sets it.",
+}
+_PREPARE = (
+    "a Loader was given to Accelerate's prepare(), which would give it back as it is.\n"
+    "Its batches would stay on the CPU, gradients would be accumulated over the end of an epoch, and save_state() "
+    "would not save its place. Leave it out of accelerator.prepare(), and prepare it by itself: "
+    "loader = resumable.integrations.accelerate.prepare(accelerator, loader)."
+)
+_MAKE_ANOTHER = "Make the source as you want it, and wrap that."
+_FIXED = {"dataset", "batch_size", "num_workers", "collate_fn", *_NOT_HERE, *_NOT_SET}
+
+
+class Loader(Generic[T_co]):
+    """Iterates over batches, and can be stopped and resumed at any of them. `resumable.wrap` makes one.
+
+    Iterating continues after the last batch that was delivered: the next `for` after `break`, after an exception, or
+    after a state was loaded gets the rest of the epoch; after an epoch's last batch, it gets the next epoch. No batch
+    is delivered twice, unless you go back by `rewind`, `seek` or `load_state_dict`. An epoch that delivered all its
+    batches is over, even if the source has elements left that do not fill a batch.
+
+    One loop reads a Loader at a time. The newest one wins, and an older one raises `LoopError` at its next `next()`.
+
+    What the source has opened, such as worker processes, stays open between two loops, so that the next one goes on at
+    once. `close()` ends it, and so does the end of `with wrap(...) as loader:`. The block gets the loader itself, and
+    an exception that leaves it stays the same.
+
+    It shows attributes of a `DataLoader` that most scripts ask for, and rejects others with advice. `sampler`,
+    `batch_sampler` and `drop_last` are not there, nor is the `dataset` of a stream: a framework that finds them takes a
+    Loader for a `DataLoader`, and makes a different one over its raw data.
+
+    Args:
+        fetcher: gets the batches from a backend.
+        options: the options of `wrap`.
+        wrapped: what was given to `wrap`, for messages.
+        again: makes fetcher and options of it once more, with the seed and the name of a state.
+
+    Attributes:
+        progress: what is delivered, in flight and acknowledged; for integrations that drive the loader themselves.
+        driver: the name of what loops over it instead of its own iterators, such as `prepare` for Accelerate; or none.
+        loops: which loops over it are open.
+        gone_through: how many epochs of the run a loop over `epochs()` went through in this process.
+        resumed: into epoch 1 or later, and the script has not asked since in which epoch.
+    """
+
+    def __init__(self, fetcher: Fetcher, options: Options, wrapped: Any, again: Again) -> None:
+        self._again = again
+        self._read_from(fetcher, options)
+        self.driver = ""
+        self.loops = Loops()
+        self.gone_through = 0  # epochs of the run, by a loop over epochs() in this process
+        self.resumed = False
+        self._loaded_step = 0  # the global step of the state that was loaded last
+        self.progress = Progress(fetcher, options)
+        self._wrapped = wrapped  # after all else, as what it has cannot be set from now on
+        if not self.evaluation:
+            notice("loader.wrapped")
+
+    def _read_from(self, fetcher: Fetcher, options: Options) -> None:
+        self._fetcher, self._options = fetcher, options
+        self._shows = {"batch_size": options.batch_size, **fetcher.inside.shows}
+
+    def __bool__(self) -> bool:
+        """A loader is true, also where its length is unknown."""
+        return True
+
+    def __reduce__(self) -> str:
+        raise UnsupportedError(
+            "a Loader cannot be copied or pickled: it stands at a place in a stream of this process.\n"
+            "A copy would read the same batches again, or skip some. Save loader.state_dict() instead of the Loader; "
+            "in another process, wrap the source again and load that."
+        )
+
+    def __repr__(self) -> str:
+        kind = self._fetcher.fingerprint()["backend.kind"]
+        return f"<Loader of {kind}, batches of {self.global_batch_size}, at {self.cursor}>"
+
+    # ------------------------------------------------------------------ iterating
+
+    def __iter__(self) -> Iterator[T_co]:
+        """Return an iterator over the rest of this epoch, or over the next one if nothing is left.
+
+        Nothing is read before its first `next()`: an iterator that is thrown away costs nothing and changes nothing.
+        With `evaluation=True`, each iterator starts at the first batch of epoch 0. While a loop over `epochs()` is
+        open, it reads the rest of the current epoch and never the next one.
+
+        Raises:
+            LoopError: at a `next()`. A newer loop was started; a loop over `steps()` is open; or the current epoch of
+                the loop over `epochs()` is over.
+
+        Warns:
+            LoopWarning: the loader was resumed in epoch 1 or later, and the script did not ask in which epoch.
+        """
+        return EvaluationPass(self) if self.evaluation else Delivery(self).read()
+
+    def __len__(self) -> int:
+        """Count the batches of the whole epoch, of which some may be done; the same on every rank, or a TypeError."""
+        return self.total_steps(self._next_epoch)
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether `len()` works: whether the number of batches of an epoch is known before its end."""
+        return self._fetcher.plan(self.global_batch_size) is not None
+
+    def total_steps(self, epoch: int) -> int:
+        """Count the global batches of an epoch: those done and those left.
+
+        Raises:
+            TypeError: the length of this source is unknown before its end.
+        """
+        plan = self._fetcher.plan(self.global_batch_size)
+        if plan is None:
+            raise TypeError("this source has no length: how many batches an epoch has is unknown before its end")
+        return plan.total(plan.beginning(epoch, self.cursor))
+
+    def epochs(self, total: int) -> EpochIterator[T_co]:
+        """Iterate over the epochs up to the number `total`, from the one in which the loader is.
+
+            for epoch in loader.epochs(10):
+                for batch in epoch:
+                    ...
+                validate()
+
+        If it is resumed from a state that was taken after an epoch's last batch, inside the inner loop, it first
+        returns that epoch with no batch left, so `validate()` runs once and is not skipped. A state taken after the
+        inner loop counts the epoch as done. An epoch that is left by `break` is over, and its rest is not read; unless
+        the position was set just before, by `load_state_dict`, `seek` or `rewind`: then the loop continues there.
+
+        It is open until it is exhausted, closed by its `close()`, or dropped, as `break` does. Meanwhile, a loop over
+        the Loader itself reads the rest of the current epoch, and raises `LoopError` once that is over.
+
+        Args:
+            total: number of epochs of the whole run, those before a resume included.
+
+        Raises:
+            ConfigurationError: an epoch was left, and some of its batches are not acknowledged (`ack="manual"`).
+            LoopError: a newer `epochs()` or `steps()` was started.
+
+        Warns:
+            LoopWarning: there is none left, and an earlier loop in this process went through as many.
+        """
+        self._refuse_evaluation("epochs()")
+        return self.epochs_of(Delivery(self), total)
+
+    def steps(self, total: float) -> StepIterator[T_co]:
+        """Iterate over batches, through as many epochs as it takes, until `global_step` is `total`.
+
+            for batch in loader.steps(100_000):
+                ...
+
+        If it is resumed, or called again after `break`, it continues with the next batch. With `ack="manual"`, batches
+        in flight count, so none is delivered beyond the total. It is open as `epochs()` is; any other loop over the
+        Loader raises `LoopError` meanwhile.
+
+        Args:
+            total: number of global batches of the whole run, those before a resume included; `math.inf` for no end.
+
+        Raises:
+            DataError: an epoch delivers no batch at all, and neither does the next one.
+            LoopError: a newer loop was started.
+
+        Warns:
+            LoopWarning: there is none left, and they were delivered in this process.
+        """
+        self._refuse_evaluation("steps()")
+        return self.steps_of(Delivery(self), total)
+
+    def for_evaluation(self) -> Loader[T_co]:
+        """Return a Loader over the same source to evaluate with, which does not touch the position of this one.
+
+            for epoch in loader.epochs(10):
+                for batch in epoch:
+                    ...
+                accuracy = test(loader.for_evaluation())
+
+        Each loop over it is one full pass over the data, in the order and with the augmentation of epoch 0. It has the
+        options of this Loader, with `evaluation=True`. On several ranks it is divided among them, as the log says.
+
+        Raises:
+            UnsupportedError: the source cannot be opened a second time while this Loader reads it: it has a state of
+                its own, or can be read once.
+        """
+        if self.evaluation:
+            return self
+        if reason := self._cannot_open_twice():
+            raise UnsupportedError(
+                f"for_evaluation() opens the source a second time, but this one {reason}.\n"
+                "An evaluation would change what the training reads. Make a second source of the same data, and wrap "
+                "that with evaluation=True."
+            )
+        fetcher, options = self._again(self.seed, self.name, evaluation=True)
+        return Loader(fetcher, options, self._wrapped, self._again)
+
+    def _cannot_open_twice(self) -> str:
+        """Return why the source cannot be read by a second Loader at the same time; empty if it can."""
+        fetcher = self._fetcher
+        if fetcher.unit == "sample":
+            return "has a state, which both would change" if fetcher.remembers else ""
+        if fetcher.traits.goes_on:
+            return "continues where it is, so it can be read once"
+        if isinstance(fetcher.backend, SnapshotBackend) and not fetcher.traits.reopens:
+            return "has a state, which both would change"
+        sources = (self._wrapped, getattr(self._wrapped, "dataset", None))
+        if any(callable(getattr(one, "set_epoch", None)) for one in sources):
+            return "has set_epoch(), which would be called with 0 in the middle of the training"
+        return ""
+
+    def epochs_of(self, delivery: Delivery[T_co], total: float) -> EpochIterator[T_co]:
+        """Return what `epochs` does, with the batches of a delivery; for integrations."""
+        last, self.resumed = check_total("epochs", total), False
+        return EpochIterator(delivery, last)
+
+    def steps_of(self, delivery: Delivery[T_co], total: float) -> StepIterator[T_co]:
+        """Return what `steps` does, with the batches of a delivery; for integrations."""
+        last, self.resumed = check_total("steps", total), False
+        if (done := self.progress.steps_delivered) >= last > self._loaded_step:
+            warn(
+                f"steps({last}) has no batch left, because {done} were delivered in this process.\n"
+                "The loop's body does not run. The number counts the steps of the whole run, over all epochs: remove "
+                "the loop around it, or pass a larger number to continue.",
+                LoopWarning,
+            )
+        return StepIterator(delivery, last)
+
+    def warn_of_counting(self) -> None:
+        """Warn, once after a resume in epoch 1 or later, if the script did not ask in which epoch the loader is.
+
+        Warns:
+            LoopWarning: it did not, so a loop over `range(epochs)` would train epochs again.
+        """
+        if self.resumed:
+            self.resumed = False
+            warn(
+                f"a loop over a resumed Loader starts, which is in epoch {self._next_epoch}, and nothing "
+                "has asked in which epoch.\nIf a loop over range(epochs) is around it, that starts at 0 and trains the "
+                "epochs before the resume once more. Use `for epoch in loader.epochs(total):` with `for batch in "
+                "epoch:`, or range(loader.epoch, total), or loader.steps(total).",
+                LoopWarning,
+            )
+
+    def rewind(self) -> None:
+        """Go back to what is not known to be in the weights, for instance after an exception that the loop survives.
+
+        With `ack="manual"`, the next batch is the one after the last acknowledged batch. With "auto", it is the one
+        that was delivered last. Calling it twice changes nothing. It may lead back into the previous epoch. It changes
+        nothing if no batch is in flight ("manual"), or none was delivered since the position was set ("auto").
+
+            try:
+                train(batch)
+            except torch.OutOfMemoryError:
+                loader.rewind()
+
+        Raises:
+            UnsupportedError: the source cannot go back; the loader is for evaluation; or an integration drives it.
+        """
+        self._refuse_evaluation("rewind()", "Each loop over it starts over anyway.")
+        if self.driver:
+            raise UnsupportedError(
+                f"rewind() was called on a Loader whose batches {self.driver} delivers.\n"
+                "It would deliver batches again that the integration has counted. The integration goes back by itself "
+                "after an error; or load a checkpoint."
+            )
+        self.progress.rewind()
+
+    def drive(self, by: str) -> None:
+        """Let an integration deliver the batches, and count them by `ack()`: loops over the Loader raise `LoopError`.
+
+        Args:
+            by: the name of the integration, for messages.
+
+        Raises:
+            ConfigurationError: another one does already.
+            UnsupportedError: batches are in flight, and the source cannot go back to before them.
+        """
+        if self.driver:
+            raise ConfigurationError(
+                "a Loader was given to a second training.\n"
+                f"  first:  {self.driver}\n  second: {by}\n"
+                "Each batch would reach one of them, and count for both. Wrap the source again for the second one."
+            )
+        if self.ack_mode == "manual":
+            self.progress.rewind()
+        self.progress.set_ack("manual")
+        self.driver, self.loops = by, Loops()  # a loop that is open raises at its next batch
+
+    def give_back(self) -> None:
+        """End `drive`: loops over the Loader continue after the last acknowledged batch."""
+        self.progress.rewind(leaves=True)
+        self.progress.set_ack(self._options.ack)
+        self.driver, self.resumed = "", False
+
+    # ------------------------------------------------------------------ the place
+
+    @property
+    def global_step(self) -> int:
+        """Global batches in the weights, over all epochs: those that `acknowledged` is after. The checkpoint's number.
+
+        It only grows, whatever the batch size, the ranks or the lengths of the epochs become, and whether epochs are
+        left early or gone to by `seek`. `load_state_dict` sets it to the state's.
+        """
+        return self.progress.counted[0]
+
+    @property
+    def samples_seen(self) -> int:
+        """Samples in the weights, over all epochs and ranks; counted as `global_step` is. Elements, in a stream."""
+        return self.progress.counted[1]
+
+    @property
+    def cursor(self) -> Cursor:
+        """How far the loader is: after the last batch that was delivered."""
+        return self.progress.delivered
+
+    @property
+    def acknowledged(self) -> Cursor:
+        """How far a state that is taken now would be: the cursor, or with `ack="manual"` what `ack()` confirmed.
+
+        Where an exception came up after the last batch was delivered, that batch is not counted.
+        """
+        return self.progress.acknowledged
+
+    @property
+    def ack_mode(self) -> Literal["auto", "manual"]:
+        """Who acknowledges: the loader itself, or `ack()`."""
+        return self.progress.ack_mode
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per step over all ranks, `G`."""
+        return self.progress.global_batch
+
+    @property
+    def accumulation(self) -> int | None:
+        """How many steps make one of the run's first global batches, after a resize with `on_change="keep_local"`.
+
+        Accumulate the gradients of so many: then the optimizer steps as before. 1 where the global batch has not
+        changed; None where no whole number of steps makes one.
+        """
+        first, now = self.progress.first_global_batch, self.global_batch_size
+        return None if first % now else first // now
+
+    @property
+    def seed(self) -> int:
+        """The seed of order and randomness: the one given, found, or brought along by a state."""
+        return self._options.seed or 0
+
+    @property
+    def name(self) -> str:
+        """What sets this stream apart from others of its seed; empty where nothing does."""
+        return self._options.name or ""
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether the order depends on `seed` and `name`."""
+        return self._fetcher.unit == "sample" and "sampler.seed" in self._fetcher.fingerprint()
+
+    @property
+    def evaluation(self) -> bool:
+        """Whether each loop begins at the first batch of epoch 0 (`wrap(..., evaluation=True)`)."""
+        return self._options.evaluation
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that a new `for batch in loader` reads: the next one if this one has no batch left."""
+        self.resumed = False
+        return self._next_epoch
+
+    @property
+    def _next_epoch(self) -> int:
+        return self.progress.delivered.epoch if self.evaluation else self.progress.following.epoch
+
+    def peek(self) -> T_co:
+        """Return the batch that the next `next()` gives, the same object, and move nothing.
+
+        A state that is taken now is that of before. After the last batch of an epoch it is the first one of the next.
+        With it, the loader finds out how many ranks there are, as by reading a batch.
+
+        Raises:
+            UnsupportedError: the loader is for evaluation.
+            DataError: the source gives no batch at all.
+        """
+        self._refuse_evaluation("peek()", "next(iter(loader)) moves nothing that counts.")
+        batch: T_co = self.progress.peek()
+        return batch
+
+    def ack(self, batches: int = 1) -> None:
+        """Confirm that the oldest batches that were delivered are in the weights (`ack="manual"`).
+
+        Args:
+            batches: how many.
+
+        Raises:
+            ConfigurationError: the loader acknowledges by itself, or fewer batches are waiting.
+        """
+        try:
+            count = operator.index(batches)
+        except TypeError:
+            raise ConfigurationError(
+                f"ack() takes how many batches were trained on, but it was called with a {type(batches).__name__}.\n"
+                "None was acknowledged. Call ack() after each optimizer step, or ack(2) for two."
+            ) from None
+        self.progress.acknowledge(count)
+        point("loader.acked", self)
+
+    def seek(self, *, epoch: int, step: int = 0) -> None:
+        """Go to any batch; the next one delivered is number `step` of `epoch`. O(1) where samples are indexed.
+
+        Args:
+            epoch: from 0.
+            step: from 0 to the number of batches in the epoch; counted with the global batch that is in force now.
+
+        Raises:
+            ConfigurationError: there is no such batch.
+            UnsupportedError: the source resumes by its own snapshots, which exist only for places it was at.
+        """
+        self._refuse_evaluation("seek()")
+        epoch, step = operator.index(epoch), operator.index(step)
+        if epoch < 0 or step < 0:
+            raise ConfigurationError(f"there is no epoch {epoch} with a step {step}: both count from 0.")
+        if self.progress.source_state() is not None:
+            raise UnsupportedError(
+                "seek() needs a source that can be read at any place or from its beginning, but this one resumes by "
+                "its own snapshots.\nA snapshot of that batch does not exist. Load a state that was taken there."
+            )
+        plan = self._fetcher.plan(self.global_batch_size)
+        at = plan.at(epoch, step) if plan is not None else Cursor(epoch, step * self.global_batch_size, step)
+        self.resumed, self.gone_through = False, 0
+        self.progress.go_to(at)
+
+    def end_epoch(self) -> None:
+        """Count the epoch as done, whatever is left of it: the next batch is the first one of the next epoch.
+
+        In a loop over `epochs()`, it changes nothing if the current epoch has ended by itself.
+
+        Raises:
+            ConfigurationError: batches that were delivered are waiting to be acknowledged.
+        """
+        self._refuse_evaluation("end_epoch()")
+        current = self.loops.epoch
+        if current is None or self.progress.acknowledged.epoch <= current:
+            self.progress.end_epoch()
+        point("loader.epoch_end", self)
+
+    def sample_indices(self, *, epoch: int, step: int, rank: int | None = None) -> list[int]:
+        """Return which samples are in a batch, in their order, without reading any.
+
+        Args:
+            epoch: from 0.
+            step: number of the batch in the epoch, from 0, counted with the global batch that is in force now.
+            rank: whose part of the batch; None for the whole global batch.
+
+        Raises:
+            ConfigurationError: there is no such batch or rank.
+            UnsupportedError: the source has no sample indices.
+        """
+        if not isinstance(self._fetcher, IndexedFetcher):
+            raise UnsupportedError("this source has no sample indices: it gives elements in an order of its own.")
+        if epoch < 0:
+            raise ConfigurationError(f"there is no epoch {epoch}: epochs count from 0.")
+        plan = self._fetcher.plan(self.global_batch_size)
+        cursor = plan.at(epoch, step)
+        if plan.finished(cursor):
+            raise ConfigurationError(
+                f"epoch {epoch} has {step} batches, so there is no step {step}: steps count from 0."
+            )
+        world = World() if rank is None else World(rank, self._fetcher.world().size)
+        return self._fetcher.sample_indices(cursor, plan, world)
+
+    def consumed(self) -> dict[str, int]:
+        """Return how many samples of each source of a mixture come before the place, over all epochs and ranks.
+
+        It is computed from the place, so it is right after a resume, on any number of ranks. The last samples of an
+        epoch that `tail="drop"` leaves out count as consumed once the next epoch has begun, and samples that only fill
+        up a batch do not.
+
+        Raises:
+            UnsupportedError: the source is no mixture.
+        """
+        from resumable.samplers import Mixture  # noqa: PLC0415  # a part of the import that few need
+
+        sampler = getattr(self._fetcher, "sampler", None)
+        if not isinstance(self._fetcher, IndexedFetcher) or not isinstance(sampler, Mixture):
+            raise UnsupportedError(
+                "consumed() tells of the sources of a mixture, and this loader reads a single source.\n"
+                "There is nothing to tell apart. samples_seen has the number of its samples; mix() makes a mixture."
+            )
+        here, plan = self.cursor, self._fetcher.plan(self.global_batch_size)
+        laps, position = divmod(here.position - plan.padding(0, here.position), sampler.length)
+        return sampler.consumed(here.epoch + laps, position)
+
+    def stats(self, epoch: int | None = None) -> LoaderStats:
+        """Return how long loops over this loader waited for their batches, and how long they were busy with them.
+
+        They count the time of this process: a state does not have them, and `load_state_dict` and `seek` leave them as
+        they are, so that a batch that is delivered twice counts twice.
+
+        Args:
+            epoch: of this epoch only; None for all.
+
+        Raises:
+            ConfigurationError: it is the number of no epoch.
+        """
+        if epoch is not None and (isinstance(epoch, bool) or not hasattr(epoch, "__index__") or epoch < 0):
+            raise ConfigurationError(
+                f"stats() was asked for epoch {epoch!r}, which is none: all its numbers would be 0.\n"
+                "Give the number of an epoch, from 0, or nothing for all of them."
+            )
+        return self.progress.stopwatch.stats(epoch)
+
+    # ------------------------------------------------------------------ the state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the last acknowledged batch: fresh plain values, below 1 kB for indexed sources.
+
+        Save it with the model. After `load_state_dict` in a new process, model and loader continue as if nothing had
+        happened. For `torch.distributed.checkpoint`, pass it `loader.dcp()` instead.
+        """
+        self._refuse_evaluation("state_dict()")
+        state = self.progress.bookmark()()
+        point("loader.state", self, state)
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Go to the position at which a state was taken. Valid at any time, also in the middle of a loop.
+
+        Args:
+            state_dict: what `state_dict()` returned; not modified. Or what a checkpoint has of `loader.dcp()`, of which
+                this rank's state is loaded.
+            strict: reject a state with different data, order or configuration. Without, differences are warned about,
+                and the loader continues at the saved position.
+
+        Raises:
+            StateFormatError: it is not a state, truncated, or of a newer version.
+            StateMismatchError: it does not belong to this loader; the message says which field differs, both values,
+                and the fix.
+
+        In case of an error nothing was changed.
+        """
+        self._refuse_evaluation("load_state_dict()")
+        with self._options.ranks.found_again():
+            if is_leaf(state_dict):
+                from resumable._dcp import state_of_rank  # noqa: PLC0415  # only a checkpoint of DCP needs it
+
+                state_dict = state_of_rank(state_dict[LEAF], self._options.find_world())
+            self._accepted(state_dict, strict=strict)()
+
+    def dcp(self, process_group: Any = None, *, no_dist: bool = False) -> DCPState:
+        """Return what `torch.distributed.checkpoint` (DCP) saves and loads: an object with a state of all ranks.
+
+            dcp.save({"model": model, "loader": loader.dcp()}, checkpoint_id=f"checkpoints/{step}")
+            dcp.load({"model": model, "loader": loader.dcp()}, checkpoint_id=newest)
+
+        It compares the ranks in both calls, so all of them must call `dcp.save` and `dcp.load`. Ranks that differ can
+        load a checkpoint, and cannot save one: DCP raises the `StateMismatchError` on all of them before a byte is
+        written. It has no state besides this Loader and the arguments.
+
+        Args:
+            process_group: the ranks that save or load together, as for `dcp.save` and `dcp.load`; None for all. For
+                `dcp.async_save`, which uses its group in a thread, pass a different group of the same ranks, or none.
+            no_dist: this rank saves or loads alone, as for `dcp.save` and `dcp.load`.
+
+        Raises:
+            UnsupportedError: the loader is for evaluation.
+            ConfigurationError: `process_group` is not a process group of which this rank is a member.
+        """
+        self._refuse_evaluation("dcp()")
+        from resumable._dcp import DCPState  # noqa: PLC0415  # a part of the import that few need
+
+        return DCPState(self, process_group, no_dist=no_dist)
+
+    def _accepted(self, state_dict: Mapping[str, Any], *, strict: bool) -> Callable[[], None]:
+        """Check whether a state can be loaded, and return what does it."""
+        point("loader.load", self, state_dict)
+        state = parse(state_dict, self._fetcher.backend)
+        fetcher, options = self._fetcher, self._options
+        if brought := brought_along(state, options):
+            fetcher, options = self._again(*brought)
+        check_same(state.fingerprint, fetcher.fingerprint_for(state), strict=strict, hints=fetcher.traits.hints)
+        world = fetcher.world()
+        global_batch = agree_on_batch(state, options, world.size)
+        check_share(global_batch, world)
+        fetcher.plan(global_batch)  # refuses a global batch that is larger than the data
+        if strict:
+            fetcher.check(state, global_batch)
+        check_intact(state)
+        self.progress.noted.check(state.data, strict=strict)
+
+        def go_there() -> None:
+            if brought:
+                self.progress.read_from(fetcher, options)
+                self._read_from(fetcher, options)
+            mark = fetcher.adopt(state, global_batch)
+            self.progress.load(state, mark._replace(strict=strict), global_batch)
+            self.resumed, self.gone_through = self._next_epoch > 0, 0
+            self._loaded_step = self.progress.steps_delivered
+            point("loader.loaded", self)
+
+        return go_there
+
+    def _refuse_evaluation(self, call: str, instead: str = "Loop over it by `for batch in loader`.") -> None:
+        """Refuse what needs a place, on a loader that has none.
+
+        Raises:
+            UnsupportedError: the loader is for evaluation.
+        """
+        if self.evaluation:
+            raise UnsupportedError(
+                f"{call} was called on a loader with evaluation=True, each loop over which begins at the beginning.\n"
+                f"It has no place to save, to load or to leave. {instead} A loader to train from is wrapped without "
+                "evaluation=True."
+            )
+
+    # ------------------------------------------------------------------ the end
+
+    def close(self) -> None:
+        """End the worker processes, threads and open files of the stream, and wait for them; the place stays.
+
+        A state that is taken after it is that of before it. Iterating again opens the stream again at the place, as in
+        a run that is resumed, so a closed loader is not used up; only a source that can be read once is over. Workers
+        that live on between epochs (`persistent_workers=True`) end, too. Calling it again does nothing. In a process
+        that was forked from the one that reads, it leaves everything to that.
+
+        Raises:
+            UnsupportedError: a batch is being read meanwhile, by another thread or by what calls this.
+        """
+        self.progress.close()
+
+    def __enter__(self) -> Self:
+        """Return the loader."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Close the loader; what goes wrong with that becomes a note of the exception that leaves the block."""
+        try:
+            self.close()
+        except Exception as later:
+            if error is None:
+                raise
+            error.add_note(f"resumable: closing the loader failed, too: {type(later).__name__}: {later}")
+
+    # ------------------------------------------------------------------ attributes of the source
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset of a `DataLoader`, or the sequence, as it was given; only where samples have an index."""
+        return self._show("dataset")
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples per rank and step, as it was asked for; None where the elements are the batches."""
+        size: int | None = self._show("batch_size")
+        return size
+
+    @property
+    def num_workers(self) -> int:
+        """Worker processes of the `DataLoader`."""
+        number: int = self._show("num_workers")
+        return number
+
+    @property
+    def collate_fn(self) -> Callable[[list[Any]], Any]:
+        """What makes a batch of samples in the `DataLoader`."""
+        function: Callable[[list[Any]], Any] = self._show("collate_fn")
+        return function
+
+    def _show(self, name: str) -> Any:
+        try:
+            return self._shows[name]
+        except KeyError:
+            raise AttributeError(name) from None  # which __getattr__ makes a message of
+
+    if not TYPE_CHECKING:  # a type checker shall know of no other attribute
+
+        @property
+        def __class__(self) -> type:
+            """The class of a Loader, as `type()` says it, too.
+
+            Raises:
+                UnsupportedError: Accelerate's `prepare` asks for it, to see whether there is anything to prepare.
+            """
+            if "accelerate.accelerator" in sys.modules:
+                private = import_module("resumable.integrations.accelerate.private")
+                if private.is_preparing(depth=2):
+                    raise UnsupportedError(_PREPARE)
+            return type(self)
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse an attribute that a Loader does not have.
+
+            Raises:
+                AttributeError: always; where the wrapped thing has it, the message says so.
+                UnsupportedError: Accelerate's `prepare_data_loader` asks whether it was prepared.
+            """
+            if name == "_is_accelerate_prepared":
+                raise UnsupportedError(_PREPARE)
+            text = f"'Loader' object has no attribute {name!r}"
+            if not name.startswith("_"):
+                text += self._advice(name)
+            raise AttributeError(text, name=name, obj=self)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Refuse to set what would change nothing.
+
+            Raises:
+                AttributeError: it is fixed, or an attribute of the wrapped thing.
+            """
+            own = name in vars(type(self)) or name in vars(self) or name.startswith("_")
+            if name in _FIXED or (not own and self._has(name)):
+                raise AttributeError(
+                    f"{name} of a Loader cannot be set; it was set to {value!r}.\n"
+                    f"The batches would stay what they are. {_NOT_SET.get(name, _MAKE_ANOTHER)}",
+                    name=name,
+                    obj=self,
+                )
+            super().__setattr__(name, value)
+
+    def _advice(self, name: str) -> str:
+        if name in _NOT_HERE:
+            return f".\n{_NOT_HERE[name]}"
+        if not self._has(name):
+            return ""
+        return (
+            f".\nThe {type(self._wrapped).__qualname__} that was wrapped has one, and the Loader does not show it, as "
+            "setting it or reading by it would not go by the loader's place. Keep a reference to what you wrapped, and "
+            "ask that."
+        )
+
+    def _has(self, name: str) -> bool:
+        """Return whether the wrapped thing has an attribute, without running code of it."""
+        missing = object()
+        return getattr_static(vars(self).get("_wrapped"), name, missing) is not missing

@@ -1,0 +1,290 @@
+"""What the logger `resumable` says when a stream opens: where it stands, which rank reads it, and who said so.
+
+The logger has no handler of its own, not even one that does nothing: so Python itself prints its warnings to the
+standard error of a script that configures no logging, and nothing below.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from resumable._order.world import Found, World, several_ranks
+from resumable._ranks import Group, Watch
+from resumable._ranks.seeds import refuse_unagreed
+from resumable._ranks.store import is_initialized
+from resumable.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from resumable._data import DataFingerprint
+    from resumable._fetch import Fetcher
+    from resumable._options import Options
+    from resumable._order.cursor import Cursor
+    from resumable._state import Mark
+
+
+__all__ = ["Opening", "compares", "warn_of_environment"]
+
+
+_log = logging.getLogger("resumable")
+_said: set[str] = set()  # the warnings that this process has had
+_BOTH_WAYS = "world=World(0, 1) to read everything, or world=World.detect() if the variables are right."
+
+
+class Opening:
+    """Says where a stream opens, once after each time that a user set its place: by `wrap`, a load, or `seek`.
+
+    Args:
+        fetcher: of the stream.
+        options: of the loader.
+
+    Attributes:
+        shares: the ranks put their scores together, so that a part of an evaluation is what each of them wants.
+    """
+
+    def __init__(self, fetcher: Fetcher, options: Options) -> None:
+        self._fetcher, self._options = fetcher, options
+        self._how: str | None = "from the beginning" + (" of each loop" if options.evaluation else "")
+        self._agreed = False  # the ranks on the seed
+        self.shares = False
+        self._ranks = options.ranks
+        if self._ranks.watch is None:
+            self._ranks.watch = Watch(options.known_as, named=bool(options.name))
+        self._watch = self._ranks.watch
+
+    def of(self, fetcher: Fetcher, options: Options) -> Opening:
+        """Return the same for another fetcher of the loader."""
+        other = Opening(fetcher, options)
+        other.shares = self.shares
+        return other
+
+    def moved(self, how: str) -> None:
+        """Note that the place was set, and by what."""
+        self._how = how
+        self._watch.moved()
+
+    def loaded(self) -> None:
+        """Note that the place was set by a state, which is the same on all ranks, as its seed is."""
+        self.moved("after a loaded state")
+        self._agreed = True
+        self._ranks.fix(self._options.world)
+
+    def check_ranks(self) -> None:
+        """Refuse to go on where the ranks are others than those by which the data were divided.
+
+        Raises:
+            ConfigurationError: they are.
+        """
+        self._ranks.check(self._options.world)
+
+    def step(self) -> None:
+        """A batch is asked for.
+
+        Raises:
+            RankError: another rank differs from this one, or has failed.
+        """
+        self._watch.step()
+
+    def failed(self, error: BaseException, at: Cursor) -> None:
+        """Tell the other ranks of an error."""
+        if not self._options.evaluation:
+            self._watch.failed(error, f" in epoch {at.epoch}, step {at.step}")
+
+    def tell(self, mark: Mark, global_batch: int, noted: DataFingerprint) -> None:
+        """Fix the ranks, and say that the stream opens at a mark, unless it is a later opening of a running loop.
+
+        Args:
+            mark: the place.
+            global_batch: samples per step over all ranks.
+            noted: what the data are like.
+
+        Raises:
+            ConfigurationError: the ranks are others than before, or have no seed in common.
+            RankMismatchError: another rank has posted something else of its stream.
+        """
+        options = self._options
+        self._ranks.fix(options.world)
+        first = self._how is not None
+        if first:
+            self._tell_first(mark, global_batch)
+        if (first or not mark.cursor.step) and compares(self._watch, options):
+            key = "set" if first else f"epoch {mark.cursor.epoch}"
+            fingerprint = fingerprint_of_rank(self._fetcher, options, mark, global_batch, noted)
+            self._watch.compare(key, fingerprint)
+            if first:
+                self._watch.begins(fingerprint.get("place"))
+
+    def _tell_first(self, mark: Mark, global_batch: int) -> None:
+        if not self._agreed:
+            options = self._options
+            refuse_unagreed(options.origin.seed, options.seed or 0, options.known_as, options.world)
+            self._agreed = True
+        how, self._how = self._how or "", None
+        found = self._ranks.find(self._options.world)
+        if self._fetcher.world().size > 1:
+            self._warn(found)
+        elif found == Found():
+            _warn_of_job()
+        if _log.isEnabledFor(logging.INFO):
+            _log.info(
+                "%s: %s; %s; %s; seed %d%s",
+                _name(self._fetcher),
+                _place(self._fetcher, mark, global_batch),
+                how if how.startswith("from") else f"{how}, {_way(self._fetcher, self._options, mark)}",
+                _rank(self._fetcher, self._options),
+                self._options.seed,
+                f", name {self._options.name}" if self._options.name else "",
+            )
+
+    def _warn(self, found: Found) -> None:
+        if self._options.evaluation and not self.shares and self._options.world is None:
+            _warn_of_part(found)
+        else:
+            warn_of_environment(found, "this loader", _BOTH_WAYS)
+
+
+def warn_of_environment(found: Found, what: str, way_out: str) -> None:
+    """Say, once per process, that the environment alone makes this process read a part of the data.
+
+    Args:
+        found: the rank, and what said so.
+        what: what reads, for the message.
+        way_out: what to give it.
+    """
+    if found.variables is None or found.size == 1 or "environment" in _said:
+        return
+    _said.add("environment")
+    _log.warning(
+        "rank %d of %d by the environment alone (%s): %s reads 1/%d of each global batch.\n"
+        "torch.distributed is not initialised, so nothing else shows that there are other ranks. Without them, the "
+        "rest of the data is not read at all. Give %s",
+        *(found.rank, found.size, found.variables, what, found.size, way_out),
+    )
+
+
+def _warn_of_job() -> None:
+    """Say, once per process, that the environment knows of more ranks than this one, and not which one this is."""
+    if (size := several_ranks()) is not None and "job" not in _said:
+        _said.add("job")
+        _log.warning(
+            "the environment says that there are several ranks (%s), and no variable says which one this is: it reads "
+            "all the data.\nIf others run the same script, each of them trains on every sample. Start it with "
+            "the launcher, which sets both, read the first batch after init_process_group(), or pass "
+            "wrap(..., world=World(rank, size)). If it runs alone, unset the variable.",
+            size,
+        )
+    tasks = os.environ.get("SLURM_NTASKS", "1")
+    if tasks == "1" or "SLURM_STEP_NUM_TASKS" in os.environ or "job" in _said:
+        return
+    _said.add("job")
+    _log.warning(
+        "the SLURM job has %s tasks (SLURM_NTASKS), and this process was not started by srun: it is the only rank, and "
+        "reads all the data.\nIf others run the same script, each of them trains on every sample. Start it by srun, or "
+        "read the first batch after init_process_group().",
+        tasks,
+    )
+
+
+def _warn_of_part(found: Found) -> None:
+    if "evaluation" in _said:
+        return
+    _said.add("evaluation")
+    _log.warning(
+        "a loader with evaluation=True is divided among the ranks: rank %d of %d (%s) reads 1/%d of each global "
+        "batch.\nIf this rank evaluates alone, its score is that of a part. Give world=World(0, 1) for a rank that "
+        "evaluates everything, or world=World.detect() where all ranks do and put their scores together.",
+        *(found.rank, found.size, found.by, found.size),
+    )
+
+
+def _name(fetcher: Fetcher) -> str:
+    backend = fetcher.backend
+    kind, source = backend.kind, backend.identity.get("source")
+    return f"{kind}" if source in {None, kind} else f"{kind} {source}"
+
+
+def _place(fetcher: Fetcher, mark: Mark, global_batch: int) -> str:
+    cursor = mark.cursor
+    place = f"epoch {cursor.epoch}, step {cursor.step}"
+    try:
+        plan = fetcher.plan(global_batch)
+    except ConfigurationError:  # is raised where the batches are read
+        return place
+    total = 0 if plan is None else plan.total(cursor)
+    return f"{place} of {total} ({100 * cursor.step // total} %)" if total else place
+
+
+def _way(fetcher: Fetcher, options: Options, mark: Mark) -> str:
+    """Say how the source gets to a mark."""
+    source, cursor = mark.source, mark.cursor
+    if fetcher.unit == "sample":
+        return "by index" if source is None else "by index and the dataset's own state"
+    if source is None or options.resume == "replay":
+        return f"{cursor.position} elements replayed"
+    if source.ended and cursor.position:
+        return "at the epoch's end"
+    replayed, skipped = source.replayed(fetcher.replayed), source.replayed(_none)
+    if not replayed:
+        return "by the source's own state"
+    return f"{replayed} elements replayed" + (" after the source's own state" if replayed == skipped else "")
+
+
+def _none(_: Any) -> int:
+    return 0
+
+
+def _rank(fetcher: Fetcher, options: Options) -> str:
+    found = options.ranks.find(options.world)
+    own = ", with a stream of its own" if fetcher.world().size < found.size else ""
+    return f"rank {found.rank} of {found.size} ({found.by}){own}"
+
+
+# ------------------------------------------------------------------ peers
+#
+# What the ranks have to have in common when a stream opens, and which of them have to.
+
+
+def compares(watch: Watch, options: Options) -> bool:
+    """Turn the watch of a loader on, where there are ranks to compare with, and return whether it is."""
+    if not options.compares_ranks or not is_initialized():
+        watch.turn_off()
+        return False
+    distributed: Any = sys.modules["torch.distributed"]
+    given, world = options.world, options.find_world()
+    if isinstance(given, World) and given.size != distributed.get_world_size():
+        watch.turn_off()  # which of the ranks divide these data among them is not known
+        return False
+    watch.turn_on(distributed.get_rank(), world, given.peers() if isinstance(given, Group) else None)
+    return watch.is_on
+
+
+def fingerprint_of_rank(
+    fetcher: Fetcher, options: Options, mark: Mark, global_batch: int, noted: DataFingerprint
+) -> dict[str, Any]:
+    """Return what the ranks have to have in common, that first which explains most of the rest.
+
+    Ranks with streams of their own (`shard=False`) have the place in common: their data and options may differ. Where
+    an integration lets ranks catch up, as the Lightning callback does after an error, the place is not compared.
+    """
+    cursor = mark.cursor
+    step = f"epoch {cursor.epoch}, step {cursor.step}"
+    place = {"place": f"{step}, after {cursor.position} samples"} if options.ranks.together else {}
+    if options.shard is False:
+        return {"place": step} if place else {}
+    own = fetcher.fingerprint()
+    of_data = {name: own.pop(name) for name in list(own) if name.startswith("backend.")}
+    of_order = {name: value for name, value in own.items() if name not in {"rank", "randomness.seed"}}
+    return {
+        **of_data,
+        "length": fetcher.traits.length,
+        "samples": noted.of_rank(),
+        "batch_size": options.batch_size,
+        "randomness.seed": own["randomness.seed"],
+        **of_order,
+        "global_batch": global_batch,
+        **place,
+    }
