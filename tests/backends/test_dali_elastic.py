@@ -376,8 +376,8 @@ def test_options_of_wrap_that_do_not_fit_are_refused() -> None:
 
 def test_without_dali_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     made = source(images(), pipeline=augment, uniforms=4)  # needs no DALI
-    for name in ("backend", "engine", "graph"):
-        monkeypatch.delitem(sys.modules, f"resumable.backends.dali.elastic.{name}", raising=False)
+    for name in ("by_index", "graph"):
+        monkeypatch.delitem(sys.modules, f"resumable.backends.dali.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     with pytest.raises(resumable.errors.MissingDependencyError, match=r"needs nvidia.dali(.|\n)*pip install"):
         resumable.wrap(made, batch_size=4)

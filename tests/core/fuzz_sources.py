@@ -11,8 +11,9 @@ import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
 import resumable
-from resumable import World, _registry
+from resumable import World
 from resumable.errors import ConfigurationError, SampleError, StateError
+from resumable.loader import registry as _registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -180,8 +180,8 @@ def test_what_is_public_is_on_the_list() -> None:
     "line",
     [
         "from resumable._fetch import Fetcher",
-        "import resumable.loader.registry",
-        "from resumable.loader import registry",
+        "import resumable._options",
+        "from resumable import _options as options",
         "from resumable.backends import torch, _torch",
         "from resumable.backends import (\n    torch,\n    _torch,\n)",
     ],

@@ -13,7 +13,8 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import resumable
-from resumable import World, _opening
+from resumable import World
+from resumable.loader import startup_checks as _opening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import resumable
-from resumable import World, _opening
+from resumable import World
 from resumable.errors import ConfigurationError
+from resumable.loader import startup_checks as _opening
 
 PAIRS = {
     "torchrun": ("RANK", "WORLD_SIZE"),

@@ -31,7 +31,7 @@ from resumable.backends.dali.refusals import (
     warn_of_order,
     warn_of_samples,
 )
-from resumable.backends.dali.turns import InTurn, Turns
+from resumable.backends.dali.turns import InTurn, Source, Turns
 from resumable.errors import UnsupportedError
 from resumable.protocols import Traits
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from resumable._options import Options
 
 
-__all__ = ["Holder", "Kept", "Made", "NativeBackend", "Pass", "Source", "adapt"]
+__all__ = ["Holder", "Kept", "Made", "NativeBackend", "Pass", "adapt"]
 
 
 _BATCHES = "Each element of a DALI iterator is a whole batch already; the pipeline says how large."
@@ -265,34 +265,6 @@ class Made:
 # ------------------------------------------------------------------ passes
 #
 # Pass: a DALI iterator whose place is known after every batch, and whose epochs end in one way for all options.
-
-
-class Source(Protocol):
-    """Gives batches, epoch after epoch, and can be brought back to where it was."""
-
-    def draw(self) -> Any:
-        """Return the next batch.
-
-        Raises:
-            StopIteration: the epoch is over; the next batch is the first one of the next epoch.
-        """
-        ...
-
-    def ended(self) -> bool:
-        """Return whether no batch is left in this epoch; then the source stands at the beginning of the next one."""
-        ...
-
-    def begin(self) -> None:
-        """Go on with the next epoch, if this one is over."""
-        ...
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the place after the batch that was returned last."""
-        ...
-
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go to the place at which a snapshot was taken."""
-        ...
 
 
 class Pass:

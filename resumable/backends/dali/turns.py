@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from resumable.errors import ConfigurationError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from resumable.backends.dali.iterators import Source
 
-
-__all__ = ["InTurn", "Order", "Turns", "in_turn"]
+__all__ = ["InTurn", "Order", "Source", "Turns", "in_turn"]
 
 
 Order = Literal["batch", "epoch"]
@@ -61,6 +59,34 @@ def in_turn(sources: Iterable[Any], *, order: Order = "batch") -> InTurn:
                 "It has no batches that could be taken in turn. Give the iterators that the pipelines were put into."
             )
     return InTurn(several, order)
+
+
+class Source(Protocol):
+    """Gives batches, epoch after epoch, and can be brought back to where it was."""
+
+    def draw(self) -> Any:
+        """Return the next batch.
+
+        Raises:
+            StopIteration: the epoch is over; the next batch is the first one of the next epoch.
+        """
+        ...
+
+    def ended(self) -> bool:
+        """Return whether no batch is left in this epoch; then the source stands at the beginning of the next one."""
+        ...
+
+    def begin(self) -> None:
+        """Go on with the next epoch, if this one is over."""
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the place after the batch that was returned last."""
+        ...
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go to the place at which a snapshot was taken."""
+        ...
 
 
 class Turns:

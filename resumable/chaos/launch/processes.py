@@ -13,7 +13,7 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from resumable.chaos.recorder.events import read_events
 from resumable.errors import ConfigurationError
@@ -21,9 +21,9 @@ from resumable.failpoints import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from threading import Event
 
     from resumable.chaos.launch.preload import Forked, Server
-    from resumable.chaos.launch.reaper import Reaper
     from resumable.chaos.plan import Fault
 
 
@@ -50,6 +50,20 @@ class StoppedError(Exception):
     """The chaos run was interrupted, and waits for no command any longer."""
 
 
+class Guard(Protocol):
+    """Kills processes if this one ends, however that comes: the reaper."""
+
+    stopping: Event
+
+    def guard(self, mark: str, group: int = 0) -> None:
+        """Kill the processes with a mark in their environment, and of a group if it is known, if this process ends."""
+        ...
+
+    def release(self, mark: str) -> None:
+        """Forget them: nothing is left of them."""
+        ...
+
+
 class Group:
     """A command that runs, with all processes that it starts. Leaving the `with` block kills what is left of them.
 
@@ -69,7 +83,7 @@ class Group:
         directory: Path,
         environment: Mapping[str, str],
         output: Path,
-        reaper: Reaper | None = None,
+        reaper: Guard | None = None,
         *,
         preload: Server | None = None,
         variable: str = VARIABLE,
