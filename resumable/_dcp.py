@@ -17,6 +17,7 @@ import pickle
 import re
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
 from resumable._content import digest_of
@@ -49,7 +50,9 @@ class _Loader(Protocol):
 
     def state_dict(self) -> dict[str, Any]: ...
 
-    def _accepted(self, state_dict: Mapping[str, Any], *, strict: bool) -> Callable[[], None]: ...
+    def _accepted(self, state_dict: Mapping[str, Any], *, strict: bool) -> Any: ...
+
+    def _go_to(self, accepted: Any) -> None: ...
 
 
 class DCPState:
@@ -116,19 +119,20 @@ class DCPState:
             StateMismatchError: a rank cannot go to its position, or the ranks loaded different checkpoints; on all
                 ranks, and none of them has moved.
         """
-        loader, state, go = self._loader, dict[str, Any](), list[Any]()
+        loader, state, accepted = self._loader, dict[str, Any](), list[Any]()
 
         def accept() -> _Report:
             world = loader._options.find_world()  # noqa: SLF001  # the Loader's half, which it alone makes
             if not isinstance(state_dict, Mapping) or LEAF not in state_dict:
                 raise _damaged(f"there are no {LEAF!r} in {shorten(state_dict)}")
             state.update(state_of_rank(state_dict[LEAF], world))
-            go.append(loader._accepted(state, strict=True))  # noqa: SLF001  # as above
+            accepted.append(loader._accepted(state, strict=True))  # noqa: SLF001  # as above
             return _Report(world.rank, world.size, digest_of([*_settings(state).items()]))
 
         with loader._options.ranks.found_again():  # noqa: SLF001  # as above
             self._agreed(accept, state, "Nothing was loaded.")
-            self._together(go[0], "The ranks are at different positions now. Load again on all of them, or restart.")
+            go = partial(loader._go_to, accepted[0])  # noqa: SLF001  # as above
+            self._together(go, "The ranks are at different positions now. Load again on all of them, or restart.")
 
     # ------------------------------------------------------------------ telling each other
 

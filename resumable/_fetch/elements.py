@@ -106,7 +106,7 @@ class ElementFetcher:
         """Return how many elements the source reads again when a snapshot is restored, as far as it says so."""
         return 0 if self._worker_states is None else self._worker_states.replayed(snapshot)
 
-    def check(self, state: State, global_batch: int) -> None:
+    def check(self, state: State, plan: Plan | None) -> None:
         """Refuse nothing: what the source gives at the place is compared when it is there."""
 
     def adopt(self, state: State, global_batch: int) -> Mark:  # noqa: ARG002  # the protocol has it

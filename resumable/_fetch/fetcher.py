@@ -9,7 +9,7 @@ from resumable._state import Journal, Resize
 from resumable.protocols import SupportsClose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from resumable._content import Canary
     from resumable._fetch.frameworks import Inside
@@ -74,7 +74,7 @@ class Fetcher(Protocol):
         """Return the fingerprint to compare with a state's, which may be of an earlier version with other defaults."""
         ...
 
-    def check(self, state: State, global_batch: int) -> None:
+    def check(self, state: State, plan: Plan | None) -> None:
         """Refuse a state whose place or snapshot this source cannot have.
 
         Raises:
@@ -158,16 +158,9 @@ class Changes:
         """Return the settings with which a mark's epoch began, or begins now."""
         return self.settings() if mark.in_force is None else mark.in_force
 
-    def journal_at(self, mark: Mark, *, stays: Callable[[], bool]) -> Callable[[], Journal]:
-        """Return a function that makes the journal of a mark.
-
-        Args:
-            mark: where the run is now.
-            stays: tells, when the journal is made, whether it is there still: what is set at the end of an epoch, after
-                its last batch was counted, belongs to this place, too.
-        """
-        resizes, then = self._resizes, self.settings()
-        return lambda: Journal(resizes, mark.in_force, self.settings() if stays() else then)
+    def journal(self, mark: Mark) -> Journal:
+        """Return the journal of the current position."""
+        return Journal(self._resizes, mark.in_force, self.settings())
 
     def load(self, state: State, global_batch: int) -> None:
         """Take over the changes of a state, and another global batch from its place on."""

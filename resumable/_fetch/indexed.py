@@ -113,14 +113,15 @@ class IndexedFetcher:
         """Return 0: a sample is read by its index."""
         return 0
 
-    def check(self, state: State, global_batch: int) -> None:
+    def check(self, state: State, plan: Plan | None) -> None:
         """Refuse a position that the epoch does not have, and what another source remembers.
 
         Raises:
             StateFormatError: the epoch does not have it.
             StateMismatchError: this source has nothing to take back what the state remembers.
         """
-        check_position(state, self.plan(global_batch))
+        assert plan is not None  # an indexed source knows its length
+        check_position(state, plan)
         check_remembered(state.mark.source, takes=self._own is not None)
 
     def adopt(self, state: State, global_batch: int) -> Mark:

@@ -6,7 +6,7 @@ import operator
 import sys
 from importlib import import_module
 from inspect import getattr_static
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 from resumable._fetch import IndexedFetcher
 from resumable._order.cursor import Cursor
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from resumable._dcp import DCPState
     from resumable._fetch import Fetcher
     from resumable._options import Options
+    from resumable._state import State
     from resumable._stats import LoaderStats
 
     class Again(Protocol):
@@ -74,6 +75,24 @@ _PREPARE = (
 )
 _MAKE_ANOTHER = "Make the source as you want it, and wrap that."
 _FIXED = {"dataset", "batch_size", "num_workers", "collate_fn", *_NOT_HERE, *_NOT_SET}
+
+
+class Accepted(NamedTuple):
+    """A state that was checked and can be loaded.
+
+    Args:
+        state: the state.
+        global_batch: samples per step over all ranks to continue with.
+        fetcher: reads the source with the seed and the name of the state.
+        options: likewise.
+        strict: whether the data are compared again when they are read.
+    """
+
+    state: State
+    global_batch: int
+    fetcher: Fetcher
+    options: Options
+    strict: bool
 
 
 class Loader(Generic[T_co]):
@@ -580,7 +599,7 @@ class Loader(Generic[T_co]):
         happened. For `torch.distributed.checkpoint`, pass it `loader.dcp()` instead.
         """
         self._refuse_evaluation("state_dict()")
-        state = self.progress.bookmark()()
+        state = self.progress.bookmark().state_dict()
         point("loader.state", self, state)
         return state
 
@@ -606,7 +625,7 @@ class Loader(Generic[T_co]):
                 from resumable._dcp import state_of_rank  # noqa: PLC0415  # only a checkpoint of DCP needs it
 
                 state_dict = state_of_rank(state_dict[LEAF], self._options.find_world())
-            self._accepted(state_dict, strict=strict)()
+            self._go_to(self._accepted(state_dict, strict=strict))
 
     def dcp(self, process_group: Any = None, *, no_dist: bool = False) -> DCPState:
         """Return what `torch.distributed.checkpoint` (DCP) saves and loads: an object with a state of all ranks.
@@ -632,8 +651,12 @@ class Loader(Generic[T_co]):
 
         return DCPState(self, process_group, no_dist=no_dist)
 
-    def _accepted(self, state_dict: Mapping[str, Any], *, strict: bool) -> Callable[[], None]:
-        """Check whether a state can be loaded, and return what does it."""
+    def _accepted(self, state_dict: Mapping[str, Any], *, strict: bool) -> Accepted:
+        """Check a state, and return what `_go_to` takes. Nothing is changed.
+
+        The order of the checks decides which error a user sees if several differ: first what cannot be read, then whose
+        data and options it is, then sizes, then the position, then damage, and last the data, which are read for it.
+        """
         point("loader.load", self, state_dict)
         state = parse(state_dict, self._fetcher.backend)
         fetcher, options = self._fetcher, self._options
@@ -643,23 +666,24 @@ class Loader(Generic[T_co]):
         world = fetcher.world()
         global_batch = agree_on_batch(state, options, world.size)
         check_share(global_batch, world)
-        fetcher.plan(global_batch)  # refuses a global batch that is larger than the data
+        plan = fetcher.plan(global_batch)  # rejects a global batch that is larger than the data
         if strict:
-            fetcher.check(state, global_batch)
+            fetcher.check(state, plan)
         check_intact(state)
         self.progress.noted.check(state.data, strict=strict)
+        return Accepted(state, global_batch, fetcher, options, strict)
 
-        def go_there() -> None:
-            if brought:
-                self.progress.read_from(fetcher, options)
-                self._read_from(fetcher, options)
-            mark = fetcher.adopt(state, global_batch)
-            self.progress.load(state, mark._replace(strict=strict), global_batch)
-            self.resumed, self.gone_through = self._next_epoch > 0, 0
-            self._loaded_step = self.progress.steps_delivered
-            point("loader.loaded", self)
-
-        return go_there
+    def _go_to(self, accepted: Accepted) -> None:
+        """Go to the position of a state that was accepted."""
+        state, global_batch, fetcher, options, strict = accepted
+        if fetcher is not self._fetcher:  # the state brought a seed or a name
+            self.progress.read_from(fetcher, options)
+            self._read_from(fetcher, options)
+        mark = fetcher.adopt(state, global_batch)
+        self.progress.load(state, mark._replace(strict=strict), global_batch)
+        self.resumed, self.gone_through = self._next_epoch > 0, 0
+        self._loaded_step = self.progress.steps_delivered
+        point("loader.loaded", self)
 
     def _refuse_evaluation(self, call: str, instead: str = "Loop over it by `for batch in loader`.") -> None:
         """Refuse what needs a place, on a loader that has none.

@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from resumable._data import DataFingerprint
 from resumable._fetch import Changes, Owner, Stream, note_place, stalls
@@ -29,7 +29,7 @@ from resumable.loader.startup_checks import Opening
 from resumable.protocols import SupportsStored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from resumable._fetch import Fetcher
     from resumable._fetch.stalls import Awaited
@@ -85,6 +85,28 @@ class _Lost:
             "continues where it is.\nThe batches in between would be lost without a word. Pass the function that makes "
             "the source, wrap(make) instead of wrap(make()), or keep the batches yourself."
         )
+
+
+class Bookmark(NamedTuple):
+    """A position of a run, of which a state can be made at any time later.
+
+    Args:
+        progress: of the Loader.
+        mark: the position.
+        acknowledged: the mark that counted then, to see whether the run has moved since.
+        global_batch: samples per step over all ranks.
+        journal: what was changed up to then.
+    """
+
+    progress: Progress
+    mark: Mark
+    acknowledged: Mark
+    global_batch: int
+    journal: Journal
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state at this position, as plain values."""
+        return self.progress.state_at(self)
 
 
 class Progress:
@@ -558,8 +580,8 @@ class Progress:
 
     # ------------------------------------------------------------------ the position, as a state
 
-    def bookmark(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that makes the state of the current position.
+    def bookmark(self) -> Bookmark:
+        """Return the current position, of which a state can be made now or later.
 
         Warns:
             LoopWarning: an exception is being handled, and the state does not count the last batch.
@@ -568,16 +590,17 @@ class Progress:
         mark = self._mark_that_counts()
         if self._recorder is not None:
             self._recorder.state_taken(mark.global_step)
-        acknowledged, global_batch = self._acknowledged, self.global_batch
-        journal = self._changes.journal_at(mark, stays=lambda: self._acknowledged is acknowledged)
+        return Bookmark(self, mark, self._acknowledged, self.global_batch, self._changes.journal(mark))
 
-        def make() -> dict[str, Any]:
-            here = self._acknowledged is acknowledged
-            source = self._fetcher.source_now(mark.source) if here else mark.source
-            now = mark if source is mark.source else mark._replace(source=source)
-            return self._state_of(now, global_batch, journal())
-
-        return make
+    def state_at(self, bookmark: Bookmark) -> dict[str, Any]:
+        """Return the state at a bookmark, as plain values."""
+        mark, journal = bookmark.mark, bookmark.journal
+        if self._acknowledged is bookmark.acknowledged:
+            # Nothing was trained since. The source's state may have been completed meanwhile, and settings that were
+            # changed after an epoch's last batch was counted belong to this position, too.
+            mark = mark._replace(source=self._fetcher.source_now(mark.source))
+            journal = journal._replace(settings=self._changes.settings())
+        return self._state_of(mark, bookmark.global_batch, journal)
 
     def load(self, state: State, mark: Mark, global_batch: int) -> None:
         """Go to the position of a state in this run, with its samples per step from now on, and with its settings."""

@@ -142,13 +142,13 @@ def test_a_bookmark_that_is_read_later_is_of_its_own_place() -> None:
     next(iter(loader))
     bookmark, expected = loader.progress.bookmark(), loader.state_dict()
     loader.load_state_dict(state)
-    assert bookmark() == expected
+    assert bookmark.state_dict() == expected
     decoder.output_size = SIZES[2]
     next(iter(loader))
-    assert bookmark() == expected
+    assert bookmark.state_dict() == expected
     bookmark = loader.progress.bookmark()
     decoder.output_size = SIZES[3]  # at the same place still, as by a hook at an epoch's end
-    assert bookmark()["journal"][1] == [[0, 20], {"set": {"raw.0.output_size": [10, 10]}}]
+    assert bookmark.state_dict()["journal"][1] == [[0, 20], {"set": {"raw.0.output_size": [10, 10]}}]
 
 
 def test_a_damaged_journal_is_refused() -> None:

@@ -575,7 +575,7 @@ class Job:
         self.loaders = [case.wrap(self.switch, batch_size, rank) for rank in ranks]
         self.weights: list[Record] = []
         self.waiting: list[Record] = []
-        self.bookmarks: list[tuple[Callable[[], Any], Any]] = []
+        self.bookmarks: list[tuple[Any, Any]] = []
 
     def begin(self) -> None:
         """Begin the training loop."""
@@ -763,7 +763,7 @@ class Job:
         if self.case.sized and not (self.case.tail == "carry" and coming != model.handed):
             assert {len(loader) for loader in self.loaders} == {model.length()}
         for bookmark, state in self.bookmarks:
-            assert bookmark() == state
+            assert bookmark.state_dict() == state
         del self.bookmarks[:-2]
 
     def _draw(self, iterator: Iterator[Any], *, again: bool) -> Any:

@@ -118,7 +118,7 @@ def test_a_bookmark_is_of_its_place_whatever_is_loaded_afterwards() -> None:
     next(iter(other))
     loader.load_state_dict(other.state_dict())
     assert loader.state_dict()["journal"]
-    assert bookmark() == expected
+    assert bookmark.state_dict() == expected
 
 
 @pytest.mark.parametrize(

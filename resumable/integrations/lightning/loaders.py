@@ -313,8 +313,8 @@ class TrainStream:
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
         """Return a function that makes what `restore` takes, of where training stands now."""
-        epoch, base, make = self.epoch, self.base, self.loader.progress.bookmark()
-        return lambda: {"epoch": epoch, "base": base, "state": make()}
+        epoch, base, bookmark = self.epoch, self.base, self.loader.progress.bookmark()
+        return lambda: {"epoch": epoch, "base": base, "state": bookmark.state_dict()}
 
     def restore(self, saved: Mapping[str, Any], *, strict: bool) -> None:
         """Go to where a bookmark was taken."""
