@@ -33,7 +33,7 @@ from resumable._order.plan import Schedule, check_share
 from resumable._order.world import World
 from resumable._state import AtPlace, LeftEarly, Mark
 from resumable.errors import ConfigurationError, StateMismatchError, StateMismatchWarning
-from resumable.protocols import SnapshotBackend, SupportsEnded, traits_of
+from resumable.protocols import SnapshotBackend, SupportsEnded, offers, traits_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,20 +65,20 @@ class ElementFetcher:
         self.backend, self._tail, self._options = backend, tail, options
         self._randomness = randomness
         self.traits, self.inside = traits_of(backend), inside_of(backend)
-        self._streams = backend if isinstance(backend, LogicalStreams) else None
+        self._streams = backend if offers(backend, LogicalStreams) else None
         self._dealt = self._streams is not None and self._streams.dealt_round_robin
         self._resets = self._streams is not None and self._streams.resets_each_epoch
-        self._kinds = backend.other_kinds if isinstance(backend, HasOtherKinds) else {}
-        self._worker_states = backend if isinstance(backend, HasWorkerStates) else None
-        self._otherwise = backend.restore_otherwise if isinstance(backend, RestoresOtherwise) else None
-        self._reopen = backend.reopen if isinstance(backend, Reopens) else None
-        self._ended = backend.ended if isinstance(backend, SupportsEnded) else None
+        self._kinds = backend.other_kinds if offers(backend, HasOtherKinds) else {}
+        self._worker_states = backend if offers(backend, HasWorkerStates) else None
+        self._otherwise = backend.restore_otherwise if offers(backend, RestoresOtherwise) else None
+        self._reopen = backend.reopen if offers(backend, Reopens) else None
+        self._ended = backend.ended if offers(backend, SupportsEnded) else None
         self._seeds = randomness != "off" and not self.traits.keyed
         self._replays = options.resume == "replay"
-        self._has_state = isinstance(backend, SnapshotBackend) and not self._replays  # asked once, as that takes time
+        self._has_state = offers(backend, SnapshotBackend) and not self._replays  # asked once, as that takes time
         self._compares = options.compares_data and not self.traits.compares_itself
         self._witness = None
-        if options.compares_data and isinstance(backend, HasReplayWitness):
+        if options.compares_data and offers(backend, HasReplayWitness):
             self._witness = backend.replay_witness
         self._global_batch = 1
         self._place = SnapshotCursor(reached=True, between=True)
@@ -355,7 +355,7 @@ class ElementFetcher:
     def _give_back(self, reader: ElementReader, mark: Mark, state: AtPlace, *, otherwise: bool) -> None:
         """Give the source its snapshot: in an epoch, or between two, where some know how to begin the later one."""
         epoch, backend = mark.cursor.epoch, self.backend
-        if not isinstance(backend, SnapshotBackend):
+        if not offers(backend, SnapshotBackend):
             raise without_state(self._name())
         snapshot = copy.deepcopy(state.snapshot)
         if not mark.strict and self._worker_states is not None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from resumable._fetch.frameworks import HasSettings
 from resumable._state import Journal, Resize
-from resumable.protocols import SupportsClose
+from resumable.protocols import SupportsClose, offers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ __all__ = ["Changes", "Fetcher", "as_the_state_knows", "close_backend", "fingerp
 
 def close_backend(backend: Any) -> None:
     """End what a backend keeps open between epochs."""
-    if isinstance(backend, SupportsClose):
+    if offers(backend, SupportsClose):
         backend.close()
 
 
@@ -143,7 +143,7 @@ class Changes:
     """
 
     def __init__(self, backend: Any) -> None:
-        self._settings = backend if isinstance(backend, HasSettings) else None
+        self._settings = backend if offers(backend, HasSettings) else None
         self._resizes: tuple[Resize, ...] = ()
 
     def first_global_batch(self, now: int) -> int:

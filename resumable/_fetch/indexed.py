@@ -15,7 +15,7 @@ from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share
 from resumable._state import check_position, check_remembered
 from resumable.errors import BackendError, ConfigurationError, ShuffleWarning
-from resumable.protocols import SupportsOwnState, traits_of
+from resumable.protocols import SupportsOwnState, offers, traits_of
 from resumable.samplers.base import Bindable
 
 if TYPE_CHECKING:
@@ -60,15 +60,15 @@ class IndexedFetcher:
         self.backend, self._tail = backend, tail
         self._randomness, self._options = randomness, options
         self.traits, self.inside = traits_of(backend), inside_of(backend)
-        torchs = backend if isinstance(backend, HasTorchOrder) else None
+        torchs = backend if offers(backend, HasTorchOrder) else None
         self.interleaved = torchs is not None and torchs.interleaved
         self._older_tail = None if torchs is None else torchs.older_tail
-        self._settings = backend if isinstance(backend, HasSettings) else None
+        self._settings = backend if offers(backend, HasSettings) else None
         ordered = _by_epoch(sampler, self.inside.shows.get("dataset"))
         self._binding = SamplerResolution(ordered, lambda: (options.batch_size or 1) * options.find_world().size)
         self._facts: tuple[Sampler, dict[str, Any]] | None = None
         self._order: Order | None = None
-        own = backend.own_state if isinstance(backend, SupportsOwnState) and not options.evaluation else None
+        own = backend.own_state if offers(backend, SupportsOwnState) and not options.evaluation else None
         self._own = None if own is None else Follower(own)
 
     @property
@@ -265,7 +265,7 @@ class SamplerResolution:
 
     def __init__(self, sampler: Sampler, asked: Callable[[], int]) -> None:
         self._asked = asked
-        self._open = sampler if isinstance(sampler, Bindable) else None  # asked once, as that takes 20 microseconds
+        self._open = sampler if offers(sampler, Bindable) else None  # asked once, as that takes 20 microseconds
         self._bound = sampler if self._open is None else None
         self._for_now: tuple[int, Sampler] | None = None
         self._doubted = False
@@ -307,6 +307,6 @@ class SamplerResolution:
             return
         bound = self._bound or self._open.bound_to(global_batch)
         self._bound = bound
-        if not self._doubted and isinstance(bound, Bindable) and (doubt := bound.doubt(global_batch)):
+        if not self._doubted and offers(bound, Bindable) and (doubt := bound.doubt(global_batch)):
             self._doubted = True
             warnings.warn(doubt, ShuffleWarning, stacklevel=2)

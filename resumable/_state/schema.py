@@ -39,6 +39,7 @@ from resumable._introspection import shorten
 from resumable._order.cursor import Cursor
 from resumable._state.source import KnowsSnapshots, SourceState, parse_source
 from resumable.errors import StateFormatError
+from resumable.protocols import offers
 
 __all__ = [
     "BY_DCP",
@@ -479,7 +480,7 @@ def _is_intact(values: Mapping[str, Any], fingerprint: Mapping[str, Any], backen
     source = values["source_state"]
     known = {None, _digest(values, fingerprint, _content(source))}
     if source is not None:
-        own_fields = backend.own_fields if isinstance(backend, KnowsSnapshots) else None
+        own_fields = backend.own_fields if offers(backend, KnowsSnapshots) else None
         known.add(_digest(values, fingerprint, _without_snapshots(source, own_fields)))
     return values["digest"] in known
 

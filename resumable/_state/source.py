@@ -13,6 +13,8 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
+from resumable.protocols import offers
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -128,7 +130,7 @@ def parse_source(values: Mapping[str, Any], epoch: int, position: int, backend: 
 
 def _check_count(state: AtPlace, position: int, backend: Any) -> None:
     if (
-        not isinstance(backend, KnowsSnapshots) or state.ended
+        not offers(backend, KnowsSnapshots) or state.ended
     ):  # at its end, a snapshot may be that of the next epoch's beginning
         return
     given = backend.elements_before(state.snapshot)

@@ -26,7 +26,7 @@ from resumable.loader.iterators import (
     check_total,
 )
 from resumable.loader.progress import Progress
-from resumable.protocols import SnapshotBackend
+from resumable.protocols import SnapshotBackend, offers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -282,7 +282,7 @@ class Loader(Generic[T_co]):
             return "has a state, which both would change" if fetcher.remembers else ""
         if fetcher.traits.goes_on:
             return "continues where it is, so it can be read once"
-        if isinstance(fetcher.backend, SnapshotBackend) and not fetcher.traits.reopens:
+        if offers(fetcher.backend, SnapshotBackend) and not fetcher.traits.reopens:
             return "has a state, which both would change"
         sources = (self._wrapped, getattr(self._wrapped, "dataset", None))
         if any(callable(getattr(one, "set_epoch", None)) for one in sources):

@@ -26,7 +26,7 @@ from resumable._stats import Stopwatch
 from resumable._warn import warn
 from resumable.errors import ConfigurationError, DataError, LoopWarning, UnsupportedError
 from resumable.loader.startup_checks import Opening
-from resumable.protocols import SupportsStored
+from resumable.protocols import SupportsStored, offers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -131,7 +131,7 @@ class Progress:
         self._last: _Last | None = None  # None if nothing was delivered since the position was set
         self._owner, self._opening = Owner(), Opening(fetcher, options)
         self._changes = Changes(fetcher.backend)
-        looks = options.compares_data and not options.evaluation and isinstance(fetcher.backend, SupportsStored)
+        looks = options.compares_data and not options.evaluation and offers(fetcher.backend, SupportsStored)
         stored = fetcher.backend.stored if looks else None
         self.noted = DataFingerprint(stored, getattr(fetcher.backend, "length", None) or 0)
         self._stream: Stream | None = None
@@ -598,8 +598,9 @@ class Progress:
         if self._acknowledged is bookmark.acknowledged:
             # Nothing was trained since. The source's state may have been completed meanwhile, and settings that were
             # changed after an epoch's last batch was counted belong to this position, too.
-            mark = mark._replace(source=self._fetcher.source_now(mark.source))
-            journal = journal._replace(settings=self._changes.settings())
+            source = self._fetcher.source_now(mark.source)
+            mark = mark if source is mark.source else mark._replace(source=source)
+            journal = self._changes.journal(mark)
         return self._state_of(mark, bookmark.global_batch, journal)
 
     def load(self, state: State, mark: Mark, global_batch: int) -> None:
