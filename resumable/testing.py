@@ -39,6 +39,7 @@ spec = importlib.util.spec_from_file_location("conformance_case", path)
 module = sys.modules["conformance_case"] = importlib.util.module_from_spec(spec)
 if __name__ == "__main__":
     spec.loader.exec_module(module)
+    from resumable.testing import rest_of_run
     loader = getattr(module, name).make()
     with open(state, "rb") as file:
         loader.load_state_dict(pickle.load(file))
