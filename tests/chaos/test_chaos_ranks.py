@@ -18,7 +18,7 @@ import resumable
 from resumable._order.world import World
 from resumable.chaos.api import choose_ranks
 from resumable.chaos.digests import digest_weights, parts_of
-from resumable.chaos.launch.processes import SHARED_STORE, environment_of_agents
+from resumable.chaos.launch.group import SHARED_STORE, environment_of_agents
 from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.plan import Case, Fault, Leg, aim, note_sizes, note_targets
 from resumable.chaos.recorder.ledger import Attempt, Batch, Place, RankLog

@@ -18,9 +18,10 @@ import pytest
 
 import resumable
 from resumable.chaos.api import check_kinds, check_points, check_words, choose_ranks
-from resumable.chaos.launch.processes import Group, StoppedError, living_members
+from resumable.chaos.launch.group import Group, StoppedError
 from resumable.chaos.launch.reaper import Reaper
 from resumable.chaos.plan import Fault, Survey, by_the_clock
+from resumable.chaos.processes import living_members
 from resumable.cli import main
 from resumable.errors import ConfigurationError
 from resumable.failpoints import VARIABLE

@@ -17,7 +17,7 @@ from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from resumable._inspect.reading import open_checkpoint
 from resumable._inspect.values import File, Name, Opaque, Tensor, children
 from resumable._state import is_state
 from resumable.chaos.digests import weight_sketch
+from resumable.chaos.recorder.ledger import Left
 from resumable.checkpoint.steps import DIRECTORY, TOKEN
 from resumable.errors import ResumableError
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CURSOR",
     "SAMPLED",
-    "Left",
     "Stamps",
     "changed",
     "parts_of_file",
@@ -52,22 +52,6 @@ _FILE = "left.json"  # in the directory of a case
 _OURS = re.compile(rf"rank-\d+\.flight|.*\.pyc|{re.escape(TOKEN)}")
 _WORD = re.compile(r"(\d+)")
 Stamps = dict[Path, tuple[int, int]]
-
-
-class Left(NamedTuple):
-    """What a run left.
-
-    Args:
-        files: the parts of each file, by its name.
-        ignored: names of files that were left out, as the user asked for.
-        damaged: names of files that were damaged or removed on purpose, and not written again.
-        unlike: of files that only one of two baseline runs left, each name with a `#` for every number.
-    """
-
-    files: dict[str, dict[str, str]]
-    ignored: tuple[str, ...] = ()
-    damaged: tuple[str, ...] = ()
-    unlike: tuple[str, ...] = ()
 
 
 def take_inventory(

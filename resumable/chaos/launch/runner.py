@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from resumable.chaos.digests import EXACT
+from resumable.chaos.launch.group import SURVIVE, Group, environment_of_agents, wait_for_the_dead
 from resumable.chaos.launch.inventory import changed, stamps, take_inventory
-from resumable.chaos.launch.processes import SURVIVE, Group, environment_of_agents, wait_for_the_dead
 from resumable.chaos.plan import FAULTS
 from resumable.chaos.recorder import overlay
 from resumable.chaos.recorder.ledger import Attempt, read_attempts

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable import failpoints
 from resumable._order.world import World
-from resumable.chaos.launch.processes import living_members
+from resumable.chaos.processes import living_members
 from resumable.chaos.recorder import overlay
 from resumable.chaos.recorder.events import Writer
 from resumable.chaos.recorder.notes import NOTES, Updates, count_trained, note_point

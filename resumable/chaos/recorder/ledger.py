@@ -10,10 +10,8 @@ from resumable.chaos.recorder.events import read_events
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from resumable.chaos.launch.inventory import Left
 
-
-__all__ = ["Attempt", "Batch", "Place", "RankLog", "Save", "Update", "read_attempts"]
+__all__ = ["Attempt", "Batch", "Left", "Place", "RankLog", "Save", "Update", "read_attempts"]
 
 
 Save: TypeAlias = "tuple[str, int]"  # the name of a store or the series of a file, and a step
@@ -290,6 +288,22 @@ class InPlace(NamedTuple):
 
     first: float
     over: bool = False
+
+
+class Left(NamedTuple):
+    """What a run left.
+
+    Args:
+        files: the parts of each file, by its name.
+        ignored: names of files that were left out, as the user asked for.
+        damaged: names of files that were damaged or removed on purpose, and not written again.
+        unlike: of files that only one of two baseline runs left, each name with a `#` for every number.
+    """
+
+    files: dict[str, dict[str, str]]
+    ignored: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
 
 
 @dataclass

@@ -15,9 +15,8 @@ from resumable.checkpoint.steps import DIRECTORY, TOKEN
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from resumable.chaos.launch.inventory import Left
     from resumable.chaos.plan import Case
-    from resumable.chaos.recorder.ledger import Attempt
+    from resumable.chaos.recorder.ledger import Attempt, Left
 
 
 __all__ = [
