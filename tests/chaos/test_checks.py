@@ -12,7 +12,7 @@ import torch
 
 import resumable
 from resumable.chaos.digests import is_lost
-from resumable.chaos.plan import Case, Leg
+from resumable.chaos.plan import Case, Launch
 from resumable.chaos.recorder.ledger import Attempt, Batch, Place, RankLog
 from resumable.chaos.verify.checks import (
     each_sample_once,
@@ -27,7 +27,7 @@ from resumable.errors import ConfigurationError
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SMALL, HAND = ([sys.executable, str(SCRIPTS / name)] for name in ("small_loop.py", "hand_loop.py"))
-PEACE = Case((Leg(),))
+PEACE = Case((Launch(),))
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from resumable.chaos.campaign import survey
 from resumable.chaos.launch import inventory as contents
 from resumable.chaos.launch.inventory import Left, changed, parts_of_file, stamps, take_inventory
 from resumable.chaos.launch.runner import Command, run_case
-from resumable.chaos.plan import Case, Fault, Leg
+from resumable.chaos.plan import Case, Fault, Launch
 from resumable.chaos.recorder.ledger import Attempt, Batch, Place, RankLog
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.report.text import describe_violations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 SCRIPTS = Path(__file__).parent / "scripts"
 LOOP = [sys.executable, str(SCRIPTS / "files_loop.py")]
-PEACE = Case((Leg(),))
+PEACE = Case((Launch(),))
 
 
 @pytest.fixture(autouse=True)
@@ -310,7 +310,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
         "'ended' in the file run.json", "'time' in the file logs/version_N/metrics.csv",
         "only one of two baseline runs",
     ]  # fmt: skip
-    case = Case((Leg(Fault("kill", len(seen.points) * 2 // 3)), Leg()))
+    case = Case((Launch(Fault("kill", len(seen.points) * 2 // 3)), Launch()))
 
     @cache
     def run_one(bug: str) -> Outcome:

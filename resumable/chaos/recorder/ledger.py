@@ -326,7 +326,7 @@ class Attempt:
         read_in_place: when it first read those that an earlier start wrote so.
         refused: why a process ended itself before it had done harm.
         left: the files that the last start of a case left.
-        leg: number of the command's start in its case; the number of this one where no agent restarts ranks.
+        launch: number of the launch in its case; the number of this one where no agent restarts ranks.
         restarts: how often the agent had restarted its ranks by then.
     """
 
@@ -345,12 +345,12 @@ class Attempt:
     read_in_place: dict[str, float] = field(default_factory=dict)
     refused: str = ""
     left: Left | None = None
-    leg: int = -1
+    launch: int = -1
     restarts: int = 0
 
     def __post_init__(self) -> None:
-        if self.leg < 0:
-            self.leg = self.number
+        if self.launch < 0:
+            self.launch = self.number
 
     @property
     def watched(self) -> bool:
@@ -372,14 +372,15 @@ class Attempt:
         return steps
 
 
-def read_attempts(directory: Path, number: int, leg: int = -1) -> list[Attempt]:
-    """Read the ledgers of one start of the command: an attempt for each time that its ranks were started.
+def read_attempts(directory: Path, number: int, launch: int | None = None) -> list[Attempt]:
+    """Read the ledgers of one launch of the command: an attempt for each time that its ranks were started.
 
     Args:
         directory: of the ledgers.
         number: of the first attempt.
-        leg: number of the command's start.
+        launch: number of the launch; None for that of the first attempt.
     """
+    launch = number if launch is None else launch
     ledgers: dict[int, list[_Ledger]] = {}
     for path in [*directory.glob("worker-*.jsonl"), *directory.glob("events-*.jsonl")]:
         if events := read_events(path)[0]:
@@ -387,9 +388,9 @@ def read_attempts(directory: Path, number: int, leg: int = -1) -> list[Attempt]:
                 _Ledger(path.stat().st_mtime, path.name, events)
             )
     attempts = [
-        _read_attempt(Attempt(one, leg=number if leg < 0 else leg, restarts=restarts), sorted(ledgers[restarts]))
+        _read_attempt(Attempt(one, launch=launch, restarts=restarts), sorted(ledgers[restarts]))
         for one, restarts in enumerate(sorted(ledgers), start=number)
-    ] or [Attempt(number, leg=leg)]
+    ] or [Attempt(number, launch=launch)]
     for path in directory.glob("outside-*.jsonl"):
         _add_outside(attempts[-1], path)
     return attempts

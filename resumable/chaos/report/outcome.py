@@ -109,7 +109,7 @@ class Outcome:
     @property
     def reached(self) -> bool:
         """Whether every fault happened that was planned at a point; one that did not proves nothing."""
-        return self.fired >= sum(leg.fault is not None and leg.fault.after is None for leg in self.case.legs)
+        return self.fired >= sum(fault.after is None for fault in self.case.faults)
 
     @property
     def name(self) -> str:
@@ -231,14 +231,14 @@ def note_missed(results: Results) -> list[str]:
 
 
 def _note_clock(outcome: Outcome) -> str:
-    times = [leg for leg in outcome.case.legs if leg.fault and leg.fault.after is not None]
+    times = [fault for fault in outcome.case.faults if fault.after is not None]
     if outcome.fired >= len(times):
         return ""
     return f"{outcome.fired} of {len(times)} failures by the clock happened; then the run ended"
 
 
 def _why_none(results: Results) -> str:
-    faults = [leg.fault for outcome in results.outcomes for leg in outcome.case.legs if leg.fault]
+    faults = [fault for outcome in results.outcomes for fault in outcome.case.faults]
     first = next((fault for fault in faults if fault.after is not None), None)
     if first is None:
         return (

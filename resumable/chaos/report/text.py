@@ -179,14 +179,13 @@ def _is_asked(report: Results) -> bool:
 
 def name_kind(case: Case) -> str:
     """Name the kind of a case's faults."""
-    faults = [leg.fault for leg in case.legs if leg.fault]
-    if any(fault.after is not None for fault in faults):
+    if any(fault.after is not None for fault in case.faults):
         return "by the clock"
-    return "no fault" if not faults else faults[0].kind + (" and more" if len(faults) > 1 else "")
+    return case.faults[0].kind + (" and more" if len(case.faults) > 1 else "") if case.faults else "no fault"
 
 
 def _make_row(name: str, outcomes: Sequence[Outcome]) -> Row:
-    planned = sum(leg.fault is not None for outcome in outcomes for leg in outcome.case.legs)
+    planned = sum(len(outcome.case.faults) for outcome in outcomes)
     return Row(
         name,
         len(outcomes),
@@ -310,7 +309,7 @@ def tell(case: Case, attempts: Sequence[Attempt], evaluating: frozenset[int] = f
     seen: set[Key] = set()
     worlds = [_world(case, attempt) for attempt in attempts]
     for attempt, world, before in zip(attempts, worlds, [None, *worlds], strict=False):
-        fault = case.legs[attempt.leg].fault if attempt.fired and attempt.leg < len(case.legs) else None
+        fault = case.launches[attempt.launch].fault if attempt.fired and attempt.launch < len(case.launches) else None
         resized = before if before != world else None
         for rank, log in sorted(attempt.ranks.items()) or [(0, RankLog(0, world))]:
             every = list(log.trained())
@@ -332,7 +331,7 @@ def _hits(fault: Fault, rank: int) -> bool:
 
 
 def _world(case: Case, attempt: Attempt) -> int:
-    planned = case.legs[min(attempt.leg, len(case.legs) - 1)].ranks
+    planned = case.launches[min(attempt.launch, len(case.launches) - 1)].ranks
     return max((log.world for log in attempt.ranks.values()), default=planned)
 
 

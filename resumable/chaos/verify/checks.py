@@ -78,8 +78,8 @@ def from_the_newest(case: Case, _: Attempt, attempts: Sequence[Attempt]) -> str:
     """A start resumes from the newest checkpoint of a store that was committed before it, and not damaged."""
     newest: dict[str, int] = {}
     for attempt in attempts:
-        leg = case.legs[attempt.leg - 1] if 0 < attempt.leg <= len(case.legs) and not attempt.restarts else None
-        if leg is not None and leg.fault is not None and FAULTS[leg.fault.kind].storage is not None:
+        before = case.launches[attempt.launch - 1 : attempt.launch] if attempt.launch and not attempt.restarts else ()
+        if any(launch.fault and FAULTS[launch.fault.kind].storage for launch in before):
             newest = {}  # for this start, and for those after it if it ends before it has saved anything
         for log in attempt.ranks.values():
             for root, step in log.restored:
