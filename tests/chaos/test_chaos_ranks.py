@@ -21,7 +21,7 @@ from resumable.chaos.digests import digest_weights, parts_of
 from resumable.chaos.launch.group import SHARED_STORE, environment_of_agents
 from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.plan import Case, Fault, Launch, aim, note_sizes, note_targets
-from resumable.chaos.recorder.ledger import Attempt, Batch, Place, RankLog
+from resumable.chaos.recorder.ledger import Attempt, Batch, RankLog, StepRef
 from resumable.chaos.report import Outcome
 from resumable.chaos.report.text import tell_lines
 from resumable.chaos.verify.baseline import forgive_rounding
@@ -260,16 +260,16 @@ def log(rank: int, delivered: int, acked: int, *, world: int = 2, first: int = 0
     """Make a rank that was delivered some steps, and acknowledged fewer."""
     made = RankLog(rank, world, agent=True)
     for step in range(first + 1, delivered + 1):
-        made.batches[0, Place(0, step)] = Batch((f"{step} of {rank}",), (f"digest {step} of {rank}",))
+        made.batches[0, StepRef(0, step)] = Batch((f"{step} of {rank}",), (f"digest {step} of {rank}",))
         made.points += ["loader.fetch", "loader.handed"]
         if rank == 0 and step % 2 == 0:
             made.points.append("store.written")
-    made.acked[0] = Place(0, acked)
+    made.acked[0] = StepRef(0, acked)
     if delivered:
-        made.begun[0] = Place(0, first)
+        made.begun[0] = StepRef(0, first)
     if first:
-        made.loaded[0] = Place(0, first)
-        made.went[0] = [Place(0, first)]
+        made.loaded[0] = StepRef(0, first)
+        made.went[0] = [StepRef(0, first)]
     return made
 
 
@@ -301,7 +301,7 @@ def test_what_was_delivered_and_not_acknowledged_is_told() -> None:
 
 def test_a_rank_that_was_delivered_another_share_is_found_before_it_acknowledged_it() -> None:
     first = attempt(0, log(0, 5, 4), log(1, 5, 4))
-    first.ranks[1].batches[0, Place(0, 5)] = Batch(("5 of 0",), ("digest 5 of 0",))
+    first.ranks[1].batches[0, StepRef(0, 5)] = Batch(("5 of 0",), ("digest 5 of 0",))
     found = CHECKS["same content"](PEACE, BASELINE, [first])
     assert found == "rank 1 of start 0 was delivered another batch in epoch 0, step 4"
     resized = attempt(1, log(0, 6, 6, world=1))

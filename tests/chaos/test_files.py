@@ -22,7 +22,7 @@ from resumable.chaos.launch import inventory as contents
 from resumable.chaos.launch.inventory import Left, changed, parts_of_file, stamps, take_inventory
 from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.plan import Case, Fault, Launch
-from resumable.chaos.recorder.ledger import Attempt, Batch, Place, RankLog
+from resumable.chaos.recorder.ledger import Attempt, Batch, RankLog, StepRef
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.report.text import describe_violations
 from resumable.chaos.verify.baseline import cover
@@ -208,7 +208,7 @@ def test_a_thousand_small_files_take_seconds(tmp_path: Path) -> None:
 def leaving(files: dict[str, dict[str, str]], *, trains: int | None = None, **more: Any) -> Attempt:
     """Make a run that has left files."""
     log = RankLog(0, 1, trains=trains, **more)
-    log.batches[0, Place(0, 1)], log.acked[0] = Batch(("0",), ("digest",)), Place(0, 1)
+    log.batches[0, StepRef(0, 1)], log.acked[0] = Batch(("0",), ("digest",)), StepRef(0, 1)
     return Attempt(0, {0: log}, status=0, left=Left(files))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from resumable.chaos.launch.runner import Command
 from resumable.chaos.plan import Case, Fault, Launch
-from resumable.chaos.recorder.ledger import Attempt, Batch, Place, RankLog
+from resumable.chaos.recorder.ledger import Attempt, Batch, RankLog, StepRef
 from resumable.chaos.report import Outcome, Report, page
 from resumable.chaos.report.text import as_ranges, make_rows, tell
 from resumable.chaos.verify.checks import from_the_newest
@@ -25,7 +25,7 @@ def log(first: int, last: int, *, rank: int = 0, world: int = 1, save: int | Non
     """Make what a rank did: it trained on the steps from `first` to before `last`."""
     found = RankLog(rank, world)
     for number in range(first, last):
-        place = Place(number // EPOCH, number % EPOCH + 1)
+        place = StepRef(number // EPOCH, number % EPOCH + 1)
         found.batches[0, place] = Batch((str(number),), (f"digest {number}",))
         found.acked[0] = place
         found.points.append("loader.handed")
@@ -136,8 +136,8 @@ def test_a_loader_of_an_evaluation_trains_nothing_and_nothing_of_it_is_trained_a
     logs = [log(0, 5, save=2), log(3, 12)]
     for one in logs:
         one.evaluating = {1}
-        one.batches |= {(1, Place(0, number)): Batch((str(number),), ("x",)) for number in (1, 2)}
-        one.acked[1] = Place(0, 2)
+        one.batches |= {(1, StepRef(0, number)): Batch((str(number),), ("x",)) for number in (1, 2)}
+        one.acked[1] = StepRef(0, 2)
     attempts = [attempt(0, logs[0], status=-9, fired=True), attempt(1, logs[1])]
     found = Outcome.of(Case((Launch(KILL), Launch())), Path("0001"), attempts, {})
     assert found.retrained == 2
@@ -172,7 +172,7 @@ def test_of_what_a_process_printed_the_end_is_shown() -> None:
 
 
 def test_ranges_end_where_steps_or_epochs_or_loaders_do() -> None:
-    keys = [(0, Place(0, 1)), (0, Place(0, 2)), (0, Place(0, 4)), (0, Place(1, 5)), (1, Place(1, 6))]
+    keys = [(0, StepRef(0, 1)), (0, StepRef(0, 2)), (0, StepRef(0, 4)), (0, StepRef(1, 5)), (1, StepRef(1, 6))]
     assert [(first[1].step, last[1].step) for first, last in as_ranges(keys)] == [(1, 2), (4, 4), (5, 5), (6, 6)]
     assert as_ranges([]) == []
 

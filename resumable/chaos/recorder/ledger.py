@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-__all__ = ["Attempt", "Batch", "Left", "Place", "RankLog", "Save", "Update", "read_attempts"]
+__all__ = ["Attempt", "Batch", "Left", "RankLog", "Save", "StepRef", "Update", "read_attempts"]
 
 
 Save: TypeAlias = "tuple[str, int]"  # the name of a store or the series of a file, and a step
 
 
-class Place(NamedTuple):
+class StepRef(NamedTuple):
     """A place in a loader's stream: after `step` batches of an epoch."""
 
     epoch: int
@@ -51,7 +51,7 @@ class Update(NamedTuple):
     optimizer: int
     weights: dict[str, str]
     state: dict[str, str]
-    stands: tuple[Place, ...]
+    stands: tuple[StepRef, ...]
 
 
 @dataclass
@@ -95,20 +95,20 @@ class RankLog:
 
     rank: int
     world: int
-    batches: dict[tuple[int, Place], Batch] = field(default_factory=dict)
-    acked: dict[int, Place] = field(default_factory=dict)
+    batches: dict[tuple[int, StepRef], Batch] = field(default_factory=dict)
+    acked: dict[int, StepRef] = field(default_factory=dict)
     evaluating: set[int] = field(default_factory=set)
-    begun: dict[int, Place] = field(default_factory=dict)
+    begun: dict[int, StepRef] = field(default_factory=dict)
     saved: list[tuple[str, int]] = field(default_factory=list)
     saved_at: list[int] = field(default_factory=list)
     parts: dict[Save, list[dict[str, str]]] = field(default_factory=dict)
     generators: dict[Save, dict[str, str]] = field(default_factory=dict)
-    held: dict[Save, tuple[Place, ...]] = field(default_factory=dict)
+    held: dict[Save, tuple[StepRef, ...]] = field(default_factory=dict)
     updates: list[Update] = field(default_factory=list)
     restored: list[tuple[str, int | None]] = field(default_factory=list)
     resumed: list[Save] = field(default_factory=list)
-    saved_places: dict[tuple[str, int], list[Place]] = field(default_factory=dict)
-    loaded: dict[int, Place] = field(default_factory=dict)
+    saved_places: dict[tuple[str, int], list[StepRef]] = field(default_factory=dict)
+    loaded: dict[int, StepRef] = field(default_factory=dict)
     saves: dict[str, tuple[str, int | None]] = field(default_factory=dict)
     moved: set[str] = field(default_factory=set)
     drafts: set[str] = field(default_factory=set)
@@ -125,16 +125,16 @@ class RankLog:
     loaders: dict[int, int] = field(default_factory=dict)
     fired: list[int] = field(default_factory=list)
     times: tuple[float, float] = (0.0, 0.0)
-    went: dict[int, list[Place]] = field(default_factory=dict)
+    went: dict[int, list[StepRef]] = field(default_factory=dict)
     agent: bool = False
     _asked: dict[int, Any] = field(default_factory=dict)
 
-    def trained(self) -> dict[tuple[int, Place], Batch]:
+    def trained(self) -> dict[tuple[int, StepRef], Batch]:
         """Return the batches that were acknowledged."""
-        nothing = Place(-1, 0)
+        nothing = StepRef(-1, 0)
         return {key: batch for key, batch in self.batches.items() if key[1] <= self.acked.get(key[0], nothing)}
 
-    def unacknowledged(self) -> list[tuple[int, Place]]:
+    def unacknowledged(self) -> list[tuple[int, StepRef]]:
         """Return the batches that were delivered and not acknowledged: a resume repeats them by right."""
         trained = self.trained()
         return [key for key in self.batches if key not in trained]
@@ -158,7 +158,7 @@ class RankLog:
 
     def _add_batch(self, event: dict[str, Any]) -> None:
         loader, place = event["loader"], _place(event)
-        self.begun.setdefault(loader, Place(place.epoch, place.step - 1))
+        self.begun.setdefault(loader, StepRef(place.epoch, place.step - 1))
         indices = None if event["indices"] is None else tuple(event["indices"])
         self.batches[loader, place] = Batch(indices, tuple(event["digests"]))
         if event["acked"]:
@@ -265,8 +265,8 @@ class RankLog:
         self.fired.append(event["fault"])
 
 
-def _place(values: dict[str, Any]) -> Place:
-    return Place(values["epoch"], values["step"])
+def _place(values: dict[str, Any]) -> StepRef:
+    return StepRef(values["epoch"], values["step"])
 
 
 def _name(values: dict[str, Any]) -> str:
@@ -357,14 +357,14 @@ class Attempt:
         """Whether any process of it imported resumable."""
         return bool(self.ranks)
 
-    def trained(self) -> dict[tuple[int, Place], dict[int, Batch]]:
+    def trained(self) -> dict[tuple[int, StepRef], dict[int, Batch]]:
         """Return what each rank trained on, by loader and place.
 
         One rank that acknowledges a step speaks for all: it has what each of them was delivered. Another one may be
         killed before it says so itself.
         """
         acked = {key for log in self.ranks.values() for key in log.trained()}
-        steps: dict[tuple[int, Place], dict[int, Batch]] = {}
+        steps: dict[tuple[int, StepRef], dict[int, Batch]] = {}
         for rank, log in sorted(self.ranks.items()):
             for key, batch in log.batches.items():
                 if key in acked:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from resumable.chaos.plan import Case
-    from resumable.chaos.recorder.ledger import Attempt, Place
+    from resumable.chaos.recorder.ledger import Attempt, StepRef
     from resumable.chaos.verify.history import Key, Step
 
 
@@ -130,12 +130,12 @@ def apart(attempt: Attempt) -> Iterator[str]:
                     yield f"{_rank_name(other, two)}, and {_rank_name(first, one)}, of loader {loader}"
 
 
-def _places(log: RankLog, loader: int) -> list[Place]:
+def _places(log: RankLog, loader: int) -> list[StepRef]:
     """Return where a loader went by states; where it began, if this rank has loaded none."""
     return log.went.get(loader, []) if log.went else [log.begun[loader]]
 
 
-def _rank_name(log: RankLog, place: Place) -> str:
+def _rank_name(log: RankLog, place: StepRef) -> str:
     return f"rank {log.rank} {'resumed from' if log.went else 'began at'} {place}"
 
 
