@@ -174,8 +174,6 @@ def run_campaign(  # noqa: PLR0913  # what it needs of a campaign
     report.outcomes.sort(key=lambda outcome: outcome.directory)
 
 
-# ------------------------------------------------------------------ claim
-#
 # The directory of a campaign: who may write to it, and what may be removed from it.
 
 BASELINE = "baseline"
@@ -279,8 +277,6 @@ def _locked(root: Path, directory: Path) -> Iterator[None]:
         yield
 
 
-# ------------------------------------------------------------------ record
-#
 # The record of a campaign: what a case needs to be run again.
 
 _FORMAT = 2  # 1 had digests of whole checkpoints in the ledgers

@@ -333,8 +333,6 @@ def _choose(generator: random.Random, survey: Survey, kinds: Sequence[str]) -> F
     return Fault(kind, generator.choice(possible[kind]), rank=generator.randrange(survey.ranks[0]))
 
 
-# ------------------------------------------------------------------ moments
-#
 # The kinds of moments of a run: what its training process is about when it comes by a failpoint.
 #
 # A crash does another harm in the middle of an epoch, between an epoch's last batch and its end, and in the middle of a
@@ -486,8 +484,6 @@ def in_turn(moments: Sequence[int], seed: int) -> list[int]:
     return [moments[(begin + number * step) % count] for number in range(count)]
 
 
-# ------------------------------------------------------------------ targets
-#
 # What a fault of a run of several ranks hits: one of them, the agent that started them, or all processes.
 
 _SIGNALS = {"kill", "term"}  # what can be done to another process than the one that comes by the point

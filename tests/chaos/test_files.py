@@ -19,10 +19,10 @@ import torch
 import resumable
 from resumable.chaos.campaign import survey
 from resumable.chaos.launch import inventory as contents
-from resumable.chaos.launch.inventory import Left, changed, parts_of_file, stamps, take_inventory
+from resumable.chaos.launch.inventory import changed, parts_of_file, stamps, take_inventory
 from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.plan import Case, Fault, Launch
-from resumable.chaos.recorder.ledger import Attempt, Batch, RankLog, StepRef
+from resumable.chaos.recorder.ledger import Attempt, Batch, Left, RankLog, StepRef
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.report.text import describe_violations
 from resumable.chaos.verify.baseline import cover

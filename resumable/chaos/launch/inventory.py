@@ -161,8 +161,6 @@ def read_left(case: Path) -> Left | None:
     return Left(values.pop("files"), **{name: tuple(names) for name, names in values.items()})
 
 
-# ------------------------------------------------------------------ contents
-#
 # What one file holds, part by part, so that two runs can be compared by it. Nothing of a file is executed.
 
 BYTES = "bytes"  # the part of a file that is compared by its bytes

@@ -207,8 +207,6 @@ class _Watch:
         return any(b'"fire"' in path.read_bytes() for path in self._ledgers.glob("*.jsonl"))
 
 
-# ------------------------------------------------------------------ stores
-#
 # Looks from outside into the stores that a command wrote to: what is committed there, and whether it loads.
 
 
@@ -275,13 +273,10 @@ def _try(steps: Any, root: str, step: int) -> str:
     return ""
 
 
-# ------------------------------------------------------------------ storage
-#
 # What can go wrong with checkpoints between two starts of a command, done to the files of its stores and Trainers.
 #
 # Only files whose path leads into the directory of the case are touched, whichever links are on the way. A file gets
-# its
-# new content by a new file in its place, so that another name of it, which may be outside, keeps the old content.
+# its new content by a new file in its place, so that another name of it, which may be outside, keeps the old one.
 
 
 class _Checkpoint(NamedTuple):

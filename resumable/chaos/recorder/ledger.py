@@ -273,8 +273,6 @@ def _name(values: dict[str, Any]) -> str:
     return f"{_place(values)} (sample {values['position']})"
 
 
-# ------------------------------------------------------------------ attempts
-#
 # Reads the ledgers of one start of the command: what its ranks and workers did, and what happened to its files.
 
 

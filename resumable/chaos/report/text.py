@@ -141,8 +141,6 @@ def _few(names: Iterable[str]) -> str:
     return ", ".join([*every[:half], *middle, *every[-half:]] if middle else every)
 
 
-# ------------------------------------------------------------------ table
-#
 # The table: a row per kind of fault; and what is to be said below it.
 
 COLUMNS = ("fault", "cases", "faults fired", "starts", "steps retrained", "violations")
@@ -256,8 +254,6 @@ def name_kept(report: Results) -> str:
     return "every promise was kept" if report.ok else "every promise that could be compared was kept"
 
 
-# ------------------------------------------------------------------ story
-#
 # What a rank did in one start of the command, as it is told in words and in pictures.
 
 _SAVES = {"store.saved", "lightning.save"}

@@ -43,9 +43,20 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------ checkpoint checks
-#
-# The checks of checkpoints and states: what is in them, whether they load, and where a run goes on from them.
+ATOMIC = "atomic saves"
+
+
+def check(case: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> dict[str, str]:
+    """Run all checks.
+
+    Returns:
+        What broke each promise, by the check's name; empty where all hold.
+    """
+    found = {name: one(case, baseline, attempts) for name, one in CHECKS.items()}
+    return {name: text for name, text in found.items() if text}
+
+
+# Checkpoints and states: what is in them, whether they load, and where a run goes on from them.
 
 
 def true_states(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
@@ -107,8 +118,6 @@ def same_checkpoints(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) ->
     return ""
 
 
-# ------------------------------------------------------------------ ranks
-#
 # What ranks have to agree on: where they go on from, and what each of them is delivered.
 
 
@@ -167,17 +176,7 @@ def check_restarts(before: Sequence[Attempt]) -> None:
         )
 
 
-ATOMIC = "atomic saves"
-
-
-def check(case: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> dict[str, str]:
-    """Run all checks.
-
-    Returns:
-        What broke each promise, by the check's name; empty where all hold.
-    """
-    found = {name: one(case, baseline, attempts) for name, one in CHECKS.items()}
-    return {name: text for name, text in found.items() if text}
+# The command, its data and its weights.
 
 
 def comes_to_its_end(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:

@@ -213,8 +213,6 @@ def _cases(count: int) -> str:
     return f"{count} case{'s' * (count > 1)}"
 
 
-# ------------------------------------------------------------------ inplace
-#
 # Checkpoints that a kill within their save destroys: written under the name by which the next start reads them.
 
 # Of files that another function than `torch.save` wrote, those that may hold a state: no logs and no tables.

@@ -183,8 +183,6 @@ def retrained(attempts: Sequence[Attempt], leaving_out: frozenset[int] = frozens
     return len(keys) - len(set(keys))
 
 
-# ------------------------------------------------------------------ parts
-#
 # What each checkpoint of a store, and each file that was saved, holds beside what it holds in the baseline run.
 
 
@@ -294,8 +292,6 @@ def _saves(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[Att
         yield from ((attempt, save) for save in saves if save[0] not in drafts)
 
 
-# ------------------------------------------------------------------ roles
-#
 # What a part of a checkpoint is, by what is beside it: schedulers, scalers and optimizers name their parts alike.
 
 # The role, a name that only such a state has, and the parts of it that depend on nothing but the number of its steps.
