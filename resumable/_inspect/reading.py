@@ -152,8 +152,6 @@ def _read_json(text: bytes, size: int) -> Content:
         raise CorruptCheckpointError(f"it begins as JSON, and is cut or damaged: {error}") from error
 
 
-# ------------------------------------------------------------------ files of NumPy and safetensors
-
 _NPY = b"\x93NUMPY"  # how the file of one array begins
 _NUMPYS = (ValueError, OSError, EOFError, MemoryError, RuntimeError, NotImplementedError, zipfile.BadZipFile)
 _OF_OBJECTS = ("allow_pickle", "Python objects")  # how NumPy says that it does not read an array
@@ -263,9 +261,6 @@ def _read_folder(place: CheckpointPath) -> Content:
     return _read_files(place, sizes)
 
 
-# ------------------------------------------------------------------ CheckpointStore
-
-
 def _read_step(place: CheckpointPath, sizes: dict[str, Any]) -> Content:
     number = DIRECTORY.fullmatch(place.name)
     marker = Marker.parse(place.child(MARKER).read(), int(number[1]) if number else _step_of(place))
@@ -323,9 +318,6 @@ def _look_at(place: CheckpointPath, step: int) -> Step:
     except CheckpointError as error:
         return Step(step, None, str(error).partition("\n")[0])
     return Step(step, sum(marker.sizes.values()), _problem(marker, sizes))
-
-
-# ------------------------------------------------------------------ folders of files
 
 
 class _Looked:

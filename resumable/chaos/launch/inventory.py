@@ -122,9 +122,6 @@ def _matches(name: str, glob: str) -> bool:
     return fnmatchcase(name, glob) or fnmatchcase(name, f"{glob.rstrip('/')}/*")
 
 
-# ------------------------------------------------------------------ damage
-
-
 def stamps(case: Path) -> Stamps:
     """Return when each file was written, and its size."""
     return {path: _stamp(path) for path in _paths(case)}
@@ -142,9 +139,6 @@ def _stamp(path: Path) -> tuple[int, int]:
     except OSError:
         return (0, 0)
     return (found.st_mtime_ns, found.st_size)
-
-
-# ------------------------------------------------------------------ the record of a baseline run
 
 
 def write_left(left: Left, case: Path) -> None:
@@ -245,9 +239,6 @@ def _parts_of_yaml(path: Path, opened: _Opened) -> dict[str, str]:
         return _bytes_of(path)
 
 
-# ------------------------------------------------------------------ bytes
-
-
 def _bytes_of(path: Path) -> dict[str, str]:
     """Digest the bytes of a file block by block; of a large one, its size and blocks all over it."""
     size, found = path.stat().st_size, sha256()
@@ -260,9 +251,6 @@ def _bytes_of(path: Path) -> dict[str, str]:
             file.seek(number * (size - _BLOCK) // (_BLOCKS - 1))
             found.update(file.read(_BLOCK))
     return {SAMPLED: f"{size} bytes: {found.hexdigest()[:16]}"}
-
-
-# ------------------------------------------------------------------ logs
 
 
 def _read_csv(path: Path) -> dict[str, Any]:
@@ -326,9 +314,6 @@ _LOGS: dict[str, Callable[[Path], dict[str, Any]]] = {
     **dict.fromkeys((".jsonl", ".ndjson"), _read_jsonl),
     **dict.fromkeys((".log", ".out", ".txt"), _read_last_line),
 }
-
-
-# ------------------------------------------------------------------ values
 
 
 class _Opened:

@@ -131,9 +131,6 @@ def _place_of(parts: Mapping[str, str]) -> dict[str, str]:
     return {path: text for path, text in parts.items() if CURSOR in path.split(".")[:-1]}
 
 
-# ------------------------------------------------------------------ two baseline runs
-
-
 def drop_unlike_files(baseline: Attempt, again: Attempt) -> list[str]:
     """Keep the files and parts that two baseline runs have in common.
 
