@@ -63,7 +63,7 @@ def adopt(
     source, order, rank = _known(loader)
     if type(batches) is not int or batches < 1:
         raise ConfigurationError(f"batches must be an integer of 1 or more, but it is {batches!r}.\nNothing is shown.")
-    place = place_of(state, epoch=epoch, step=step)
+    place = position_of(state, epoch=epoch, step=step)
     if place.state is not None and not is_torchs_own(source):
         raise UnsupportedError(
             f"the state is one of torchdata's StatefulDataLoader, and a {type(source).__qualname__} was wrapped, which "
@@ -110,7 +110,7 @@ def _known(loader: Any) -> tuple[DataLoader[Any], Sampler, int]:
     return source, order, fetcher.world().rank
 
 
-def _locate(place: Place, source: DataLoader[Any], order: Sampler, loader: Loader[Any]) -> tuple[int, int]:
+def _locate(place: ForeignPosition, source: DataLoader[Any], order: Sampler, loader: Loader[Any]) -> tuple[int, int]:
     """Return the epoch, and the batches of it that are done."""
     epoch = place.epoch
     if isinstance(order, Chained):
@@ -132,7 +132,7 @@ def _locate(place: Place, source: DataLoader[Any], order: Sampler, loader: Loade
     return epoch, total if place.ended else place.step
 
 
-def _epoch_of(order: Chained, generator: torch.Tensor, place: Place) -> int:
+def _epoch_of(order: Chained, generator: torch.Tensor, place: ForeignPosition) -> int:
     """Find the epoch whose order is drawn from a generator in this state.
 
     Lightning saves at the beginning of an epoch, too, and then the loader's state is that of the epoch before.
@@ -162,7 +162,7 @@ def _epoch_of(order: Chained, generator: torch.Tensor, place: Place) -> int:
     )
 
 
-def _check_ends(place: Place, source: DataLoader[Any], order: Chained, loader: Loader[Any]) -> None:
+def _check_ends(place: ForeignPosition, source: DataLoader[Any], order: Chained, loader: Loader[Any]) -> None:
     """Refuse an order that depends on how epochs end, where a program ends them otherwise than a loop does."""
     epoch, batches = place.epoch or 0, loader.total_steps(0)
     if place.total is not None and place.total != epoch * batches + place.step:
@@ -208,7 +208,7 @@ def _as_list(batch: Any) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ForeignPosition:
     """What a checkpoint says of a place.
 
     Args:
@@ -234,7 +234,7 @@ class Place:
     reads_to_the_end: bool = True
 
 
-def place_of(state: Any, *, epoch: int | None, step: int | None) -> Place:
+def position_of(state: Any, *, epoch: int | None, step: int | None) -> ForeignPosition:
     """Read a checkpoint.
 
     Args:
@@ -254,7 +254,7 @@ def place_of(state: Any, *, epoch: int | None, step: int | None) -> Place:
                 "adopt() was given neither a checkpoint nor an epoch.\n"
                 "It could not know where the job stands. Give epoch= and step=: how many batches of it are trained on."
             )
-        return Place("epoch and step", step or 0, epoch)
+        return ForeignPosition("epoch and step", step or 0, epoch)
     if step is not None:
         raise ConfigurationError(
             f"a checkpoint and step={step} were given, but the checkpoint says how many batches were trained on.\n"
@@ -276,7 +276,7 @@ def place_of(state: Any, *, epoch: int | None, step: int | None) -> Place:
         raise damaged(state, error) from error
 
 
-def _torchdata(state: Mapping[str, Any], epoch: int | None) -> Place:
+def _torchdata(state: Mapping[str, Any], epoch: int | None) -> ForeignPosition:
     """Read the state of a `StatefulDataLoader`, with workers or without."""
     workers, main, step = 0, state, state.get("_num_yielded")
     datasets = [state.get("dataset_state")]
@@ -297,7 +297,7 @@ def _torchdata(state: Mapping[str, Any], epoch: int | None) -> Place:
         )
     order = main["_sampler_iter_state"] or {}
     generator = (order.get("sampler_iter_state") or order).get("generator")
-    return Place(
+    return ForeignPosition(
         "torchdata's StatefulDataLoader",
         operator.index(step),  # type: ignore[arg-type]  # what is none raises
         epoch,
@@ -308,7 +308,7 @@ def _torchdata(state: Mapping[str, Any], epoch: int | None) -> Place:
     )
 
 
-def _lightning(checkpoint: Mapping[str, Any], epoch: int | None) -> Place:
+def _lightning(checkpoint: Mapping[str, Any], epoch: int | None) -> ForeignPosition:
     """Read the counters of a Trainer's fit loop: the batches that were processed are in the weights."""
     loop = checkpoint["loops"]["fit_loop"]
     epochs, batches = loop["epoch_progress"]["current"], loop["epoch_loop.batch_progress"]
@@ -326,7 +326,7 @@ def _lightning(checkpoint: Mapping[str, Any], epoch: int | None) -> Place:
     loaders = loop["state_dict"].get("combined_loader", [])
     known = [_torchdata(one, None).generator for one in loaders if {"_snapshot", "_num_yielded"} & set(one)]
     generator = known[0] if len(loaders) == len(known) == 1 else None
-    return Place("Lightning's Trainer", step, done, total=total, generator=generator, reads_to_the_end=False)
+    return ForeignPosition("Lightning's Trainer", step, done, total=total, generator=generator, reads_to_the_end=False)
 
 
 def _count(name: str, value: Any) -> int | None:
@@ -347,7 +347,9 @@ def _told(state: Any) -> str:
     return f"a {type(state).__qualname__} with {', '.join(map(str, state))}" if hasattr(state, "keys") else repr(state)
 
 
-def next_batches(source: DataLoader[Any], order: Sampler, place: Place, at: tuple[int, int], batches: int) -> list[Any]:
+def next_batches(
+    source: DataLoader[Any], order: Sampler, place: ForeignPosition, at: tuple[int, int], batches: int
+) -> list[Any]:
     """Return the sample indices of the next batches, by a loader of the framework that was not interrupted.
 
     From a state of torchdata its own loader goes on, where the state's epoch has batches left: after its end, that

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from resumable.chaos.launch.group import Group
 from resumable.chaos.launch.preload import Preload
-from resumable.chaos.launch.processes import Group
 
 from .attempt import Attempt, read_attempt
 from .ledger import read_events

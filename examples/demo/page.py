@@ -99,7 +99,7 @@ def _totals(rows: Sequence[Row]) -> Iterator[list[str]]:
 
 def _sums(rows: Sequence[Row]) -> list[str]:
     outcomes = [outcome for row in rows for outcome in row.outcomes]
-    planned = sum(leg.fault is not None for outcome in outcomes for leg in outcome.case.legs)
+    planned = sum(len(outcome.case.faults) for outcome in outcomes)
     fired = sum(outcome.fired for outcome in outcomes)
     starts, retrained = sum(outcome.starts for outcome in outcomes), sum(outcome.retrained for outcome in outcomes)
     violations = sum(len(outcome.violations) for outcome in outcomes)

@@ -192,9 +192,6 @@ def _values(some: np.ndarray[Any, Any], numbers: list[float]) -> Iterator[bytes]
         yield some.tobytes()
 
 
-# ------------------------------------------------------------------ leaves of samples
-
-
 def leaves_of_samples(samples: Sequence[Any]) -> list[list[Leaf]]:
     """Return the leaves of each sample, with files instead of their paths.
 

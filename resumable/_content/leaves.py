@@ -284,9 +284,6 @@ class _Shared:
         return self._known[id(value)][1:]
 
 
-# ------------------------------------------------------------------ what a value is
-
-
 def take(value: Any, *, lists: bool = False) -> Any:
     """Return the parts of a container as a list of steps and values, and anything else as a leaf.
 
@@ -490,9 +487,6 @@ _READERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (np.random.BitGenerator, lambda generator: take(generator.state)),
     (np.random.RandomState, lambda generator: take(generator.get_state(legacy=False))),
 )
-
-
-# ------------------------------------------------------------------ texts
 
 
 def is_exact(value: Any) -> bool:

@@ -16,14 +16,14 @@ from resumable.errors import CorruptCheckpointError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from resumable._inspect.values import Place
+    from resumable._inspect.values import CheckpointPath
 
 __all__ = ["METADATA", "SHARD", "read_distributed"]
 
 METADATA, SHARD = ".metadata", ".distcp"
 
 
-def read_distributed(place: Place) -> dict[Any, Any]:
+def read_distributed(place: CheckpointPath) -> dict[Any, Any]:
     """Return what a folder of torch.distributed.checkpoint holds, as it was before it was made flat.
 
     Raises:
@@ -45,7 +45,7 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 _Stored = dict[tuple[str, tuple[int, ...] | None], Any]
 
 
-def _stored(place: Place, metadata: dict[str, Any]) -> _Stored:
+def _stored(place: CheckpointPath, metadata: dict[str, Any]) -> _Stored:
     """Return what reads each stored piece, by name and offsets."""
     found: _Stored = {}
     for index, info in metadata["storage_data"].items():
@@ -63,7 +63,7 @@ def _plain_name(path: str) -> str:
     return path
 
 
-def _piece(file: Place, offset: int, length: int) -> Any:
+def _piece(file: CheckpointPath, offset: int, length: int) -> Any:
     raw = file.read(offset, length)
     if len(raw) != length:
         raise CorruptCheckpointError(f"its file {file.name} ends before byte {offset + length}")

@@ -18,7 +18,7 @@ from resumable._distribution import pip_install
 from resumable._flight.record import KIND
 from resumable._inspect.distributed import METADATA, SHARD, read_distributed
 from resumable._inspect.pickles import read_bare_pickle, read_torch_zip
-from resumable._inspect.values import DTYPES, File, Opaque, Tensor, open_place
+from resumable._inspect.values import DTYPES, File, Opaque, Tensor, open_path
 from resumable.checkpoint.marker import MARKER, Marker
 from resumable.checkpoint.steps import DIRECTORY
 from resumable.errors import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from resumable._inspect.values import Place
+    from resumable._inspect.values import CheckpointPath
 
 __all__ = ["Content", "Step", "open_checkpoint"]
 
@@ -92,7 +92,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Iterator[Content]:
         CorruptCheckpointError: it is cut or damaged.
         CheckpointError: it is no checkpoint, or could not be read.
     """
-    with open_place(path) as place:
+    with open_path(path) as place:
         try:
             content = _read_folder(place) if place.is_folder() else _read_file(place)
         except (CorruptCheckpointError, CheckpointNotFoundError) as error:
@@ -112,7 +112,7 @@ _KNOWN = (
 )
 
 
-def _read_file(place: Place) -> Content:
+def _read_file(place: CheckpointPath) -> Content:
     size = place.size()
     file = place.open()
     head = file.read(_HEAD)
@@ -151,8 +151,6 @@ def _read_json(text: bytes, size: int) -> Content:
                 return Content("JSON, line by line", list(map(json.loads, lines)), size)
         raise CorruptCheckpointError(f"it begins as JSON, and is cut or damaged: {error}") from error
 
-
-# ------------------------------------------------------------------ files of NumPy and safetensors
 
 _NPY = b"\x93NUMPY"  # how the file of one array begins
 _NUMPYS = (ValueError, OSError, EOFError, MemoryError, RuntimeError, NotImplementedError, zipfile.BadZipFile)
@@ -208,7 +206,7 @@ def _package(name: str, what: str, extra: str) -> Any:
         ) from error
 
 
-def _read_safetensors(place: Place) -> dict[str, Any]:
+def _read_safetensors(place: CheckpointPath) -> dict[str, Any]:
     safetensors = _package("safetensors", place.name, "cli")
     try:
         if place.is_local:
@@ -243,14 +241,14 @@ def _is_lightning(tree: Any) -> bool:
     return isinstance(tree, dict) and "pytorch-lightning_version" in tree
 
 
-def _is_flight(place: Place) -> ConfigurationError:
+def _is_flight(place: CheckpointPath) -> ConfigurationError:
     return ConfigurationError(
         f"{place.path} is of a flight recorder, which knows where a run is and holds no state.\n"
         "To see it: resumable flight FOLDER"
     )
 
 
-def _read_folder(place: Place) -> Content:
+def _read_folder(place: CheckpointPath) -> Content:
     sizes = place.children()
     if MARKER in sizes:
         return _read_step(place, sizes)
@@ -263,10 +261,7 @@ def _read_folder(place: Place) -> Content:
     return _read_files(place, sizes)
 
 
-# ------------------------------------------------------------------ CheckpointStore
-
-
-def _read_step(place: Place, sizes: dict[str, Any]) -> Content:
+def _read_step(place: CheckpointPath, sizes: dict[str, Any]) -> Content:
     number = DIRECTORY.fullmatch(place.name)
     marker = Marker.parse(place.child(MARKER).read(), int(number[1]) if number else _step_of(place))
     problem = _problem(marker, sizes)
@@ -276,7 +271,7 @@ def _read_step(place: Place, sizes: dict[str, Any]) -> Content:
     return Content("step of a CheckpointStore", inside.tree, inside.size, step=marker.step)
 
 
-def _step_of(place: Place) -> int:
+def _step_of(place: CheckpointPath) -> int:
     """Return the step that a marker says itself, in a folder that was renamed."""
     try:
         return int(json.loads(place.child(MARKER).read())["step"])
@@ -294,7 +289,7 @@ def _problem(marker: Marker, sizes: dict[str, Any]) -> str:
     return ""
 
 
-def _read_store(place: Place, sizes: dict[str, Any]) -> Content:
+def _read_store(place: CheckpointPath, sizes: dict[str, Any]) -> Content:
     found = [match for match in map(DIRECTORY.fullmatch, sizes) if match]
     steps = tuple(sorted(_look_at(place.child(match[0]), int(match[1])) for match in found))
     whole = [one.step for one in steps if one.size is not None and not one.problem]
@@ -314,7 +309,7 @@ def _read_store(place: Place, sizes: dict[str, Any]) -> Content:
     )
 
 
-def _look_at(place: Place, step: int) -> Step:
+def _look_at(place: CheckpointPath, step: int) -> Step:
     sizes = place.children()
     if MARKER not in sizes:
         return Step(step, None, "not committed")
@@ -323,9 +318,6 @@ def _look_at(place: Place, step: int) -> Step:
     except CheckpointError as error:
         return Step(step, None, str(error).partition("\n")[0])
     return Step(step, sum(marker.sizes.values()), _problem(marker, sizes))
-
-
-# ------------------------------------------------------------------ folders of files
 
 
 class _Looked:
@@ -339,7 +331,7 @@ class _Looked:
             raise CheckpointError(f"it is a folder of more than {_MOST_FILES} files, and no checkpoint that is known")
 
 
-def _read_files(place: Place, sizes: dict[str, Any]) -> Content:
+def _read_files(place: CheckpointPath, sizes: dict[str, Any]) -> Content:
     notes: list[str] = []
     looked = _Looked()
     tree = _gather(place, sizes, looked, notes)
@@ -361,7 +353,9 @@ def _is_content(tree: Any) -> bool:
     return not isinstance(tree, File) and (not isinstance(tree, dict) or any(map(_is_content, tree.values())))
 
 
-def _gather(place: Place, sizes: dict[str, Any], looked: _Looked, notes: list[str], deep: int = 0) -> dict[Any, Any]:
+def _gather(
+    place: CheckpointPath, sizes: dict[str, Any], looked: _Looked, notes: list[str], deep: int = 0
+) -> dict[Any, Any]:
     tree: dict[Any, Any] = read_distributed(place) if METADATA in sizes else {}
     for name, size in sizes.items():
         looked.at(size)
@@ -372,7 +366,7 @@ def _gather(place: Place, sizes: dict[str, Any], looked: _Looked, notes: list[st
     return tree
 
 
-def _read_one(place: Place, size: int | None, looked: _Looked, notes: list[str], deep: int) -> Any:
+def _read_one(place: CheckpointPath, size: int | None, looked: _Looked, notes: list[str], deep: int) -> Any:
     if size is None:
         sizes = place.children() if deep < _DEEPEST else {}
         return _gather(place, sizes, looked, notes, deep + 1) or None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["DTYPES", "File", "Name", "Opaque", "Place", "Tensor", "children", "open_place", "walk"]
+__all__ = ["DTYPES", "CheckpointPath", "File", "Name", "Opaque", "Tensor", "children", "open_path", "walk"]
 
 _DEEPEST = 200
 
@@ -170,7 +170,7 @@ class Opened(contextlib.ExitStack):
 
 
 @dataclass(frozen=True)
-class Place:
+class CheckpointPath:
     """A path on a filesystem.
 
     Args:
@@ -193,9 +193,9 @@ class Place:
         """Whether a library that wants a file's path can have it."""
         return "file" in self.filesystem.protocol
 
-    def child(self, name: str) -> Place:
+    def child(self, name: str) -> CheckpointPath:
         """Return a file or folder in this folder."""
-        return Place(self.filesystem, f"{self.path.rstrip('/')}/{name}", self.opened)
+        return CheckpointPath(self.filesystem, f"{self.path.rstrip('/')}/{name}", self.opened)
 
     def children(self) -> dict[str, Any]:
         """Return the names in this folder, each with the size of a file, or None for a folder."""
@@ -231,7 +231,7 @@ class Place:
 
 
 @contextlib.contextmanager
-def open_place(path: str | os.PathLike[str]) -> Iterator[Place]:
+def open_path(path: str | os.PathLike[str]) -> Iterator[CheckpointPath]:
     """Find a path or URL; what was opened of it is closed at the end.
 
     Raises:
@@ -248,7 +248,7 @@ def open_place(path: str | os.PathLike[str]) -> Iterator[Place]:
                 raise CheckpointNotFoundError(  # noqa: TRY301  # ours are told apart below
                     f"there is nothing at {url or repr(url)}.\nGive a checkpoint: a file, a folder or a URL."
                 )
-            yield Place(filesystem, inside, opened)
+            yield CheckpointPath(filesystem, inside, opened)
     except ResumableError:
         raise
     except Exception as error:  # cloud clients raise errors of their own

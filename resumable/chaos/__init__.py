@@ -17,17 +17,17 @@ from resumable.failpoints import point
 
 if TYPE_CHECKING:
     from resumable.chaos.api import replay, run
-    from resumable.chaos.plan import FAULTS, Case, Fault, Leg
+    from resumable.chaos.plan import FAULTS, Case, Fault, Launch
     from resumable.chaos.report import Outcome, Report
 
-__all__ = ["FAULTS", "Case", "Fault", "Leg", "Outcome", "Report", "record_weights", "replay", "run"]
+__all__ = ["FAULTS", "Case", "Fault", "Launch", "Outcome", "Report", "record_weights", "replay", "run"]
 
 # Every watched process imports this package for its agent, and needs nothing of this.
 _LAZY = {
     "FAULTS": "resumable.chaos.plan",
     "Case": "resumable.chaos.plan",
     "Fault": "resumable.chaos.plan",
-    "Leg": "resumable.chaos.plan",
+    "Launch": "resumable.chaos.plan",
     "Outcome": "resumable.chaos.report",
     "Report": "resumable.chaos.report",
     "replay": "resumable.chaos.api",

@@ -203,8 +203,6 @@ def replay(directory: str | Path, *, tell: Callable[[str], None] | None = None) 
     return report
 
 
-# ------------------------------------------------------------------ options
-#
 # What the user asks for, checked: the command, the faults, and the numbers of ranks.
 
 _PROCESSES = re.compile(r"--nproc[-_]per[-_]node(=(?P<ranks>.*))?")

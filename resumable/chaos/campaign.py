@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable.chaos.launch.inventory import read_left, write_left
 from resumable.chaos.launch.runner import CASE, Command, run_case
-from resumable.chaos.plan import Case, Leg, Survey, by_the_clock, exhaustive, limited, pairs, randomly
+from resumable.chaos.plan import Case, Launch, Survey, by_the_clock, exhaustive, limited, pairs, randomly
 from resumable.chaos.recorder.ledger import read_attempts
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.verify.baseline import check_healthy, check_seen, drop_what_differs, forgive_rounding
@@ -72,7 +72,7 @@ def survey(
 
 
 def _run_baseline(command: Command, directory: Path, ranks: int, reaper: Reaper | None) -> Attempt:
-    *before, attempt = run_case(command, Case((Leg(None, ranks),)), directory, reaper)
+    *before, attempt = run_case(command, Case((Launch(None, ranks),)), directory, reaper)
     check_healthy(attempt, directory)
     check_restarts(before)
     if attempt.left:
@@ -174,8 +174,6 @@ def run_campaign(  # noqa: PLR0913  # what it needs of a campaign
     report.outcomes.sort(key=lambda outcome: outcome.directory)
 
 
-# ------------------------------------------------------------------ claim
-#
 # The directory of a campaign: who may write to it, and what may be removed from it.
 
 BASELINE = "baseline"
@@ -279,8 +277,6 @@ def _locked(root: Path, directory: Path) -> Iterator[None]:
         yield
 
 
-# ------------------------------------------------------------------ record
-#
 # The record of a campaign: what a case needs to be run again.
 
 _FORMAT = 2  # 1 had digests of whole checkpoints in the ledgers

@@ -22,7 +22,7 @@ __all__ = [
     "FAULTS",
     "Case",
     "Fault",
-    "Leg",
+    "Launch",
     "Survey",
     "aim",
     "by_the_clock",
@@ -122,8 +122,8 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
-    """One start of the command: with how many ranks, and what goes wrong in it."""
+class Launch:
+    """One launch of the command: with how many ranks, and what goes wrong in it."""
 
     fault: Fault | None = None
     ranks: int = 1
@@ -131,24 +131,28 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A run: one leg after the other, the last of them in peace."""
+    """A run: one launch after the other, the last of them without a fault."""
 
-    legs: tuple[Leg, ...]
+    launches: tuple[Launch, ...]
 
     def __str__(self) -> str:
-        faults = [str(leg.fault) for leg in self.legs if leg.fault]
-        ranks = [str(leg.ranks) for leg in self.legs]
+        ranks = [str(launch.ranks) for launch in self.launches]
         resized = f", ranks {' to '.join(ranks)}" if len(set(ranks)) > 1 else ""
-        return (", then ".join(faults) or "baseline") + resized
+        return (", then ".join(map(str, self.faults)) or "baseline") + resized
+
+    @property
+    def faults(self) -> list[Fault]:
+        """The faults of its launches, in their order."""
+        return [launch.fault for launch in self.launches if launch.fault]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"legs": [asdict(leg) for leg in self.legs]}
+        """Return plain values; `legs` is the name of the launches in files."""
+        return {"legs": [asdict(launch) for launch in self.launches]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Case:
         """Make the case of `as_dict`'s values."""
-        return cls(tuple(Leg(leg["fault"] and Fault(**leg["fault"]), leg["ranks"]) for leg in values["legs"]))
+        return cls(tuple(Launch(one["fault"] and Fault(**one["fault"]), one["ranks"]) for one in values["legs"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +199,10 @@ class Survey:
             return "it writes no checkpoint by CheckpointStore or CheckedCheckpointIO"
         return "it never comes by a point at which that can happen"
 
-    def legs(self, *faults: Fault) -> Case:
-        """Make a case of faults, one per leg."""
+    def case(self, *faults: Fault) -> Case:
+        """Make a case of faults, one per launch."""
         return Case(
-            tuple(Leg(fault, self.ranks[number % len(self.ranks)]) for number, fault in enumerate([*faults, None]))
+            tuple(Launch(fault, self.ranks[number % len(self.ranks)]) for number, fault in enumerate([*faults, None]))
         )
 
 
@@ -227,7 +231,7 @@ def exhaustive(survey: Survey, kinds: Sequence[str], seed: int = 0) -> Exhaustiv
     queues = _queues(survey, kinds, seed)
     first = _cover(queues)
     return Exhaustive(
-        (survey.legs(fault) for fault in chain(first, _rounds(queues))),
+        (survey.case(fault) for fault in chain(first, _rounds(queues))),
         len(first),
         len(first) + sum(length_hint(queue) for queue in queues.values()),
     )
@@ -237,7 +241,7 @@ def limited(cases: Iterable[Case], limit: int) -> Iterator[Case]:
     """Yield the first cases of each kind of fault, so many."""
     seen: Counter[str] = Counter()
     for case in cases:
-        kind = next(leg.fault.kind for leg in case.legs if leg.fault)
+        kind = case.faults[0].kind
         seen[kind] += 1
         if seen[kind] <= limit:
             yield case
@@ -291,7 +295,7 @@ def pairs(survey: Survey, kinds: Sequence[str], seed: int, number: int) -> Itera
     for _ in range(number):
         first = _choose(generator, survey, kinds)
         second = Fault("kill", generator.randint(1, max(len(survey.points) - first.number, 8) // 2))
-        yield survey.legs(first, second)
+        yield survey.case(first, second)
 
 
 def randomly(survey: Survey, kinds: Sequence[str], seed: int, number: int) -> Iterator[Case]:
@@ -301,7 +305,7 @@ def randomly(survey: Survey, kinds: Sequence[str], seed: int, number: int) -> It
         faults = [_choose(generator, survey, kinds)]
         while len(faults) < 3 and generator.random() < 0.5:  # noqa: PLR2004  # as the docstring says
             faults.append(Fault("kill", generator.randint(1, 8)))
-        yield survey.legs(*faults)
+        yield survey.case(*faults)
 
 
 def by_the_clock(survey: Survey, mean: float, failures: int, seed: int) -> Case:
@@ -315,7 +319,7 @@ def by_the_clock(survey: Survey, mean: float, failures: int, seed: int) -> Case:
     """
     generator = random.Random(seed)
     times = [round(generator.expovariate(1 / mean), 3) for _ in range(failures)]
-    return survey.legs(*(Fault("kill", 0, after=time) for time in times))
+    return survey.case(*(Fault("kill", 0, after=time) for time in times))
 
 
 def _choose(generator: random.Random, survey: Survey, kinds: Sequence[str]) -> Fault:
@@ -329,8 +333,6 @@ def _choose(generator: random.Random, survey: Survey, kinds: Sequence[str]) -> F
     return Fault(kind, generator.choice(possible[kind]), rank=generator.randrange(survey.ranks[0]))
 
 
-# ------------------------------------------------------------------ moments
-#
 # The kinds of moments of a run: what its training process is about when it comes by a failpoint.
 #
 # A crash does another harm in the middle of an epoch, between an epoch's last batch and its end, and in the middle of a
@@ -482,8 +484,6 @@ def in_turn(moments: Sequence[int], seed: int) -> list[int]:
     return [moments[(begin + number * step) % count] for number in range(count)]
 
 
-# ------------------------------------------------------------------ targets
-#
 # What a fault of a run of several ranks hits: one of them, the agent that started them, or all processes.
 
 _SIGNALS = {"kill", "term"}  # what can be done to another process than the one that comes by the point
@@ -506,13 +506,14 @@ def aim(cases: Sequence[Case], baseline: Attempt) -> list[Case]:
     def turn(fault: Fault | None, ranks: int) -> Fault | None:
         if fault is None or fault.after is not None or FAULTS[fault.kind].in_worker:
             return fault
-        known = baseline.ranks if ranks == cases[0].legs[0].ranks else range(ranks)
+        known = baseline.ranks if ranks == cases[0].launches[0].ranks else range(ranks)
         places = list(_targets(fault, sorted(known), baseline))
         target, rank = places[next(turns[fault.kind, len(places)]) % len(places)]
         return replace(fault, target=target, rank=rank, number=_same_moment(fault, rank, baseline))
 
     return [
-        replace(case, legs=tuple(replace(leg, fault=turn(leg.fault, leg.ranks)) for leg in case.legs)) for case in cases
+        replace(case, launches=tuple(replace(one, fault=turn(one.fault, one.ranks)) for one in case.launches))
+        for case in cases
     ]
 
 
@@ -554,7 +555,7 @@ def _same_moment(fault: Fault, rank: int, baseline: Attempt) -> int:
 
 def note_targets(cases: Sequence[Case], baseline: Attempt) -> list[str]:
     """Say how many faults each target has, and which has none."""
-    faults = [leg.fault for case in cases for leg in case.legs if leg.fault and leg.fault.target]
+    faults = [fault for case in cases for fault in case.faults if fault.target]
     if not faults:
         return []
     wanted = [f"rank {rank}" for rank in sorted(baseline.ranks)]
@@ -568,7 +569,7 @@ def note_targets(cases: Sequence[Case], baseline: Attempt) -> list[str]:
 
 def note_sizes(cases: Sequence[Case], starts: Sequence[int]) -> list[str]:
     """Say which of the numbers of ranks that were asked for no case comes to."""
-    used = {leg.ranks for case in cases for leg in case.legs}
+    used = {launch.ranks for case in cases for launch in case.launches}
     missed = [str(ranks) for ranks in dict.fromkeys(starts) if ranks not in used]
     each = "a case has a start more than faults: use random, or mtbf and failures"
     return [f"no start has {' or '.join(missed)} ranks, as {each}"] if missed else []

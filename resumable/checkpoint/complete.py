@@ -71,9 +71,6 @@ def newest_complete(root: str | os.PathLike[str], *, process_group: Any = None) 
     return None if found is None else f"{url}/{found}"
 
 
-# ------------------------------------------------------------------ on rank 0
-
-
 def _mark(url: str, step: int) -> None:
     storage, path = _open(url, "folder")
     sizes = {name: size for name, size in storage.sizes(path).items() if size is not None}
@@ -134,9 +131,6 @@ def _read(storage: Storage, folder: str) -> dict[str, Any] | None:
             "An older checkpoint would lose work. Use the version that wrote it, or remove that folder."
         )
     return mark
-
-
-# ------------------------------------------------------------------ and on the others
 
 
 def _by_rank_0(do: Callable[[], Any], process_group: Any) -> Any:

@@ -182,8 +182,6 @@ def resolve(timeout: float | None, *, alone: bool) -> float:
     return float(timeout)
 
 
-# ------------------------------------------------------------------ reports
-#
 # The errors of other libraries, told in ours.
 
 LONGEST = 300  # characters of another library's error in one of ours

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["Saving", "import_torch", "refuse_unloadable", "serialize", "unpickle"]
 
 
-# ------------------------------------------------------------------ content
-#
 # The content of a checkpoint: loading it with torch, and refusing before a save what could not be loaded.
 
 
@@ -119,8 +117,6 @@ def _culprit(content: Any, path: str) -> str:
     return f"{path}, a {type(content).__module__}.{type(content).__qualname__},"
 
 
-# ------------------------------------------------------------------ writing
-#
 # Writing one checkpoint: the data files first, the marker last, and nothing in between that a reader could see.
 
 _TORN = "Mend what it names and save again. A store has one writing process."
@@ -222,8 +218,6 @@ def _save(content: Any, file: HashingFile) -> None:
     else:
         import_torch().save(content, file)
 
-
-# ------------------------------------------------------------------ saving
 
 _APPEARS = 15.0  # seconds after which a file of another host is there; network file systems cache names for a while
 

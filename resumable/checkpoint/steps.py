@@ -196,8 +196,6 @@ def _all_corrupt(root: str, skipped: list[CorruptCheckpointError]) -> str:
     )
 
 
-# ------------------------------------------------------------------ writer
-#
 # Who writes to a store: the process that took the token last; an older one is refused.
 
 TOKEN = "WRITER.json"  # in the root; not a secret  # noqa: S105
@@ -281,8 +279,6 @@ def _fenced(failed: str, root: str, held: dict[str, Any]) -> str:
     )
 
 
-# ------------------------------------------------------------------ cleaning
-#
 # Removing steps, and the leftovers of crashed saves, so that a crash or a reader in between sees nothing torn.
 
 _writing: set[tuple[str, str]] = set()  # (directory, token) of the saves under way in this process

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["CheckpointStore"]
 
 
-# ------------------------------------------------------------------ course
-#
 # The course of a run through the steps of a store: a save that `latest()` would not give is refused, or told.
 
 
@@ -107,8 +105,6 @@ def _not_the_latest(root: str, step: int, newest: int) -> str:
     )
 
 
-# ------------------------------------------------------------------ background
-#
 # Saves that go on while the training does: one at a time, waited for at the exit, with errors for the next call.
 
 _under_way: set[threading.Thread] = set()
@@ -167,9 +163,6 @@ def _at_exit() -> None:
     for thread in tuple(_under_way):
         if thread.is_alive():
             thread.join()
-
-
-# ------------------------------------------------------------------ store
 
 
 class CheckpointStore:

@@ -190,8 +190,6 @@ def _rich(module: str) -> Any:
         ) from error
 
 
-# ------------------------------------------------------------------ users
-#
 # Runs a user's code for a command: what that prints goes to standard error, what it raises becomes one message.
 
 

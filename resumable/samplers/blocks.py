@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["Blocks", "Layout", "PagedShuffle", "Shards", "Window", "blocks_of_source", "parse_sizes"]
 
 
-# ------------------------------------------------------------------ shards
-#
 # Shards cut into blocks: samples that lie together, whose order is computed from the sizes of the shards alone.
 
 _LARGEST = 1 << 62
@@ -150,8 +148,6 @@ def _check_product(blocks: int, size: int) -> None:
         )
 
 
-# ------------------------------------------------------------------ windows
-#
 # The blocks of an epoch one after the other, in windows: arithmetic, and a table of those blocks that are shorter.
 
 
@@ -226,8 +222,6 @@ class _Cuts:
         """Return the first place of a unit."""
         return unit * self._size - int(self._missing[np.searchsorted(self._short, unit)])
 
-
-# ------------------------------------------------------------------ blocks
 
 _NAME = "blocks-v1"
 _BLOCK = 64
@@ -422,8 +416,6 @@ def blocks_of_source(source: Any, length: int, seed: int) -> Blocks:
     return blocks
 
 
-# ------------------------------------------------------------------ paged
-#
 # A shuffle that reads the pages of a file in groups, for data that does not fit into memory.
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["Mixture", "mixture_of"]
 
 
-# ------------------------------------------------------------------ own orders
-#
 # How the samples of each source of a mixture are shuffled: as a whole, or in blocks.
 
 _MOST_PERMUTATIONS = 256
@@ -164,8 +162,6 @@ class OwnOrders:
         vars(self).update(state)
         self._begin_caches()
 
-
-# ------------------------------------------------------------------ mixture
 
 _NAME = "mixture-v1"
 _WINDOW = 256

@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Laps", "Sequential", "Shuffle", "Subset", "Uniform", "Weighted"]
 
 
-# ------------------------------------------------------------------ sequential
-#
-# The order of the source itself.
-
-
 @dataclass(frozen=True)
 class Sequential:
     """Sample indices in ascending order, the same in every epoch.
@@ -50,11 +45,6 @@ class Sequential:
     def spec(self) -> dict[str, int | str]:
         """Name, and number of samples."""
         return {"name": "sequential-v1", "length": self.length}
-
-
-# ------------------------------------------------------------------ shuffle
-#
-# Every sample once per epoch, in an order that differs from epoch to epoch.
 
 
 class Shuffle:
@@ -105,11 +95,6 @@ class Shuffle:
         self.__init__(state["_samples"], seed=state["_seed"], num_samples=state["length"])  # type: ignore[misc]
 
 
-# ------------------------------------------------------------------ uniform
-#
-# Draws with replacement, all samples alike.
-
-
 class Uniform:
     """Draw any sample with the same probability at every position, with replacement, in O(1) memory.
 
@@ -141,8 +126,6 @@ class Uniform:
         return f"Uniform({self._samples}, seed={self._seed}, num_samples={self.length})"
 
 
-# ------------------------------------------------------------------ weighted
-#
 # Draws with replacement, in proportion to weights.
 
 _FINEST = 40
@@ -214,8 +197,6 @@ def _check_weights(weights: ArrayLike) -> NDArray[np.float64]:
     )
 
 
-# ------------------------------------------------------------------ subset
-#
 # A part of the data, in the order of another sampler.
 
 _LARGEST = np.iinfo(np.int64).max
@@ -269,11 +250,6 @@ class Subset:
 
     def __repr__(self) -> str:
         return f"Subset(<{len(self._table)} indices>, {self._inner!r})"
-
-
-# ------------------------------------------------------------------ laps
-#
-# The order of a source whose samples are others in each epoch: the epoch goes into the indices.
 
 
 class Laps:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["Counts", "Timeline", "Weights", "mixed", "text_of"]
 
 
-# ------------------------------------------------------------------ counts
-#
 # How many of the first `n` samples come from each source: a closed form in integers.
 
 _Number = TypeVar("_Number", int, IntArray)
@@ -116,8 +114,6 @@ def _integers(shares: Sequence[float]) -> list[int]:
     return found
 
 
-# ------------------------------------------------------------------ phases
-#
 # What a mixture is asked for: the checks of its sources, weights, phases and epochs.
 
 Weights: TypeAlias = "Mapping[str, float] | Sequence[tuple[int, Mapping[str, float]]]"
@@ -309,9 +305,6 @@ def text_of(value: Any) -> str:
     if len(text) <= _LONGEST_TEXT:
         return text
     return hashlib.blake2b(text.encode(), digest_size=8, person=b"resumable1").hexdigest()
-
-
-# ------------------------------------------------------------------ timeline
 
 
 class _Segment(NamedTuple):

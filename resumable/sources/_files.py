@@ -314,8 +314,6 @@ def _gone(part: Part) -> DataError:
     )
 
 
-# ------------------------------------------------------------------ patterns
-#
 # Patterns of files: braces as webdataset has them, then `*`, `?` and `[...]`.
 
 

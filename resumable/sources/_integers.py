@@ -168,8 +168,6 @@ def digest_of(source: TokenSource) -> str:
     return f"{source.count} {source.dtype.str} {state.hexdigest()}"
 
 
-# ------------------------------------------------------------------ ranged
-#
 # Integers of a remote file, read by ranges; and one way to open them, there or in a local file.
 
 Place = Path | str  # of a local file, or the URL of a remote one

@@ -273,8 +273,6 @@ def best_fit(counts: IntArray, room: int) -> tuple[IntArray, IntArray]:
     return order[by_bin], found[by_bin]
 
 
-# ------------------------------------------------------------------ documents
-#
 # Lengths of documents: their sums by blocks, kept in a file beside them, so that later starts read no more.
 
 _VERSION = 1

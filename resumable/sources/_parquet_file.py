@@ -40,8 +40,6 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------ footer
-#
 # Footers: what a Parquet file says of its row groups and columns, read at the start and by each process.
 
 _MAGIC = b"PAR1"
@@ -212,8 +210,6 @@ def _no_parquet(name: str, why: str) -> ConfigurationError:
     )
 
 
-# ------------------------------------------------------------------ columns
-#
 # Which columns are read, of which types; and their values as Python and NumPy have them.
 
 
@@ -353,8 +349,6 @@ def _numbers(values: Any) -> Any:
         return None
     return values.to_pylist() if values.null_count else np.array(values.to_numpy(zero_copy_only=False))
 
-
-# ------------------------------------------------------------------ reading
 
 _GAP = 1 << 16  # bytes between two columns that are read along with them
 _FOOTERS = 64  # that a process keeps

@@ -51,8 +51,6 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------ scan
-#
 # Reads the headers of a tar once: which members belong to which sample, and where their bytes are.
 
 BLOCK = 512  # bytes of a header
@@ -224,8 +222,6 @@ def _refuse_twice(extension: str, seen: set[str], name: str, member: tarfile.Tar
         )
 
 
-# ------------------------------------------------------------------ index
-
 _MAGIC = b"resumable tar index 1\n"
 _PLACES, _PLACE = 8, 1024  # members that are looked into, and how far
 _ARRAYS = {
@@ -355,8 +351,6 @@ def digest_of(parts: list[bytes]) -> str:
     return state.hexdigest()
 
 
-# ------------------------------------------------------------------ shards
-#
 # The shards of a source: found by patterns, each with its index, which is read from a file or made and kept there.
 
 _SUFFIX = ".resumable-index"
@@ -545,8 +539,6 @@ def _place(name: str, kept: str | bool) -> str | None:
     return f"{kept.rstrip('/')}/{base_of(name)}.{where}{_SUFFIX}"
 
 
-# ------------------------------------------------------------------ reading
-#
 # The bytes of samples: read at their places, several at once, or by blocks that are fetched ahead.
 
 _GAP, _GAP_REMOTE = 1 << 12, 1 << 16  # bytes between two samples that are read along with them

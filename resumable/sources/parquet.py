@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["Parquet", "Row"]
 
 
-# ------------------------------------------------------------------ groups
-#
 # Row groups: which are kept, how many rows they have, and how much of memory they take.
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}  # in memory
@@ -98,8 +96,6 @@ def memory_of(metadata: Any, group: int, columns: Sequence[str] | None) -> int:
     parts = [found.column(number) for number in leaves_of(metadata, columns)]
     return sum(max(one.total_uncompressed_size, one.num_values * _WIDTHS.get(one.physical_type, 1)) for one in parts)
 
-
-# ------------------------------------------------------------------ parquet
 
 _CACHE = 1 << 28
 _SHORT = 100  # characters of what a state says

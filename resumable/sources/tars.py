@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["Tars", "image"]
 
 
-# ------------------------------------------------------------------ decode
-#
 # Makes values of the bytes of members, by their extensions.
 
 
@@ -137,8 +135,6 @@ def _refuse_pickle(extension: str, end: str) -> None:
             "leaves their bytes as they are."
         )
 
-
-# ------------------------------------------------------------------ tars
 
 _CACHE = 1 << 34  # bytes
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["Span", "Tokens", "index_of", "lengths_of", "open_tokens", "open_vector"]
 
 
-# ------------------------------------------------------------------ megatron
-#
 # The index that Megatron writes beside its tokens.
 
 _MAGIC = b"MMIDIDX\x00\x00"
@@ -122,8 +120,6 @@ def _numbers(borders: TokenSource, first: int) -> bool:
     return np.array_equal(part, np.arange(first, first + len(part)))
 
 
-# ------------------------------------------------------------------ token file
-#
 # Opens tokens and lengths: raw files, NumPy's, Megatron's with an index, and arrays; anything else is refused.
 
 _LLM_C = 20240520
@@ -261,9 +257,6 @@ def _refuse_other_formats(tokens: TokenSource) -> None:
             "As uint16, each token would be read as two. Give dtype=numpy.uint32; or dtype=numpy.uint16, if that is "
             "what it has."
         )
-
-
-# ------------------------------------------------------------------ tokens
 
 
 class Span(NamedTuple):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from resumable.chaos.campaign import survey
 from resumable.chaos.launch.preload import Preload
 from resumable.chaos.launch.runner import Command, run_case
-from resumable.chaos.plan import Case, Fault, Leg
+from resumable.chaos.plan import Case, Fault, Launch
 from resumable.chaos.report import Outcome
 from resumable.chaos.verify.checks import check
 from resumable.errors import ConfigurationError
@@ -92,7 +92,7 @@ def programs(root: Path) -> Iterator[Callable[[str], Outcome]]:
             attempt, seen, notes = baseline("" if not bug or (bug in BUGS and BUGS[bug].in_resume) else bug)
             assert not notes
             place = root / f"case {bug}"
-            case = Case((Leg(Fault("kill", seen.saved[3] + 2 * (bug != "evaluation skipped"))), Leg()))
+            case = Case((Launch(Fault("kill", seen.saved[3] + 2 * (bug != "evaluation skipped"))), Launch()))
             attempts = run_case(command(bug), case, place)
             return Outcome.of(case, place, attempts, check(case, attempt, attempts), attempt)
 

@@ -37,7 +37,7 @@ RUN = [
 
 
 def faults(cases: Iterable[Case]) -> list[tuple[str, int]]:
-    return [(leg.fault.kind, leg.fault.number) for case in cases for leg in case.legs if leg.fault]
+    return [(fault.kind, fault.number) for case in cases for fault in case.faults]
 
 
 def at(points: list[str], loaders: dict[int, int] | None = None) -> list[str]:
@@ -224,7 +224,7 @@ def test_a_plan_finds_an_evaluation_that_is_skipped_at_the_end_of_an_epoch(
     if points is not None:
         return
     assert len(found.outcomes) <= 24
-    struck = {one.case.legs[0].fault.number for one in found.outcomes if one.case.legs[0].fault}
+    struck = {one.case.launches[0].fault.number for one in found.outcomes if one.case.launches[0].fault}
     groups = group_moments(found.baseline.ranks[0].points, found.baseline.ranks[0].loaders)
     assert all(struck & set(numbers) for numbers in groups.values())
     assert {"a second loader is read, in the middle of an epoch", "between two saves"} <= groups.keys()

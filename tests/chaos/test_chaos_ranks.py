@@ -18,10 +18,10 @@ import resumable
 from resumable._order.world import World
 from resumable.chaos.api import choose_ranks
 from resumable.chaos.digests import digest_weights, parts_of
-from resumable.chaos.launch.processes import SHARED_STORE, environment_of_agents
+from resumable.chaos.launch.group import SHARED_STORE, environment_of_agents
 from resumable.chaos.launch.runner import Command, run_case
-from resumable.chaos.plan import Case, Fault, Leg, aim, note_sizes, note_targets
-from resumable.chaos.recorder.ledger import Attempt, Batch, Place, RankLog
+from resumable.chaos.plan import Case, Fault, Launch, aim, note_sizes, note_targets
+from resumable.chaos.recorder.ledger import Attempt, Batch, RankLog, StepRef
 from resumable.chaos.report import Outcome
 from resumable.chaos.report.text import tell_lines
 from resumable.chaos.verify.baseline import forgive_rounding
@@ -39,7 +39,7 @@ from resumable.errors import ConfigurationError
 
 SCRIPTS = Path(__file__).parent / "scripts"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "chaos_ranks.py"
-PEACE = Case((Leg(),))
+PEACE = Case((Launch(),))
 KILL = Fault("kill", 9)
 PATIENCE = 600.0
 LONG = (pytest.mark.slow, pytest.mark.long)
@@ -67,13 +67,13 @@ def with_ddp(ranks: int) -> tuple[str, ...]:
 def run_one(fault: Fault, words: tuple[str, ...]) -> Outcome:
     """Run a baseline run and one case."""
     (ranks,) = choose_ranks(words, None, None)
-    return run_legs(words, Leg(fault, ranks), Leg(None, ranks))
+    return run_launches(words, Launch(fault, ranks), Launch(None, ranks))
 
 
-def run_legs(words: tuple[str, ...], *legs: Leg) -> Outcome:
+def run_launches(words: tuple[str, ...], *launches: Launch) -> Outcome:
     """Run a baseline run, with as many ranks as the first start of the case, and the case."""
-    command, case = Command(words, patience=PATIENCE), Case(legs)
-    (baseline,) = run_case(command, Case((Leg(None, legs[0].ranks),)), Path("baseline").absolute())
+    command, case = Command(words, patience=PATIENCE), Case(launches)
+    (baseline,) = run_case(command, Case((Launch(None, launches[0].ranks),)), Path("baseline").absolute())
     assert baseline.status == 0, baseline.output
     attempts = run_case(command, case, Path("case").absolute())
     forgive_rounding(baseline, attempts)
@@ -104,7 +104,7 @@ def test_an_agent_that_restarts_its_ranks_is_judged_over_all_their_starts() -> N
     """The fault happens once, and each start of the ranks has a record of its own."""
     found = run_one(Fault("kill", 10, rank=1, target="rank"), words(restarts=2))
     assert found.ok, found.violations
-    assert [(one.number, one.leg, one.restarts, one.status) for one in found.attempts] == [
+    assert [(one.number, one.launch, one.restarts, one.status) for one in found.attempts] == [
         (0, 0, 0, None),
         (1, 0, 1, 0),
     ]
@@ -145,7 +145,7 @@ def test_torchrun_starts_its_ranks_again_and_what_they_write_is_redirected(tmp_p
     script.write_text(TORCH.format(outside=outside))
     found = run_one(Fault("kill", 14, rank=1, target="rank"), by_torchrun(script=script))
     assert found.ok, found.violations
-    kept = [(one.number, one.leg, one.restarts, one.status, sorted(one.ranks)) for one in found.attempts]
+    kept = [(one.number, one.launch, one.restarts, one.status, sorted(one.ranks)) for one in found.attempts]
     assert kept == [(0, 0, 0, None, [0, 1]), (1, 0, 1, 0, [0, 1])]
     assert (found.fired, found.resumed) == (1, 1)
     assert found.attempts[1].ranks[0].weights
@@ -225,7 +225,7 @@ RESIZED.append((by_torchrun("--resized", "--torch", ranks=4), "while it saves"))
 def test_four_ranks_become_three_then_one_then_two(command: tuple[str, ...], kills: str) -> None:
     """Each start but the last is killed, mostly within an epoch, and the next one has another number of ranks."""
     faults = [Fault("kill", number, target=target) for number, target in KILLS[kills]]
-    found = run_legs(command, *(Leg(fault, ranks) for fault, ranks in zip([*faults, None], (4, 3, 1, 2), strict=True)))
+    found = run_launches(command, *map(Launch, [*faults, None], (4, 3, 1, 2)))
     assert found.ok, found.violations
     assert (found.starts, found.fired) == (4, 3)
     assert [max(log.world for log in one.ranks.values()) for one in found.attempts] == [4, 3, 1, 2]
@@ -260,16 +260,16 @@ def log(rank: int, delivered: int, acked: int, *, world: int = 2, first: int = 0
     """Make a rank that was delivered some steps, and acknowledged fewer."""
     made = RankLog(rank, world, agent=True)
     for step in range(first + 1, delivered + 1):
-        made.batches[0, Place(0, step)] = Batch((f"{step} of {rank}",), (f"digest {step} of {rank}",))
+        made.batches[0, StepRef(0, step)] = Batch((f"{step} of {rank}",), (f"digest {step} of {rank}",))
         made.points += ["loader.fetch", "loader.handed"]
         if rank == 0 and step % 2 == 0:
             made.points.append("store.written")
-    made.acked[0] = Place(0, acked)
+    made.acked[0] = StepRef(0, acked)
     if delivered:
-        made.begun[0] = Place(0, first)
+        made.begun[0] = StepRef(0, first)
     if first:
-        made.loaded[0] = Place(0, first)
-        made.went[0] = [Place(0, first)]
+        made.loaded[0] = StepRef(0, first)
+        made.went[0] = [StepRef(0, first)]
     return made
 
 
@@ -285,14 +285,14 @@ def test_a_step_that_one_rank_acknowledged_is_one_of_all() -> None:
     first = attempt(0, log(0, 5, 4), log(1, 4, 3), fired=True)
     second = attempt(1, log(0, 6, 6, first=4), log(1, 6, 6, first=4))
     assert max(key[1].step for key in steps_of(first)) == 4
-    assert check(Case((Leg(KILL), Leg())), BASELINE, [first, second]) == {}
+    assert check(Case((Launch(KILL), Launch())), BASELINE, [first, second]) == {}
     lagging = attempt(0, log(0, 5, 4), log(1, 3, 3), fired=True)
     assert "1 steps of the baseline run are not in the weights" in whole_history(PEACE, BASELINE, [lagging, second])
 
 
 def test_what_was_delivered_and_not_acknowledged_is_told() -> None:
     first = attempt(0, log(0, 5, 5), log(1, 5, 4), fired=True)
-    case = Case((Leg(Fault("kill", 9, rank=1, target="rank"), 2), Leg(None, 2)))
+    case = Case((Launch(Fault("kill", 9, rank=1, target="rank"), 2), Launch(None, 2)))
     second = attempt(1, log(0, 6, 6, first=4), log(1, 6, 6, first=4))
     lines = tell_lines(Outcome.of(case, Path("0001"), [first, second], {}))
     assert "not acknowledged" not in lines[0]
@@ -301,7 +301,7 @@ def test_what_was_delivered_and_not_acknowledged_is_told() -> None:
 
 def test_a_rank_that_was_delivered_another_share_is_found_before_it_acknowledged_it() -> None:
     first = attempt(0, log(0, 5, 4), log(1, 5, 4))
-    first.ranks[1].batches[0, Place(0, 5)] = Batch(("5 of 0",), ("digest 5 of 0",))
+    first.ranks[1].batches[0, StepRef(0, 5)] = Batch(("5 of 0",), ("digest 5 of 0",))
     found = CHECKS["same content"](PEACE, BASELINE, [first])
     assert found == "rank 1 of start 0 was delivered another batch in epoch 0, step 4"
     resized = attempt(1, log(0, 6, 6, world=1))
@@ -324,14 +324,14 @@ def test_ranks_that_went_on_from_other_places_are_named(first: int, delivered: i
 
 
 def plain(number: int, ranks: int = 1) -> Case:
-    return Case((Leg(Fault("kill", number), ranks), Leg(None, ranks)))
+    return Case((Launch(Fault("kill", number), ranks), Launch(None, ranks)))
 
 
 def test_faults_get_their_targets_in_turn_at_the_same_moments() -> None:
     baseline = attempt(0, *(log(rank, 8, 8, world=3) for rank in range(3)))
     moments = [number for number, name in enumerate(baseline.ranks[0].points, 1) if name != "store.written"]
     cases = aim([plain(number, 3) for number in moments], baseline)
-    faults = [case.legs[0].fault for case in cases]
+    faults = [case.launches[0].fault for case in cases]
     hit = [(fault.target, fault.rank) for fault in faults if fault]
     assert hit[:6] == [("rank", 1), ("agent", 0), ("all", 0), ("rank", 0), ("rank", 2), ("rank", 1)]
     for moment, fault in zip(moments, faults, strict=True):
@@ -348,13 +348,13 @@ def test_faults_get_their_targets_in_turn_at_the_same_moments() -> None:
 
 def test_a_fault_in_a_save_hits_the_rank_that_saves_and_a_power_cut_all() -> None:
     saving = BASELINE.ranks[0].points.index("store.written") + 1
-    found = [case.legs[0].fault for case in aim([plain(saving)] * 3, BASELINE)]
+    found = [case.launches[0].fault for case in aim([plain(saving)] * 3, BASELINE)]
     assert [(one.target, one.rank, one.number) for one in found if one] == [
         ("all", 0, saving), ("rank", 0, saving), ("all", 0, saving),
     ]  # fmt: skip
-    cut = Case((Leg(Fault("lost-fsync", saving)), Leg()))
+    cut = Case((Launch(Fault("lost-fsync", saving)), Launch()))
     assert str(aim([cut], BASELINE)[0]) == f"lost-fsync of all processes at point {saving}"
-    raised = Case((Leg(Fault("raise", 2)), Leg()))
+    raised = Case((Launch(Fault("raise", 2)), Launch()))
     assert str(aim([raised], BASELINE)[0]) == "raise of rank 1 at point 2"
 
 
@@ -367,18 +367,18 @@ def test_one_rank_and_ranks_without_an_agent_and_failures_by_the_clock() -> None
         one.agent = False
     texts = [str(case).partition(" at ")[0] for case in aim([plain(1), plain(2), plain(4)], without)]
     assert texts == ["kill of rank 1", "kill of all processes", "kill of rank 0"]
-    clock = Case((Leg(Fault("kill", 0, after=2.0)), Leg()))
+    clock = Case((Launch(Fault("kill", 0, after=2.0)), Launch()))
     assert aim([clock], BASELINE) == [clock]
-    resized = Case((Leg(None, 2), Leg(Fault("kill", 3), 1), Leg()))
+    resized = Case((Launch(None, 2), Launch(Fault("kill", 3), 1), Launch()))
     assert "rank 1" not in "".join(str(aim([resized] * 3, BASELINE)))
 
 
 def test_numbers_of_ranks_that_no_case_comes_to_are_named() -> None:
     starts = (4, 3, 1, 2, 3)
-    case = Case(tuple(Leg(KILL, ranks) for ranks in starts[:2]))
+    case = Case(tuple(Launch(KILL, ranks) for ranks in starts[:2]))
     told = "no start has 1 or 2 ranks, as a case has a start more than faults: use random, or mtbf and failures"
     assert note_sizes([case], starts) == [told]
-    assert note_sizes([case, Case(tuple(Leg(KILL, ranks) for ranks in starts))], starts) == []
+    assert note_sizes([case, Case(tuple(Launch(KILL, ranks) for ranks in starts))], starts) == []
 
 
 # ---------------------------------------------------------------------- rounding

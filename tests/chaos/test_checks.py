@@ -12,8 +12,8 @@ import torch
 
 import resumable
 from resumable.chaos.digests import is_lost
-from resumable.chaos.plan import Case, Leg
-from resumable.chaos.recorder.ledger import Attempt, Batch, Place, RankLog
+from resumable.chaos.plan import Case, Launch
+from resumable.chaos.recorder.ledger import Attempt, Batch, RankLog, StepRef
 from resumable.chaos.verify.checks import (
     each_sample_once,
     same_checkpoints,
@@ -27,7 +27,7 @@ from resumable.errors import ConfigurationError
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SMALL, HAND = ([sys.executable, str(SCRIPTS / name)] for name in ("small_loop.py", "hand_loop.py"))
-PEACE = Case((Leg(),))
+PEACE = Case((Launch(),))
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +160,7 @@ def test_a_sample_that_comes_twice_is_found_by_its_index_or_by_its_content(indic
     assert each_sample_once(PEACE, baseline, [twice]) == (
         "sample b was trained on 2 times, and 1 times in the baseline run, in epoch 0 of loader 0"
     )
-    assert baseline.ranks[0].batches[0, Place(0, 1)] == Batch(("a",) if indices else None, ("a",))
+    assert baseline.ranks[0].batches[0, StepRef(0, 1)] == Batch(("a",) if indices else None, ("a",))
 
 
 # ---------------------------------------------------------------------- weights

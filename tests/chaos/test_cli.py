@@ -18,9 +18,10 @@ import pytest
 
 import resumable
 from resumable.chaos.api import check_kinds, check_points, check_words, choose_ranks
-from resumable.chaos.launch.processes import Group, StoppedError, living_members
+from resumable.chaos.launch.group import Group, StoppedError
 from resumable.chaos.launch.reaper import Reaper
 from resumable.chaos.plan import Fault, Survey, by_the_clock
+from resumable.chaos.processes import living_members
 from resumable.cli import main
 from resumable.errors import ConfigurationError
 from resumable.failpoints import VARIABLE
@@ -197,7 +198,7 @@ def test_the_clock_kills_from_outside(tmp_path: Path) -> None:
     (tmp_path / "once").mkdir()
     began = time.monotonic()
     subprocess.run([*SMALL, "--slow"], cwd=tmp_path / "once", check=True)  # on a machine that may be busy
-    fault = by_the_clock(Survey([], [], [], (1,)), 1.0, 2, 1).legs[0].fault
+    fault = by_the_clock(Survey([], [], [], (1,)), 1.0, 2, 1).launches[0].fault
     assert fault is not None
     assert fault.after is not None
     mtbf = 0.5 * (time.monotonic() - began) / fault.after  # so that the first kill comes amid the first start
@@ -219,10 +220,10 @@ def test_the_times_of_the_clock_come_from_the_seed() -> None:
     survey = Survey([], [], [], (2, 1))
     one, same, other = (by_the_clock(survey, 60.0, 400, seed) for seed in (1, 1, 2))
     assert one == same != other
-    times = [leg.fault.after for leg in one.legs if leg.fault and leg.fault.after is not None]
+    times = [fault.after for fault in one.faults if fault.after is not None]
     assert len(times) == 400
     assert 50 < sum(times) / len(times) < 70
-    assert [leg.ranks for leg in one.legs[:3]] == [2, 1, 2]
+    assert [launch.ranks for launch in one.launches[:3]] == [2, 1, 2]
     assert str(Fault("kill", 0, after=12.34)) == "kill after 12.3 s"
 
 

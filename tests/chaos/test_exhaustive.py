@@ -48,7 +48,7 @@ def run(script: str, preload: list[str], points: Any) -> Report:
 def test_a_kill_at_every_point_breaks_no_promise(script: str, preload: list[str], least: int) -> None:
     found = run(script, preload, "all")
     assert len(found.outcomes) >= least
-    struck = [leg.fault.number for outcome in found.outcomes for leg in outcome.case.legs if leg.fault]
+    struck = [fault.number for outcome in found.outcomes for fault in outcome.case.faults]
     assert sorted(struck) == list(range(1, len(found.baseline.ranks[0].points) + 1))
 
 

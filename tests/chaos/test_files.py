@@ -19,10 +19,10 @@ import torch
 import resumable
 from resumable.chaos.campaign import survey
 from resumable.chaos.launch import inventory as contents
-from resumable.chaos.launch.inventory import Left, changed, parts_of_file, stamps, take_inventory
+from resumable.chaos.launch.inventory import changed, parts_of_file, stamps, take_inventory
 from resumable.chaos.launch.runner import Command, run_case
-from resumable.chaos.plan import Case, Fault, Leg
-from resumable.chaos.recorder.ledger import Attempt, Batch, Place, RankLog
+from resumable.chaos.plan import Case, Fault, Launch
+from resumable.chaos.recorder.ledger import Attempt, Batch, Left, RankLog, StepRef
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.report.text import describe_violations
 from resumable.chaos.verify.baseline import cover
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 SCRIPTS = Path(__file__).parent / "scripts"
 LOOP = [sys.executable, str(SCRIPTS / "files_loop.py")]
-PEACE = Case((Leg(),))
+PEACE = Case((Launch(),))
 
 
 @pytest.fixture(autouse=True)
@@ -208,7 +208,7 @@ def test_a_thousand_small_files_take_seconds(tmp_path: Path) -> None:
 def leaving(files: dict[str, dict[str, str]], *, trains: int | None = None, **more: Any) -> Attempt:
     """Make a run that has left files."""
     log = RankLog(0, 1, trains=trains, **more)
-    log.batches[0, Place(0, 1)], log.acked[0] = Batch(("0",), ("digest",)), Place(0, 1)
+    log.batches[0, StepRef(0, 1)], log.acked[0] = Batch(("0",), ("digest",)), StepRef(0, 1)
     return Attempt(0, {0: log}, status=0, left=Left(files))
 
 
@@ -310,7 +310,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
         "'ended' in the file run.json", "'time' in the file logs/version_N/metrics.csv",
         "only one of two baseline runs",
     ]  # fmt: skip
-    case = Case((Leg(Fault("kill", len(seen.points) * 2 // 3)), Leg()))
+    case = Case((Launch(Fault("kill", len(seen.points) * 2 // 3)), Launch()))
 
     @cache
     def run_one(bug: str) -> Outcome:

@@ -15,7 +15,7 @@ import resumable
 from resumable.chaos.campaign import survey
 from resumable.chaos.launch.preload import Preload
 from resumable.chaos.launch.runner import Command, run_case
-from resumable.chaos.plan import Case, Fault, Leg
+from resumable.chaos.plan import Case, Fault, Launch
 from resumable.chaos.recorder.ledger import Attempt, RankLog
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.report.outcome import note_missed, note_uncompared
@@ -47,7 +47,7 @@ def run(tmp_path: Path, preloads: Callable[[str], Preload]) -> Callable[..., tup
     def run_one(choose: Callable[[Any], Fault], *options: str, script: str = LOOP) -> tuple[Outcome, Report]:
         command = Command((sys.executable, script, *options), preload=preloads(script))
         baseline, seen, notes = survey(command, tmp_path / "baseline", (1,))
-        case = Case((Leg(choose(seen)), Leg()))
+        case = Case((Launch(choose(seen)), Launch()))
         attempts = run_case(command, case, tmp_path / "case")
         outcome = Outcome.of(case, tmp_path / "case", attempts, check(case, baseline, attempts), baseline)
         return outcome, Report(command, 0, baseline, notes, [outcome])
@@ -80,7 +80,9 @@ def test_a_point_that_does_not_come_is_not_reached_and_no_broken_promise(run: An
     assert "1 of 1 case did not reach the fault, which proves nothing. Seed 0, 0 s.\n" in str(report)
     with pytest.raises(ConfigurationError, match=r"no fault happened: the first was due as kill at point .*\nNothing"):
         note_missed(report)
-    report.outcomes.append(Outcome.of(Case((Leg(Fault("kill", 3)), Leg())), Path("2"), [Attempt(0, fired=True)], {}))
+    report.outcomes.append(
+        Outcome.of(Case((Launch(Fault("kill", 3)), Launch())), Path("2"), [Attempt(0, fired=True)], {})
+    )
     (note,) = note_missed(report)
     assert note.startswith("not reached in 1 of 2 cases, which prove nothing: case (kill at point ")
     assert report.as_dict()["cases"][0]["reached"] is False
@@ -159,7 +161,7 @@ def test_without_a_step_in_common_nothing_is_known_to_be_alike() -> None:
 def test_what_is_lost_from_a_checkpoint_differs_and_what_only_one_save_had_does_not() -> None:
     first = baseline((6, parts(6)), (6, parts(6, extra="1")))
     for found, right in ((parts(6), True), (parts(6, extra="1"), True), ({"step": "6"}, False)):
-        assert (check(Case((Leg(),)), first, [first, baseline((6, found))]).get("same checkpoints") is None) is right
+        assert (check(Case((Launch(),)), first, [first, baseline((6, found))]).get("same checkpoints") is None) is right
 
 
 def test_a_campaign_ends_well_where_some_points_were_not_reached(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import resumable
-from resumable.chaos.launch import processes
+from resumable.chaos.launch import group
 from resumable.errors import ConfigurationError
 
 sys.path.insert(0, str(Path(__file__).parent / "mutations"))
@@ -154,7 +154,7 @@ def marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(planted.MARKS, str(marks))
     monkeypatch.setenv("XDG_CACHE_HOME", str(marks))  # a chaos run redirects what is written anywhere else
-    monkeypatch.setattr(processes, "_PATIENCE", 12.0)  # what these scripts leave alive stays alive
+    monkeypatch.setattr(group, "PATIENCE", 12.0)  # what these scripts leave alive stays alive
     return marks
 
 

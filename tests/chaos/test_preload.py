@@ -15,8 +15,8 @@ import pytest
 
 import resumable
 from resumable.chaos.campaign import survey
+from resumable.chaos.launch.group import Group
 from resumable.chaos.launch.preload import Preload, check_preload
-from resumable.chaos.launch.processes import Group
 from resumable.chaos.launch.runner import Command
 from resumable.errors import ConfigurationError
 from resumable.failpoints import VARIABLE

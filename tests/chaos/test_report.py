@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from resumable.chaos.launch.runner import Command
-from resumable.chaos.plan import Case, Fault, Leg
-from resumable.chaos.recorder.ledger import Attempt, Batch, Place, RankLog
+from resumable.chaos.plan import Case, Fault, Launch
+from resumable.chaos.recorder.ledger import Attempt, Batch, RankLog, StepRef
 from resumable.chaos.report import Outcome, Report, page
 from resumable.chaos.report.text import as_ranges, make_rows, tell
 from resumable.chaos.verify.checks import from_the_newest
@@ -25,7 +25,7 @@ def log(first: int, last: int, *, rank: int = 0, world: int = 1, save: int | Non
     """Make what a rank did: it trained on the steps from `first` to before `last`."""
     found = RankLog(rank, world)
     for number in range(first, last):
-        place = Place(number // EPOCH, number % EPOCH + 1)
+        place = StepRef(number // EPOCH, number % EPOCH + 1)
         found.batches[0, place] = Batch((str(number),), (f"digest {number}",))
         found.acked[0] = place
         found.points.append("loader.handed")
@@ -41,7 +41,9 @@ def attempt(number: int, *logs: RankLog, status: int = 0, fired: bool = False, o
 def outcome(number: int, *, ok: bool, fault: Fault = KILL, text: str = "2 steps are lost") -> Outcome:
     attempts = [attempt(0, log(0, 5, save=2), status=-9, fired=True), attempt(1, log(3, 12))]
     violations = {} if ok else {"whole history": text}
-    return Outcome.of(Case((Leg(fault), Leg())), Path("runs", "chaos", f"{number:04}").absolute(), attempts, violations)
+    return Outcome.of(
+        Case((Launch(fault), Launch())), Path("runs", "chaos", f"{number:04}").absolute(), attempts, violations
+    )
 
 
 def report(*outcomes: Outcome, notes: tuple[str, ...] = ()) -> Report:
@@ -69,8 +71,8 @@ def test_the_table_has_a_row_for_each_kind_and_one_for_all() -> None:
 
 
 def test_a_kind_without_a_case_is_seen_and_more_faults_than_one_have_rows_of_their_own() -> None:
-    two = Outcome.of(Case((Leg(KILL), Leg(KILL), Leg())), Path("1"), [], {})
-    clock = Outcome.of(Case((Leg(Fault("kill", 0, after=2.0)), Leg())), Path("2"), [], {})
+    two = Outcome.of(Case((Launch(KILL), Launch(KILL), Launch())), Path("1"), [], {})
+    clock = Outcome.of(Case((Launch(Fault("kill", 0, after=2.0)), Launch())), Path("2"), [], {})
     rows = make_rows(report(two, clock))
     assert [(row.fault, row.cases) for row in rows] == [
         ("kill", 0), ("torn-write", 0), ("kill and more", 1), ("by the clock", 1), ("all", 2),
@@ -121,7 +123,7 @@ def test_without_failures_the_timeline_tells_of_the_first_cases() -> None:
 def test_the_timeline_has_a_line_for_each_rank_and_says_who_was_hit_and_resized() -> None:
     logs = [log(0, 4, rank=rank, world=2) for rank in range(2)]
     attempts = [attempt(0, *logs, status=1, fired=True), attempt(1, log(2, 12))]
-    lines = tell(Case((Leg(Fault("kill", 9, rank=1), 2), Leg(None, 1))), attempts)
+    lines = tell(Case((Launch(Fault("kill", 9, rank=1), 2), Launch(None, 1))), attempts)
     assert [(line.start, line.rank, line.world, line.resized, line.struck) for line in lines] == [
         (0, 0, 2, None, False), (0, 1, 2, None, True), (1, 0, 1, 2, False),
     ]  # fmt: skip
@@ -134,10 +136,10 @@ def test_a_loader_of_an_evaluation_trains_nothing_and_nothing_of_it_is_trained_a
     logs = [log(0, 5, save=2), log(3, 12)]
     for one in logs:
         one.evaluating = {1}
-        one.batches |= {(1, Place(0, number)): Batch((str(number),), ("x",)) for number in (1, 2)}
-        one.acked[1] = Place(0, 2)
+        one.batches |= {(1, StepRef(0, number)): Batch((str(number),), ("x",)) for number in (1, 2)}
+        one.acked[1] = StepRef(0, 2)
     attempts = [attempt(0, logs[0], status=-9, fired=True), attempt(1, logs[1])]
-    found = Outcome.of(Case((Leg(KILL), Leg())), Path("0001"), attempts, {})
+    found = Outcome.of(Case((Launch(KILL), Launch())), Path("0001"), attempts, {})
     assert found.retrained == 2
     text = report(found).timeline()
     assert "trained 0.0-0.4; evaluated 0.0-0.1 of loader 1; saved at 0.2; kill at point 17" in text
@@ -147,7 +149,7 @@ def test_a_loader_of_an_evaluation_trains_nothing_and_nothing_of_it_is_trained_a
 @pytest.mark.parametrize("kind", ["kill", "worker-raise"])
 def test_the_table_has_at_most_60_columns(kind: str) -> None:
     one = outcome(1, ok=False, fault=Fault(kind, 3))
-    two = Outcome.of(Case((Leg(Fault(kind, 3)), Leg(KILL), Leg())), Path("2"), [], {})
+    two = Outcome.of(Case((Launch(Fault(kind, 3)), Launch(KILL), Launch())), Path("2"), [], {})
     made = report(*[one] * 99, two)
     lines = made.table().split("\n")
     assert max(map(len, lines)) <= 60
@@ -157,7 +159,7 @@ def test_the_table_has_at_most_60_columns(kind: str) -> None:
 
 def test_a_start_that_trained_nothing_has_a_line() -> None:
     attempts = [attempt(0, log(0, 4), status=-9, fired=True), attempt(1, status=3)]
-    found = Outcome.of(Case((Leg(KILL), Leg())), Path("0001"), attempts, {"comes to its end": "it failed"})
+    found = Outcome.of(Case((Launch(KILL), Launch())), Path("0001"), attempts, {"comes to its end": "it failed"})
     assert "start 1, rank 0 of 1  trained nothing; failed with status 3" in report(found).timeline()
 
 
@@ -170,7 +172,7 @@ def test_of_what_a_process_printed_the_end_is_shown() -> None:
 
 
 def test_ranges_end_where_steps_or_epochs_or_loaders_do() -> None:
-    keys = [(0, Place(0, 1)), (0, Place(0, 2)), (0, Place(0, 4)), (0, Place(1, 5)), (1, Place(1, 6))]
+    keys = [(0, StepRef(0, 1)), (0, StepRef(0, 2)), (0, StepRef(0, 4)), (0, StepRef(1, 5)), (1, StepRef(1, 6))]
     assert [(first[1].step, last[1].step) for first, last in as_ranges(keys)] == [(1, 2), (4, 4), (5, 5), (6, 6)]
     assert as_ranges([]) == []
 
@@ -182,10 +184,10 @@ def test_a_checkpoint_that_was_damaged_is_expected_of_no_later_start() -> None:
     attempts = [attempt(0, saved, fired=True), attempt(1, log(0, 0), fired=True), attempt(2, last)]
     other = attempt(1, log(3, 12))
     other.ranks[0].restored = [("best", 3)]
-    assert from_the_newest(Case((Leg(KILL), Leg())), attempts[0], [attempts[0], other]) == ""  # of another store
-    truncated = Case((Leg(Fault("truncate", 9)), Leg(KILL), Leg()))
+    assert from_the_newest(Case((Launch(KILL), Launch())), attempts[0], [attempts[0], other]) == ""  # of another store
+    truncated = Case((Launch(Fault("truncate", 9)), Launch(KILL), Launch()))
     assert from_the_newest(truncated, attempts[0], attempts) == ""
-    killed = Case((Leg(KILL), Leg(KILL), Leg()))
+    killed = Case((Launch(KILL), Launch(KILL), Launch()))
     assert "start 2 resumed from step 6, but step 9" in from_the_newest(killed, attempts[0], attempts)
 
 
@@ -229,7 +231,7 @@ class Links(HTMLParser):
 
 def test_the_page_is_one_file_with_a_picture() -> None:
     resized = Outcome.of(
-        Case((Leg(KILL, 2), Leg(None, 1))),
+        Case((Launch(KILL, 2), Launch(None, 1))),
         Path("0009"),
         [
             attempt(0, *(log(0, 4, rank=rank, world=2) for rank in range(2)), status=1, fired=True),

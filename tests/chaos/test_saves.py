@@ -14,7 +14,7 @@ import pytest
 from resumable.chaos.campaign import survey
 from resumable.chaos.launch.preload import Preload
 from resumable.chaos.launch.runner import Command, run_case
-from resumable.chaos.plan import Case, Fault, Leg
+from resumable.chaos.plan import Case, Fault, Launch
 from resumable.chaos.recorder.events import Writer
 from resumable.chaos.recorder.ledger import Attempt
 from resumable.chaos.recorder.saves import Saves, series_of
@@ -72,7 +72,7 @@ class Runs:
         assert not notes, notes
         place = self.root / f"{script} {options} {point}"
         moments = [moment for moment, name in enumerate(seen.points, start=1) if name == point]
-        case = Case((Leg(Fault("kill", moments[number - 1])), Leg()))
+        case = Case((Launch(Fault("kill", moments[number - 1])), Launch()))
         attempts = run_case(self._command(script, options), case, place)
         return Outcome.of(case, place, attempts, check(case, attempt, attempts), attempt)
 
@@ -236,7 +236,7 @@ def test_a_file_with_a_name_of_its_own_is_a_note(small: Callable[..., Report]) -
 
 def test_half_a_file_that_the_next_start_goes_on_without_clears_it_in_all_cases(tmp_path: Path) -> None:
     """The case that shows it has a kill in the middle of the save; the others have one elsewhere."""
-    blamed = Outcome(Case((Leg(), Leg())), tmp_path, [], {"atomic saves": "last.pt"}, in_place={"last.pt": True})
+    blamed = Outcome(Case((Launch(), Launch())), tmp_path, [], {"atomic saves": "last.pt"}, in_place={"last.pt": True})
     other = replace(
         blamed, violations={"atomic saves": "last.pt, best.pt"}, in_place={"last.pt": True, "best.pt": True}
     )

@@ -18,7 +18,7 @@ from demo.page import BEGIN, END, make_tables, write_page
 
 import resumable
 from resumable._fetch import IndexedFetcher
-from resumable.chaos import Case, Fault, Leg, Outcome, Report
+from resumable.chaos import Case, Fault, Launch, Outcome, Report
 from resumable.chaos.launch.runner import Command
 from resumable.chaos.recorder.ledger import Attempt
 from resumable.loader import registry
@@ -90,7 +90,9 @@ def test_a_source_goes_through_faults_by_the_entry_of_make_chaos(tmp_path: Path)
 def rows() -> list[Row]:
     """One source that passed, one that broke a promise, and one that could not be tested."""
     outcomes = [
-        Outcome.of(Case((Leg(Fault("kill", 7)), Leg())), Path("0001"), [Attempt(0, fired=True), Attempt(1)], found)
+        Outcome.of(
+            Case((Launch(Fault("kill", 7)), Launch())), Path("0001"), [Attempt(0, fired=True), Attempt(1)], found
+        )
         for found in ({}, {"same weights": "they differ"})
     ]
     reports = [Report(Command(("python",)), 0, Attempt(0), outcomes=[outcome]) for outcome in outcomes]

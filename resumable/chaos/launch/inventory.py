@@ -17,7 +17,7 @@ from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from resumable._inspect.reading import open_checkpoint
 from resumable._inspect.values import File, Name, Opaque, Tensor, children
 from resumable._state import is_state
 from resumable.chaos.digests import weight_sketch
+from resumable.chaos.recorder.ledger import Left
 from resumable.checkpoint.steps import DIRECTORY, TOKEN
 from resumable.errors import ResumableError
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CURSOR",
     "SAMPLED",
-    "Left",
     "Stamps",
     "changed",
     "parts_of_file",
@@ -52,22 +52,6 @@ _FILE = "left.json"  # in the directory of a case
 _OURS = re.compile(rf"rank-\d+\.flight|.*\.pyc|{re.escape(TOKEN)}")
 _WORD = re.compile(r"(\d+)")
 Stamps = dict[Path, tuple[int, int]]
-
-
-class Left(NamedTuple):
-    """What a run left.
-
-    Args:
-        files: the parts of each file, by its name.
-        ignored: names of files that were left out, as the user asked for.
-        damaged: names of files that were damaged or removed on purpose, and not written again.
-        unlike: of files that only one of two baseline runs left, each name with a `#` for every number.
-    """
-
-    files: dict[str, dict[str, str]]
-    ignored: tuple[str, ...] = ()
-    damaged: tuple[str, ...] = ()
-    unlike: tuple[str, ...] = ()
 
 
 def take_inventory(
@@ -138,9 +122,6 @@ def _matches(name: str, glob: str) -> bool:
     return fnmatchcase(name, glob) or fnmatchcase(name, f"{glob.rstrip('/')}/*")
 
 
-# ------------------------------------------------------------------ damage
-
-
 def stamps(case: Path) -> Stamps:
     """Return when each file was written, and its size."""
     return {path: _stamp(path) for path in _paths(case)}
@@ -160,9 +141,6 @@ def _stamp(path: Path) -> tuple[int, int]:
     return (found.st_mtime_ns, found.st_size)
 
 
-# ------------------------------------------------------------------ the record of a baseline run
-
-
 def write_left(left: Left, case: Path) -> None:
     """Write down what a run left."""
     (case / _FILE).write_text(json.dumps(left._asdict()))
@@ -177,8 +155,6 @@ def read_left(case: Path) -> Left | None:
     return Left(values.pop("files"), **{name: tuple(names) for name, names in values.items()})
 
 
-# ------------------------------------------------------------------ contents
-#
 # What one file holds, part by part, so that two runs can be compared by it. Nothing of a file is executed.
 
 BYTES = "bytes"  # the part of a file that is compared by its bytes
@@ -263,9 +239,6 @@ def _parts_of_yaml(path: Path, opened: _Opened) -> dict[str, str]:
         return _bytes_of(path)
 
 
-# ------------------------------------------------------------------ bytes
-
-
 def _bytes_of(path: Path) -> dict[str, str]:
     """Digest the bytes of a file block by block; of a large one, its size and blocks all over it."""
     size, found = path.stat().st_size, sha256()
@@ -278,9 +251,6 @@ def _bytes_of(path: Path) -> dict[str, str]:
             file.seek(number * (size - _BLOCK) // (_BLOCKS - 1))
             found.update(file.read(_BLOCK))
     return {SAMPLED: f"{size} bytes: {found.hexdigest()[:16]}"}
-
-
-# ------------------------------------------------------------------ logs
 
 
 def _read_csv(path: Path) -> dict[str, Any]:
@@ -344,9 +314,6 @@ _LOGS: dict[str, Callable[[Path], dict[str, Any]]] = {
     **dict.fromkeys((".jsonl", ".ndjson"), _read_jsonl),
     **dict.fromkeys((".log", ".out", ".txt"), _read_last_line),
 }
-
-
-# ------------------------------------------------------------------ values
 
 
 class _Opened:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from resumable.chaos.digests import EXACT
+from resumable.chaos.launch.group import SURVIVE, Group, environment_of_agents, wait_for_the_dead
 from resumable.chaos.launch.inventory import changed, stamps, take_inventory
-from resumable.chaos.launch.processes import SURVIVE, Group, environment_of_agents, wait_for_the_dead
 from resumable.chaos.plan import FAULTS
 from resumable.chaos.recorder import overlay
 from resumable.chaos.recorder.ledger import Attempt, read_attempts
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from resumable.chaos.launch.inventory import Stamps
     from resumable.chaos.launch.preload import Preload
     from resumable.chaos.launch.reaper import Reaper
-    from resumable.chaos.plan import Case, Leg
+    from resumable.chaos.plan import Case, Launch
     from resumable.chaos.recorder.ledger import Attempt
 
 
@@ -105,15 +105,15 @@ def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | Non
     attempts: list[Attempt] = []
     damaged = False
     spoilt: Stamps = {}
-    legs = [*case.legs, *[case.legs[-1]] * _MORE]
-    for leg in legs:
-        started = _run_leg(command, leg, directory, attempts, reaper)
+    launches = [*case.launches, *[case.launches[-1]] * _MORE]
+    for launch in launches:
+        started = _run_launch(command, launch, directory, attempts, reaper)
         attempts += started
         attempt, fired = started[-1], any(one.fired for one in started)
         if attempt.refused:
             raise ConfigurationError(attempt.refused)
         attempt.unloadable = find_unloadable(attempts, directory, damaged=damaged)
-        if leg.fault and (damage := FAULTS[leg.fault.kind].storage):
+        if launch.fault and (damage := FAULTS[launch.fault.kind].storage):
             before = stamps(directory)
             fired &= DAMAGES[damage](attempts, directory)
             spoilt |= changed(before, directory)
@@ -121,37 +121,37 @@ def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | Non
             for one in started:
                 one.fired &= fired
             attempt.unloadable += find_unloadable(attempts, directory, damaged=damaged)
-        if attempt.status == 0 and not attempt.killed and not _may_be_unfinished(leg):
+        if attempt.status == 0 and not attempt.killed and not _may_be_unfinished(launch):
             break
-        if leg.fault is None or not fired:
+        if launch.fault is None or not fired:
             break
     rounded = any(log.world > EXACT for attempt in attempts for log in attempt.ranks.values())
     attempts[-1].left = take_inventory(directory, command.ignore, spoilt, rounded=rounded)
     return attempts
 
 
-def _may_be_unfinished(leg: Leg) -> bool:
+def _may_be_unfinished(launch: Launch) -> bool:
     """Return whether a status of 0 says nothing: many a script, and Lightning, ends well on SIGTERM."""
-    return leg.fault is not None and leg.fault.kind == "term"
+    return launch.fault is not None and launch.fault.kind == "term"
 
 
-def _run_leg(
-    command: Command, leg: Leg, directory: Path, before: Sequence[Attempt], reaper: Reaper | None
+def _run_launch(
+    command: Command, launch: Launch, directory: Path, before: Sequence[Attempt], reaper: Reaper | None
 ) -> list[Attempt]:
-    number = before[-1].leg + 1 if before else 0
+    number = before[-1].launch + 1 if before else 0
     ledgers = directory / f"attempt-{number}"
     ledgers.mkdir()
     plan = ledgers / "plan.json"
-    faults = [leg.fault.as_plan()] if leg.fault and leg.fault.after is None else []
+    faults = [launch.fault.as_plan()] if launch.fault and launch.fault.after is None else []
     values = {"attempt": number, "directory": str(ledgers), "case": str(directory), "faults": faults}
     plan.write_text(json.dumps(values))
-    words, place = command.start(directory / "work", leg.ranks)
+    words, place = command.start(directory / "work", launch.ranks)
     output = ledgers / "output.txt"
-    watch = _Watch(command, leg, ledgers)
+    watch = _Watch(command, launch, ledgers)
     server = command.preload.server(number) if command.preload else None
     with Group(words, place, _environment(plan, words, place), output, reaper, preload=server) as group:
         status, killed = group.wait(watch.is_overdue)
-        orphans = [] if leg.fault and leg.fault.target in SURVIVE else group.orphans()
+        orphans = [] if launch.fault and launch.fault.target in SURVIVE else group.orphans()
     plan.rename(plan.with_suffix(".done.json"))  # so that a variable which lives on names nothing
     started = read_attempts(ledgers, len(before), number)
     attempt = started[-1]
@@ -174,8 +174,8 @@ def _environment(plan: Path, words: Sequence[str] = (), place: Path | None = Non
 class _Watch:
     """Says when a process has to be killed: after a grace period, or when it hangs."""
 
-    def __init__(self, command: Command, leg: Leg, ledgers: Path) -> None:
-        self._command, self._leg, self._ledgers = command, leg, ledgers
+    def __init__(self, command: Command, launch: Launch, ledgers: Path) -> None:
+        self._command, self._launch, self._ledgers = command, launch, ledgers
         self._begun = self._alive = time.monotonic()
         self._size = -1
         self._looked = 0.0
@@ -192,7 +192,7 @@ class _Watch:
             self._size, self._alive = size, now
         if now - self._begun > self._command.limit:
             return f"it took more than {self._command.limit:.0f} s"
-        fault = self._leg.fault
+        fault = self._launch.fault
         if fault and fault.after is not None and now - self._begun > fault.after:
             self.struck = True
             return f"SIGKILL came from outside after {fault.after:.1f} s"
@@ -207,8 +207,6 @@ class _Watch:
         return any(b'"fire"' in path.read_bytes() for path in self._ledgers.glob("*.jsonl"))
 
 
-# ------------------------------------------------------------------ stores
-#
 # Looks from outside into the stores that a command wrote to: what is committed there, and whether it loads.
 
 
@@ -275,13 +273,10 @@ def _try(steps: Any, root: str, step: int) -> str:
     return ""
 
 
-# ------------------------------------------------------------------ storage
-#
 # What can go wrong with checkpoints between two starts of a command, done to the files of its stores and Trainers.
 #
 # Only files whose path leads into the directory of the case are touched, whichever links are on the way. A file gets
-# its
-# new content by a new file in its place, so that another name of it, which may be outside, keeps the old content.
+# its new content by a new file in its place, so that another name of it, which may be outside, keeps the old one.
 
 
 class _Checkpoint(NamedTuple):

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable import failpoints
 from resumable._order.world import World
-from resumable.chaos.launch.processes import living_members
+from resumable.chaos.processes import living_members
 from resumable.chaos.recorder import overlay
 from resumable.chaos.recorder.events import Writer
 from resumable.chaos.recorder.notes import NOTES, Updates, count_trained, note_point
@@ -173,8 +173,6 @@ class _Agent:
         return [loader.cursor.as_dict() for loader in self._loaders]
 
 
-# ------------------------------------------------------------------ aiming
-#
 # Lets a fault happen to the process that comes by its point, to the agent that started it, or to all processes.
 
 _SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM}
@@ -203,8 +201,6 @@ def _send(number: signal.Signals, processes: Iterable[int]) -> None:
             os.kill(process, number)
 
 
-# ------------------------------------------------------------------ fire
-#
 # What can go wrong in a process, done by the process itself at a failpoint.
 
 _LONG = 3600.0  # seconds: whoever waits for this is to be killed
@@ -277,8 +273,6 @@ FIRING: dict[str, Callable[[], None]] = {
 }
 
 
-# ------------------------------------------------------------------ refusals
-#
 # What a watched process is stopped for: it would go on from a real run outside of its directory.
 #
 # Nothing would be lost, as all that it writes is redirected. But each start would go on from there, and that it resumes
@@ -350,8 +344,6 @@ REFUSALS: dict[str, Callable[..., None]] = {
 }
 
 
-# ------------------------------------------------------------------ launched
-#
 # What started a process as a rank: torchrun's agent, which may start its ranks again by itself.
 
 

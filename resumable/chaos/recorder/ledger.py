@@ -10,16 +10,14 @@ from resumable.chaos.recorder.events import read_events
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from resumable.chaos.launch.inventory import Left
 
-
-__all__ = ["Attempt", "Batch", "Place", "RankLog", "Save", "Update", "read_attempts"]
+__all__ = ["Attempt", "Batch", "Left", "RankLog", "Save", "StepRef", "Update", "read_attempts"]
 
 
 Save: TypeAlias = "tuple[str, int]"  # the name of a store or the series of a file, and a step
 
 
-class Place(NamedTuple):
+class StepRef(NamedTuple):
     """A place in a loader's stream: after `step` batches of an epoch."""
 
     epoch: int
@@ -53,7 +51,7 @@ class Update(NamedTuple):
     optimizer: int
     weights: dict[str, str]
     state: dict[str, str]
-    stands: tuple[Place, ...]
+    stands: tuple[StepRef, ...]
 
 
 @dataclass
@@ -97,20 +95,20 @@ class RankLog:
 
     rank: int
     world: int
-    batches: dict[tuple[int, Place], Batch] = field(default_factory=dict)
-    acked: dict[int, Place] = field(default_factory=dict)
+    batches: dict[tuple[int, StepRef], Batch] = field(default_factory=dict)
+    acked: dict[int, StepRef] = field(default_factory=dict)
     evaluating: set[int] = field(default_factory=set)
-    begun: dict[int, Place] = field(default_factory=dict)
+    begun: dict[int, StepRef] = field(default_factory=dict)
     saved: list[tuple[str, int]] = field(default_factory=list)
     saved_at: list[int] = field(default_factory=list)
     parts: dict[Save, list[dict[str, str]]] = field(default_factory=dict)
     generators: dict[Save, dict[str, str]] = field(default_factory=dict)
-    held: dict[Save, tuple[Place, ...]] = field(default_factory=dict)
+    held: dict[Save, tuple[StepRef, ...]] = field(default_factory=dict)
     updates: list[Update] = field(default_factory=list)
     restored: list[tuple[str, int | None]] = field(default_factory=list)
     resumed: list[Save] = field(default_factory=list)
-    saved_places: dict[tuple[str, int], list[Place]] = field(default_factory=dict)
-    loaded: dict[int, Place] = field(default_factory=dict)
+    saved_places: dict[tuple[str, int], list[StepRef]] = field(default_factory=dict)
+    loaded: dict[int, StepRef] = field(default_factory=dict)
     saves: dict[str, tuple[str, int | None]] = field(default_factory=dict)
     moved: set[str] = field(default_factory=set)
     drafts: set[str] = field(default_factory=set)
@@ -127,16 +125,16 @@ class RankLog:
     loaders: dict[int, int] = field(default_factory=dict)
     fired: list[int] = field(default_factory=list)
     times: tuple[float, float] = (0.0, 0.0)
-    went: dict[int, list[Place]] = field(default_factory=dict)
+    went: dict[int, list[StepRef]] = field(default_factory=dict)
     agent: bool = False
     _asked: dict[int, Any] = field(default_factory=dict)
 
-    def trained(self) -> dict[tuple[int, Place], Batch]:
+    def trained(self) -> dict[tuple[int, StepRef], Batch]:
         """Return the batches that were acknowledged."""
-        nothing = Place(-1, 0)
+        nothing = StepRef(-1, 0)
         return {key: batch for key, batch in self.batches.items() if key[1] <= self.acked.get(key[0], nothing)}
 
-    def unacknowledged(self) -> list[tuple[int, Place]]:
+    def unacknowledged(self) -> list[tuple[int, StepRef]]:
         """Return the batches that were delivered and not acknowledged: a resume repeats them by right."""
         trained = self.trained()
         return [key for key in self.batches if key not in trained]
@@ -160,7 +158,7 @@ class RankLog:
 
     def _add_batch(self, event: dict[str, Any]) -> None:
         loader, place = event["loader"], _place(event)
-        self.begun.setdefault(loader, Place(place.epoch, place.step - 1))
+        self.begun.setdefault(loader, StepRef(place.epoch, place.step - 1))
         indices = None if event["indices"] is None else tuple(event["indices"])
         self.batches[loader, place] = Batch(indices, tuple(event["digests"]))
         if event["acked"]:
@@ -267,16 +265,14 @@ class RankLog:
         self.fired.append(event["fault"])
 
 
-def _place(values: dict[str, Any]) -> Place:
-    return Place(values["epoch"], values["step"])
+def _place(values: dict[str, Any]) -> StepRef:
+    return StepRef(values["epoch"], values["step"])
 
 
 def _name(values: dict[str, Any]) -> str:
     return f"{_place(values)} (sample {values['position']})"
 
 
-# ------------------------------------------------------------------ attempts
-#
 # Reads the ledgers of one start of the command: what its ranks and workers did, and what happened to its files.
 
 
@@ -290,6 +286,22 @@ class InPlace(NamedTuple):
 
     first: float
     over: bool = False
+
+
+class Left(NamedTuple):
+    """What a run left.
+
+    Args:
+        files: the parts of each file, by its name.
+        ignored: names of files that were left out, as the user asked for.
+        damaged: names of files that were damaged or removed on purpose, and not written again.
+        unlike: of files that only one of two baseline runs left, each name with a `#` for every number.
+    """
+
+    files: dict[str, dict[str, str]]
+    ignored: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
 
 
 @dataclass
@@ -312,7 +324,7 @@ class Attempt:
         read_in_place: when it first read those that an earlier start wrote so.
         refused: why a process ended itself before it had done harm.
         left: the files that the last start of a case left.
-        leg: number of the command's start in its case; the number of this one where no agent restarts ranks.
+        launch: number of the launch in its case; the number of this one where no agent restarts ranks.
         restarts: how often the agent had restarted its ranks by then.
     """
 
@@ -331,26 +343,26 @@ class Attempt:
     read_in_place: dict[str, float] = field(default_factory=dict)
     refused: str = ""
     left: Left | None = None
-    leg: int = -1
+    launch: int = -1
     restarts: int = 0
 
     def __post_init__(self) -> None:
-        if self.leg < 0:
-            self.leg = self.number
+        if self.launch < 0:
+            self.launch = self.number
 
     @property
     def watched(self) -> bool:
         """Whether any process of it imported resumable."""
         return bool(self.ranks)
 
-    def trained(self) -> dict[tuple[int, Place], dict[int, Batch]]:
+    def trained(self) -> dict[tuple[int, StepRef], dict[int, Batch]]:
         """Return what each rank trained on, by loader and place.
 
         One rank that acknowledges a step speaks for all: it has what each of them was delivered. Another one may be
         killed before it says so itself.
         """
         acked = {key for log in self.ranks.values() for key in log.trained()}
-        steps: dict[tuple[int, Place], dict[int, Batch]] = {}
+        steps: dict[tuple[int, StepRef], dict[int, Batch]] = {}
         for rank, log in sorted(self.ranks.items()):
             for key, batch in log.batches.items():
                 if key in acked:
@@ -358,14 +370,15 @@ class Attempt:
         return steps
 
 
-def read_attempts(directory: Path, number: int, leg: int = -1) -> list[Attempt]:
-    """Read the ledgers of one start of the command: an attempt for each time that its ranks were started.
+def read_attempts(directory: Path, number: int, launch: int | None = None) -> list[Attempt]:
+    """Read the ledgers of one launch of the command: an attempt for each time that its ranks were started.
 
     Args:
         directory: of the ledgers.
         number: of the first attempt.
-        leg: number of the command's start.
+        launch: number of the launch; None for that of the first attempt.
     """
+    launch = number if launch is None else launch
     ledgers: dict[int, list[_Ledger]] = {}
     for path in [*directory.glob("worker-*.jsonl"), *directory.glob("events-*.jsonl")]:
         if events := read_events(path)[0]:
@@ -373,9 +386,9 @@ def read_attempts(directory: Path, number: int, leg: int = -1) -> list[Attempt]:
                 _Ledger(path.stat().st_mtime, path.name, events)
             )
     attempts = [
-        _read_attempt(Attempt(one, leg=number if leg < 0 else leg, restarts=restarts), sorted(ledgers[restarts]))
+        _read_attempt(Attempt(one, launch=launch, restarts=restarts), sorted(ledgers[restarts]))
         for one, restarts in enumerate(sorted(ledgers), start=number)
-    ] or [Attempt(number, leg=leg)]
+    ] or [Attempt(number, launch=launch)]
     for path in directory.glob("outside-*.jsonl"):
         _add_outside(attempts[-1], path)
     return attempts

@@ -185,8 +185,6 @@ NOTES: dict[str, Any] = {
 }
 
 
-# ------------------------------------------------------------------ live
-#
 # What lives in a watched process beside its loaders: generators, optimizers and models.
 #
 # Nothing is compared by it: it is looked at where a checkpoint or the weights differ, to say why; and to know whether

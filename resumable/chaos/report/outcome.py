@@ -1,8 +1,7 @@
-"""The outcomes of cases, and the report of a campaign."""
+"""What came out of each case and of a campaign, and what that leaves unproven."""
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 from contextlib import suppress
@@ -11,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from resumable.chaos.recorder.saves import series_of
-from resumable.chaos.report.page import make_page
-from resumable.chaos.report.text import make_rows, make_summary, make_table, make_timeline, tell_lines
 from resumable.chaos.verify.baseline import Coverage, cover, note_coverage, note_outside
 from resumable.chaos.verify.checks import ATOMIC
 from resumable.chaos.verify.diagnosis import Diagnosis, diagnose
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
     from resumable.chaos.recorder.ledger import Attempt
 
 
-__all__ = ["Outcome", "Report", "check_resumed", "note_all", "note_missed", "settle_in_place"]
+__all__ = ["Outcome", "Results", "check_resumed", "note_all", "note_missed", "settle_in_place"]
 
 
 _KEPT = 20  # cases of either end whose timeline is kept; ledgers of those that failed are in their directories
@@ -112,7 +109,7 @@ class Outcome:
     @property
     def reached(self) -> bool:
         """Whether every fault happened that was planned at a point; one that did not proves nothing."""
-        return self.fired >= sum(leg.fault is not None and leg.fault.after is None for leg in self.case.legs)
+        return self.fired >= sum(fault.after is None for fault in self.case.faults)
 
     @property
     def name(self) -> str:
@@ -146,7 +143,7 @@ def _compare(baseline: Attempt, attempts: Sequence[Attempt], violations: dict[st
 
 
 @dataclass
-class Report:
+class Results:
     """What came out of a campaign.
 
     Args:
@@ -208,109 +205,40 @@ class Report:
         alike = sum(other.ok == outcome.ok for other in self.outcomes)
         self.outcomes.append(outcome if alike < _KEPT else replace(outcome, attempts=()))
 
-    def table(self) -> str:
-        """Return a row per kind of fault: cases, faults that happened, starts, steps retrained, violations."""
-        return make_table(self)
 
-    def timeline(self) -> str:
-        """Return what each start of the cases that failed did, in words; of the first cases, where none failed."""
-        return make_timeline(self)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything as plain values."""
-        return as_data(self)
-
-    def html(self) -> str:
-        """Return a page that needs no other file.
-
-        Raises:
-            MissingDependencyError: matplotlib, which draws its picture, is not installed.
-        """
-        return make_page(self)
-
-    def save(self, directory: Path) -> None:
-        """Write `report.json` and `report.html`; without matplotlib, the page has no picture."""
-        (directory / "report.json").write_text(json.dumps(self.as_dict(), indent=1) + "\n")
-        (directory / "report.html").write_text(make_page(self, needs_picture=False))
-
-    def __str__(self) -> str:
-        return make_summary(self)
-
-
-def as_data(report: Report) -> dict[str, Any]:
-    """Return everything; a later version may add names, and changes the meaning of none."""
-    return {
-        "format": 1,
-        "ok": report.ok,
-        "status": report.status,
-        "compared": report.coverage.compared,
-        "not_compared": report.coverage.missing,
-        "command": list(report.command.words),
-        "seed": report.seed,
-        "options": report.options,
-        "seconds": round(report.seconds, 3),
-        "steps": len(report.baseline.trained()),
-        "notes": report.notes,
-        "impossible": report.impossible,
-        "table": [row._asdict() for row in make_rows(report)],
-        "cases": [_as_data(outcome) for outcome in report.outcomes],
-    }
-
-
-def _as_data(outcome: Outcome) -> dict[str, Any]:
-    values = {
-        "name": outcome.name,
-        "what": str(outcome.case),
-        **outcome.case.as_dict(),
-        "ok": outcome.ok,
-        "starts": outcome.starts,
-        "fired": outcome.fired,
-        "reached": outcome.reached,
-        "retrained": outcome.retrained,
-        "violations": outcome.violations,
-        "files": outcome.files,
-    }
-    if outcome.ok:
-        return values
-    values |= {"diagnosis": outcome.diagnosis.as_dict()}
-    return {**values, "reproduction": outcome.reproduction, "timeline": tell_lines(outcome)}
-
-
-# ------------------------------------------------------------------ proving
-#
 # What a campaign that broke no promise may still not have proven: faults that did not come, starts from nothing.
 
 _SHOWN = 5  # cases
 
 
-def note_missed(report: Report) -> list[str]:
+def note_missed(results: Results) -> list[str]:
     """Say which planned faults did not happen: the run was over before they were due.
 
     Raises:
         ConfigurationError: nothing else was to happen.
     """
-    notes = [note for outcome in report.outcomes if (note := _note_clock(outcome))]
-    if missed := [outcome for outcome in report.outcomes if not outcome.reached]:
+    notes = [note for outcome in results.outcomes if (note := _note_clock(outcome))]
+    if missed := [outcome for outcome in results.outcomes if not outcome.reached]:
         names = ", ".join(f"{outcome.name} ({outcome.case})" for outcome in missed[:_SHOWN])
         notes.append(
-            f"not reached in {len(missed)} of {len(report.outcomes)} cases, which prove nothing: {names}"
+            f"not reached in {len(missed)} of {len(results.outcomes)} cases, which prove nothing: {names}"
             f"{', ...' if len(missed) > _SHOWN else ''}. The run came by fewer points than the baseline run, as one "
             "that saves by the time may"
         )
-    if notes and not report.failed and not any(outcome.fired for outcome in report.outcomes):
-        raise ConfigurationError(_why_none(report))
+    if notes and not results.failed and not any(outcome.fired for outcome in results.outcomes):
+        raise ConfigurationError(_why_none(results))
     return notes
 
 
 def _note_clock(outcome: Outcome) -> str:
-    times = [leg for leg in outcome.case.legs if leg.fault and leg.fault.after is not None]
+    times = [fault for fault in outcome.case.faults if fault.after is not None]
     if outcome.fired >= len(times):
         return ""
     return f"{outcome.fired} of {len(times)} failures by the clock happened; then the run ended"
 
 
-def _why_none(report: Report) -> str:
-    faults = [leg.fault for outcome in report.outcomes for leg in outcome.case.legs if leg.fault]
+def _why_none(results: Results) -> str:
+    faults = [fault for outcome in results.outcomes for fault in outcome.case.faults]
     first = next((fault for fault in faults if fault.after is not None), None)
     if first is None:
         return (
@@ -323,37 +251,37 @@ def _why_none(report: Report) -> str:
     )
 
 
-def note_all(report: Report) -> list[str]:
+def note_all(results: Results) -> list[str]:
     """Say what was not compared, and what is outside of the runs' directories."""
     extra, elsewhere = (
-        Counter(name for outcome in report.outcomes for name in getattr(outcome, field))
+        Counter(name for outcome in results.outcomes for name in getattr(outcome, field))
         for field in ("extra", "elsewhere")
     )
     return [
-        *note_coverage(report.coverage),
-        *note_uncompared(report),
-        *note_in_place(report),
-        *note_files(report.baseline.left, extra, elsewhere, report.command.ignore),
-        *note_outside(*report.outside),
+        *note_coverage(results.coverage),
+        *note_uncompared(results),
+        *note_in_place(results),
+        *note_files(results.baseline.left, extra, elsewhere, results.command.ignore),
+        *note_outside(*results.outside),
     ]
 
 
-def note_uncompared(report: Report) -> list[str]:
+def note_uncompared(results: Results) -> list[str]:
     """Say how many checkpoints were not compared, as no baseline run saved one at their step."""
-    compared, uncompared = (sum(getattr(one, name) for one in report.outcomes) for name in ("compared", "uncompared"))
+    compared, uncompared = (sum(getattr(one, name) for one in results.outcomes) for name in ("compared", "uncompared"))
     notes = []
     if uncompared:
         of = f"{uncompared} of {compared + uncompared} checkpoints {'was' if uncompared == 1 else 'were'}"
         notes.append(f"{of} saved at a step at which no baseline run saved one: not compared")
-    if unnamed := sum(outcome.unnamed for outcome in report.outcomes):
+    if unnamed := sum(outcome.unnamed for outcome in results.outcomes):
         notes.append(f"{unnamed} saves went to no file, or came from another thread: what is in them is not compared")
     return notes
 
 
-def settle_in_place(report: Report) -> None:
+def settle_in_place(results: Results) -> None:
     """Blame no file that is written in place if the command was seen to go on without it, when half of it was there."""
-    survived = frozenset[str]().union(*(outcome.survived for outcome in report.outcomes))
-    report.outcomes[:] = [_settle(outcome, survived) for outcome in report.outcomes]
+    survived = frozenset[str]().union(*(outcome.survived for outcome in results.outcomes))
+    results.outcomes[:] = [_settle(outcome, survived) for outcome in results.outcomes]
 
 
 def _settle(outcome: Outcome, survived: frozenset[str]) -> Outcome:
@@ -363,10 +291,10 @@ def _settle(outcome: Outcome, survived: frozenset[str]) -> Outcome:
     return replace(outcome, violations={name: text for name, text in outcome.violations.items() if name != ATOMIC})
 
 
-def note_in_place(report: Report) -> list[str]:
+def note_in_place(results: Results) -> list[str]:
     """Say which files are written under the names by which they are read, though no older content is lost by that."""
-    survived = frozenset[str]().union(*(outcome.survived for outcome in report.outcomes))
-    files = [one for outcome in report.outcomes for one in outcome.in_place.items()]
+    survived = frozenset[str]().union(*(outcome.survived for outcome in results.outcomes))
+    files = [one for outcome in results.outcomes for one in outcome.in_place.items()]
     series = sorted({series_of(name) for name, over in files if not over or name in survived})
     return [
         f"{name} is written under the name by which it is read at the start: a kill within a save leaves a part of it, "
@@ -375,14 +303,14 @@ def note_in_place(report: Report) -> list[str]:
     ]
 
 
-def check_resumed(report: Report) -> None:
+def check_resumed(results: Results) -> None:
     """Refuse to call it a success that no start went on from a state.
 
     Raises:
         ConfigurationError: the command was started again, and none did.
     """
-    again = sum(outcome.starts - 1 for outcome in report.outcomes)
-    if not report.failed and again and not any(outcome.resumed for outcome in report.outcomes):
+    again = sum(outcome.starts - 1 for outcome in results.outcomes)
+    if not results.failed and again and not any(outcome.resumed for outcome in results.outcomes):
         raise ConfigurationError(
             f"the command was started again {again} times, and never loaded the state of a loader.\nThat it resumes "
             "was not tested. If it saves loader.state_dict(), it has to load it; if every fault came before its first "

@@ -23,7 +23,7 @@ from resumable.errors import MissingDependencyError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from resumable.chaos.report.outcome import Outcome, Report
+    from resumable.chaos.report.outcome import Outcome, Results
 
 
 __all__ = ["make_page"]
@@ -54,7 +54,7 @@ svg {{ max-width: 100%; height: auto; }}
 """
 
 
-def make_page(report: Report, *, needs_picture: bool = True) -> str:
+def make_page(report: Results, *, needs_picture: bool = True) -> str:
     """Make the page.
 
     Args:
@@ -82,7 +82,7 @@ def _section(title: str, content: str, element: str = "div") -> list[str]:
     return [f"<h2>{escape(title)}</h2>", f"<{element}>{content}</{element}>"] if content else []
 
 
-def _table(report: Report) -> str:
+def _table(report: Results) -> str:
     heads = "".join(f"<th>{escape(column)}</th>" for column in COLUMNS)
     rows = "".join(
         "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in make_rows(report)
@@ -97,7 +97,7 @@ def _violations(failed: Iterable[Outcome]) -> Iterable[str]:
         yield f"<p>Run it again: <code>{escape(outcome.reproduction)}</code></p>"
 
 
-def _picture(report: Report, *, needs_picture: bool) -> str:
+def _picture(report: Results, *, needs_picture: bool) -> str:
     outcomes = told(report)
     if not outcomes:
         return ""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from resumable.chaos.plan import Case, Fault
     from resumable.chaos.recorder.ledger import Attempt
-    from resumable.chaos.report.outcome import Outcome, Report
+    from resumable.chaos.report.outcome import Outcome, Results
     from resumable.chaos.verify.diagnosis import Diagnosis
     from resumable.chaos.verify.history import Key
 
@@ -43,12 +43,12 @@ _LINES = 12  # of what a process printed
 _HEADING = "Steps are epoch.step, both counted from 0; a checkpoint is named by the last step before it."
 
 
-def told(report: Report) -> list[Outcome]:
+def told(report: Results) -> list[Outcome]:
     """Choose the cases to tell of: the first of those that failed, or of all."""
     return [outcome for outcome in report.failed or report.outcomes if outcome.attempts][:_SHOWN]
 
 
-def make_timeline(report: Report) -> str:
+def make_timeline(report: Results) -> str:
     """Describe the cases that failed, or the first ones."""
     outcomes = told(report)
     words = ["case FAILED", "cases FAILED"] if report.failed else ["case, it passed", "cases, all passed"]
@@ -141,8 +141,6 @@ def _few(names: Iterable[str]) -> str:
     return ", ".join([*every[:half], *middle, *every[-half:]] if middle else every)
 
 
-# ------------------------------------------------------------------ table
-#
 # The table: a row per kind of fault; and what is to be said below it.
 
 COLUMNS = ("fault", "cases", "faults fired", "starts", "steps retrained", "violations")
@@ -163,7 +161,7 @@ class Row(NamedTuple):
     violations: int
 
 
-def make_rows(report: Report) -> list[Row]:
+def make_rows(report: Results) -> list[Row]:
     """Make the rows, in the order of the plan, and that of all cases where there is more than one."""
     kinds: dict[str, list[Outcome]] = {name: [] for name in report.options.get("faults", ()) if _is_asked(report)}
     for outcome in report.outcomes:
@@ -172,21 +170,20 @@ def make_rows(report: Report) -> list[Row]:
     return [*rows, _make_row("all", report.outcomes)] if len(rows) > 1 else rows
 
 
-def _is_asked(report: Report) -> bool:
+def _is_asked(report: Results) -> bool:
     """Return whether every kind of fault was to happen by itself: one without a case is to be seen then."""
     return bool(report.options.get("points"))
 
 
 def name_kind(case: Case) -> str:
     """Name the kind of a case's faults."""
-    faults = [leg.fault for leg in case.legs if leg.fault]
-    if any(fault.after is not None for fault in faults):
+    if any(fault.after is not None for fault in case.faults):
         return "by the clock"
-    return "no fault" if not faults else faults[0].kind + (" and more" if len(faults) > 1 else "")
+    return case.faults[0].kind + (" and more" if len(case.faults) > 1 else "") if case.faults else "no fault"
 
 
 def _make_row(name: str, outcomes: Sequence[Outcome]) -> Row:
-    planned = sum(leg.fault is not None for outcome in outcomes for leg in outcome.case.legs)
+    planned = sum(len(outcome.case.faults) for outcome in outcomes)
     return Row(
         name,
         len(outcomes),
@@ -197,7 +194,7 @@ def _make_row(name: str, outcomes: Sequence[Outcome]) -> Row:
     )
 
 
-def make_table(report: Report) -> str:
+def make_table(report: Results) -> str:
     """Make the table, as aligned text of at most 60 columns, as long as the numbers of cases have three digits."""
     head, *rows = [_lines_of(row) for row in (_HEAD, *make_rows(report))]
     widths = [max(map(len, column)) for column in zip(*head, *(line for row in rows for line in row), strict=True)]
@@ -222,7 +219,7 @@ def _align(cells: Sequence[str], widths: Sequence[int], between: str) -> str:
     return line.rstrip()
 
 
-def make_summary(report: Report, shown: int = _ROWS_SHOWN) -> str:
+def make_summary(report: Results, shown: int = _ROWS_SHOWN) -> str:
     """Make the table, what broke which promise in which case, and what was not compared.
 
     Args:
@@ -242,7 +239,7 @@ def _describe(outcome: Outcome) -> str:
     return f"case {outcome.name}: {outcome.case}\n{violations}\n  again: {outcome.reproduction}"
 
 
-def describe_result(report: Report) -> str:
+def describe_result(report: Results) -> str:
     """Say in one line what came out, and in another what was compared."""
     count, failed = len(report.outcomes), len(report.failed)
     cases = f"{count} case" + "s" * (count != 1)
@@ -252,13 +249,11 @@ def describe_result(report: Report) -> str:
     return f"{result[0].upper()}{result[1:]}. Seed {report.seed}, {report.seconds:.0f} s.\n{report.coverage}"
 
 
-def name_kept(report: Report) -> str:
+def name_kept(report: Results) -> str:
     """Say that every promise was kept that could be looked at."""
     return "every promise was kept" if report.ok else "every promise that could be compared was kept"
 
 
-# ------------------------------------------------------------------ story
-#
 # What a rank did in one start of the command, as it is told in words and in pictures.
 
 _SAVES = {"store.saved", "lightning.save"}
@@ -310,7 +305,7 @@ def tell(case: Case, attempts: Sequence[Attempt], evaluating: frozenset[int] = f
     seen: set[Key] = set()
     worlds = [_world(case, attempt) for attempt in attempts]
     for attempt, world, before in zip(attempts, worlds, [None, *worlds], strict=False):
-        fault = case.legs[attempt.leg].fault if attempt.fired and attempt.leg < len(case.legs) else None
+        fault = case.launches[attempt.launch].fault if attempt.fired and attempt.launch < len(case.launches) else None
         resized = before if before != world else None
         for rank, log in sorted(attempt.ranks.items()) or [(0, RankLog(0, world))]:
             every = list(log.trained())
@@ -332,7 +327,7 @@ def _hits(fault: Fault, rank: int) -> bool:
 
 
 def _world(case: Case, attempt: Attempt) -> int:
-    planned = case.legs[min(attempt.leg, len(case.legs) - 1)].ranks
+    planned = case.launches[min(attempt.launch, len(case.launches) - 1)].ranks
     return max((log.world for log in attempt.ranks.values()), default=planned)
 
 

@@ -109,8 +109,6 @@ def _drop_parts(baseline: Attempt, again: Attempt) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------------ untestable
-#
 # What the baseline runs of a command have to show, so that crashing it can prove something.
 
 
@@ -212,8 +210,6 @@ def topmost_folders(paths: set[str]) -> list[str]:
     )
 
 
-# ------------------------------------------------------------------ coverage
-#
 # What the runs of a command leave to compare, and what they do not.
 
 _NUMBERS = re.compile(r"(?:b?float\w+|complex\w+)\[([\d, ]*)\]: ")
@@ -322,8 +318,6 @@ def _size_of(text: str) -> int:
     return int(found[1]) // _HALF if found else 0
 
 
-# ------------------------------------------------------------------ rounding
-#
 # Above two ranks, weights are equal up to rounding: texts that differ by no more are made those of the baseline run.
 #
 # So everything that compares afterwards can compare exactly. Data are compared exactly with any number of ranks.

@@ -192,8 +192,6 @@ def find_cause(signs: dict[str, str]) -> Cause | None:
     return None
 
 
-# ------------------------------------------------------------------ signs
-#
 # The signs of a cause: what differs between the starts of a case and its baseline run, and follows from nothing else.
 #
 # ranks apart          the ranks of a start went on from different places
@@ -380,8 +378,6 @@ def _generators(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]
                 yield name
 
 
-# ------------------------------------------------------------------ counts
-#
 # Whether a loader is earlier or later than the weights, in files that a script saves: they have the loader's place.
 #
 # So the place is the same in both by definition, and what counts the steps tells: where a counter of a resumed start

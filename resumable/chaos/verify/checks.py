@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from resumable.chaos.plan import Case
-    from resumable.chaos.recorder.ledger import Attempt, Place
+    from resumable.chaos.recorder.ledger import Attempt, StepRef
     from resumable.chaos.verify.history import Key, Step
 
 
@@ -43,9 +43,20 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------ checkpoint checks
-#
-# The checks of checkpoints and states: what is in them, whether they load, and where a run goes on from them.
+ATOMIC = "atomic saves"
+
+
+def check(case: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> dict[str, str]:
+    """Run all checks.
+
+    Returns:
+        What broke each promise, by the check's name; empty where all hold.
+    """
+    found = {name: one(case, baseline, attempts) for name, one in CHECKS.items()}
+    return {name: text for name, text in found.items() if text}
+
+
+# Checkpoints and states: what is in them, whether they load, and where a run goes on from them.
 
 
 def true_states(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
@@ -78,8 +89,8 @@ def from_the_newest(case: Case, _: Attempt, attempts: Sequence[Attempt]) -> str:
     """A start resumes from the newest checkpoint of a store that was committed before it, and not damaged."""
     newest: dict[str, int] = {}
     for attempt in attempts:
-        leg = case.legs[attempt.leg - 1] if 0 < attempt.leg <= len(case.legs) and not attempt.restarts else None
-        if leg is not None and leg.fault is not None and FAULTS[leg.fault.kind].storage is not None:
+        before = case.launches[attempt.launch - 1 : attempt.launch] if attempt.launch and not attempt.restarts else ()
+        if any(launch.fault and FAULTS[launch.fault.kind].storage for launch in before):
             newest = {}  # for this start, and for those after it if it ends before it has saved anything
         for log in attempt.ranks.values():
             for root, step in log.restored:
@@ -107,8 +118,6 @@ def same_checkpoints(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) ->
     return ""
 
 
-# ------------------------------------------------------------------ ranks
-#
 # What ranks have to agree on: where they go on from, and what each of them is delivered.
 
 
@@ -130,12 +139,12 @@ def apart(attempt: Attempt) -> Iterator[str]:
                     yield f"{_rank_name(other, two)}, and {_rank_name(first, one)}, of loader {loader}"
 
 
-def _places(log: RankLog, loader: int) -> list[Place]:
+def _places(log: RankLog, loader: int) -> list[StepRef]:
     """Return where a loader went by states; where it began, if this rank has loaded none."""
     return log.went.get(loader, []) if log.went else [log.begun[loader]]
 
 
-def _rank_name(log: RankLog, place: Place) -> str:
+def _rank_name(log: RankLog, place: StepRef) -> str:
     return f"rank {log.rank} {'resumed from' if log.went else 'began at'} {place}"
 
 
@@ -167,17 +176,7 @@ def check_restarts(before: Sequence[Attempt]) -> None:
         )
 
 
-ATOMIC = "atomic saves"
-
-
-def check(case: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> dict[str, str]:
-    """Run all checks.
-
-    Returns:
-        What broke each promise, by the check's name; empty where all hold.
-    """
-    found = {name: one(case, baseline, attempts) for name, one in CHECKS.items()}
-    return {name: text for name, text in found.items() if text}
+# The command, its data and its weights.
 
 
 def comes_to_its_end(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:

@@ -103,8 +103,6 @@ def _describe_names(files: Sequence[str]) -> list[str]:
     return [f"{listed(files)} differ{'s' * (len(files) == 1)}"] if files else []
 
 
-# ------------------------------------------------------------------ trial
-#
 # Tries the likely cause: what still differs in a case if the part that it blames is left out of the comparison?
 #
 # What a resume forgets spreads into model and optimizer, so that they differ, too. They were restored if they were

@@ -15,9 +15,8 @@ from resumable.checkpoint.steps import DIRECTORY, TOKEN
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from resumable.chaos.launch.inventory import Left
     from resumable.chaos.plan import Case
-    from resumable.chaos.recorder.ledger import Attempt
+    from resumable.chaos.recorder.ledger import Attempt, Left
 
 
 __all__ = [
@@ -132,9 +131,6 @@ def _place_of(parts: Mapping[str, str]) -> dict[str, str]:
     return {path: text for path, text in parts.items() if CURSOR in path.split(".")[:-1]}
 
 
-# ------------------------------------------------------------------ two baseline runs
-
-
 def drop_unlike_files(baseline: Attempt, again: Attempt) -> list[str]:
     """Keep the files and parts that two baseline runs have in common.
 
@@ -214,8 +210,6 @@ def _cases(count: int) -> str:
     return f"{count} case{'s' * (count > 1)}"
 
 
-# ------------------------------------------------------------------ inplace
-#
 # Checkpoints that a kill within their save destroys: written under the name by which the next start reads them.
 
 # Of files that another function than `torch.save` wrote, those that may hold a state: no logs and no tables.

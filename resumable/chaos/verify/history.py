@@ -11,7 +11,7 @@ from resumable.chaos.plan import main_loader
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from resumable.chaos.recorder.ledger import Attempt, Batch, Place, Save
+    from resumable.chaos.recorder.ledger import Attempt, Batch, Save, StepRef
 
 
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-Key: TypeAlias = "tuple[int, Place]"
+Key: TypeAlias = "tuple[int, StepRef]"
 
 
 class Step(NamedTuple):
@@ -79,7 +79,7 @@ def lengths_of(baseline: Attempt) -> dict[int, int]:
     return lengths
 
 
-def ordinal(place: Place, lengths: Mapping[int, int]) -> int:
+def ordinal(place: StepRef, lengths: Mapping[int, int]) -> int:
     """Return the number of steps before a place, over all epochs."""
     return place.step + sum(length for epoch, length in lengths.items() if epoch < place.epoch)
 
@@ -96,9 +96,9 @@ def how_data_differ(found: Step, expected: Step, baseline: Mapping[Key, Step]) -
     return "other content" if same else "other samples"
 
 
-def begun(attempt: Attempt) -> dict[int, Place]:
+def begun(attempt: Attempt) -> dict[int, StepRef]:
     """Return where each loader stood when an attempt began; the least advanced rank counts."""
-    places: dict[int, Place] = {}
+    places: dict[int, StepRef] = {}
     for log in attempt.ranks.values():
         for loader, place in log.begun.items():
             places[loader] = min(places.get(loader, place), place)
@@ -117,13 +117,13 @@ class Elsewhere(NamedTuple):
 
     start: int
     loader: int
-    place: Place
-    expected: set[Place]
+    place: StepRef
+    expected: set[StepRef]
 
 
 def first_elsewhere(attempts: Sequence[Attempt]) -> Elsewhere | None:
     """Return the first loader that went on elsewhere than the weights; None where all went with them."""
-    saved: dict[tuple[str, int | None], set[Place]] = {}
+    saved: dict[tuple[str, int | None], set[StepRef]] = {}
     for attempt in attempts:
         for log in attempt.ranks.values():
             for key, places in log.saved_places.items():
@@ -183,8 +183,6 @@ def retrained(attempts: Sequence[Attempt], leaving_out: frozenset[int] = frozens
     return len(keys) - len(set(keys))
 
 
-# ------------------------------------------------------------------ parts
-#
 # What each checkpoint of a store, and each file that was saved, holds beside what it holds in the baseline run.
 
 
@@ -294,8 +292,6 @@ def _saves(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[Att
         yield from ((attempt, save) for save in saves if save[0] not in drafts)
 
 
-# ------------------------------------------------------------------ roles
-#
 # What a part of a checkpoint is, by what is beside it: schedulers, scalers and optimizers name their parts alike.
 
 # The role, a name that only such a state has, and the parts of it that depend on nothing but the number of its steps.

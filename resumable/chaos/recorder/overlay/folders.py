@@ -13,7 +13,7 @@ from resumable.chaos.recorder.overlay.state import STATE
 from resumable.chaos.recorder.overlay.view import is_dir
 
 if TYPE_CHECKING:
-    from resumable.chaos.recorder.overlay.view import Place, View
+    from resumable.chaos.recorder.overlay.view import Resolved, View
 
 __all__ = ["make_chdir", "make_listdir", "make_scandir"]
 
@@ -67,7 +67,7 @@ def make_chdir() -> Any:
     return call
 
 
-def _find_dir(view: View, path: Any) -> Place:
+def _find_dir(view: View, path: Any) -> Resolved:
     place = view.find(".", path) if isinstance(path, int) else view.find("." if path is None else path)
     see(view, place.real)
     return place

@@ -6,7 +6,7 @@ import os
 import posix
 from contextlib import suppress
 
-from resumable.chaos.recorder.overlay.state import STATE
+from resumable.chaos.recorder.overlay.thread import trusted
 
 __all__ = ["Marks", "make_dirs"]
 
@@ -26,7 +26,7 @@ class Marks:
     def add(self, real: str) -> None:
         """Mark a path."""
         make_dirs(f"{self._root}{real}")
-        with STATE.trusted():
+        with trusted():
             posix.close(
                 posix.open(f"{self._root}{real}/{_MARK}", posix.O_WRONLY | posix.O_CREAT | posix.O_CLOEXEC, 0o644)
             )
@@ -64,7 +64,7 @@ class Marks:
 
 def make_dirs(path: str) -> None:
     """Make a directory of the case, and those above it."""
-    with STATE.trusted():
+    with trusted():
         try:
             posix.mkdir(path)
         except FileExistsError:

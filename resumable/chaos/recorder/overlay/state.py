@@ -6,13 +6,13 @@ import json
 import os
 import posix
 import sys
-import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from resumable.chaos.recorder.overlay.thread import THREAD, trusted
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import NoReturn
 
     from resumable.chaos.recorder.overlay.view import View
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["REFUSED", "STATE"]
 
 REFUSED = 78  # exit status of a process that was stopped: EX_CONFIG
-
-
-class _Local(threading.local):
-    trusted = 0  # calls under way that were judged already
-    temporary = 0  # calls of `tempfile` under way
-    saving = 0  # calls of `torch.save` and its kin under way
 
 
 class State:
@@ -42,6 +36,7 @@ class State:
         earlier: files that earlier starts wrote in place; None until it is looked.
         saves: is told of files that are saved, loaded and renamed; None where nothing is recorded.
         local: of this thread.
+        trusted: the context in which the audit hook passes what this thread does.
     """
 
     def __init__(self) -> None:
@@ -53,17 +48,8 @@ class State:
         self.removed: set[str] = set()
         self.read: set[str] = set()
         self.earlier: set[str] | None = None
-        self.local = _Local()
+        self.local, self.trusted = THREAD, trusted
         self._told: set[tuple[str, str]] = set()
-
-    @contextmanager
-    def trusted(self) -> Iterator[None]:
-        """Let the audit hook pass what this thread does: where it leads to was looked at already."""
-        self.local.trusted += 1
-        try:
-            yield
-        finally:
-            self.local.trusted -= 1
 
     def tell(self, kind: str, path: str) -> None:
         """Write down once that a path was redirected or read."""

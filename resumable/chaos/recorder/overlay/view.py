@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from resumable.chaos.recorder.overlay.exempt import Exempt
 from resumable.chaos.recorder.overlay.marks import Marks
 
-__all__ = ["Place", "View", "exists", "is_dir"]
+__all__ = ["Resolved", "View", "exists", "is_dir"]
 
 _LINKS = 40  # followed in one path, as in Linux
 _DESCRIPTOR = re.compile(r"/proc/(?:self|thread-self|\d+)/fd/\d+|/dev/fd/\d+|/dev/std(?:in|out|err)")
@@ -51,7 +51,7 @@ class Trail:
         return None if self._is_gone else _read_link(real)
 
 
-class Place(NamedTuple):
+class Resolved(NamedTuple):
     """Where a path leads to.
 
     Args:
@@ -77,7 +77,7 @@ class View:
         self.gone = Marks(f"{outside}/gone")
         self.exempt = Exempt(outside)
 
-    def find(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> Place:
+    def find(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> Resolved:
         """Follow the links of a path as the process sees them.
 
         Args:
@@ -96,16 +96,16 @@ class View:
         place = self._walk(self._real_name(text), follow=follow)
         moved |= place.moved or self._is_shadow(text)
         if self._is_shadow(place.real):  # a link led to where the case keeps its files
-            return Place(self._walk(self._real_name(place.real), follow=follow).real, moved=True)
-        return Place(place.real, moved)
+            return Resolved(self._walk(self._real_name(place.real), follow=follow).real, moved=True)
+        return Resolved(place.real, moved)
 
-    def _find_open(self, text: str, *, follow: bool) -> Place:
+    def _find_open(self, text: str, *, follow: bool) -> Resolved:
         """Follow the name of a descriptor, which opens its file again; a pipe or a socket has no other name."""
         target = _read_link(text) or ""
         if not follow or not target.startswith("/") or not exists(target) or target.startswith(("/dev/", "/proc/")):
-            return Place(text, moved=False)
+            return Resolved(text, moved=False)
         place = self.find(target)
-        return Place(place.real, moved=True)
+        return Resolved(place.real, moved=True)
 
     def is_redirected(self, real: str) -> bool:
         """Return whether what is written there goes elsewhere."""
@@ -130,7 +130,7 @@ class View:
         """Return whether a file outside of the case is seen at a path, which the case has not written."""
         return self.is_redirected(real) and exists(real) and self.shown(real) == real
 
-    def _walk(self, path: str, *, follow: bool) -> Place:
+    def _walk(self, path: str, *, follow: bool) -> Resolved:
         real, moved, links = "", False, 0
         rest = path.split("/")[::-1]
         if _is_below(path, self.case):  # a path without links, up to there
@@ -155,7 +155,7 @@ class View:
             real = "" if target.startswith("/") else real.rpartition("/")[0]
             trail = Trail(self.files, self.gone, real)
             rest += target.split("/")[::-1]
-        return Place(real or "/", moved)
+        return Resolved(real or "/", moved)
 
     def _is_shadow(self, path: str) -> bool:
         return _is_below(path, self.files)

@@ -1,26 +1,23 @@
 """Runs the user's command, and sees to its end and to that of all processes that it starts.
 
-They are known by the variable in their environment that names the plan of this start: torchrun starts every rank in a
-session of its own, which no signal to the command's process group reaches. Where the system has no `/proc`, the group
-is all that is known.
+It may start several ranks: there may be an agent above them, as torchrun is one, and ranks may wait for a dead one.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import time
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
+from resumable.chaos.processes import PATIENCE, POLL, kill_all, living_members, state_of
 from resumable.chaos.recorder.events import read_events
 from resumable.errors import ConfigurationError
 from resumable.failpoints import VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
     from threading import Event
 
     from resumable.chaos.launch.preload import Forked, Server
@@ -33,17 +30,14 @@ __all__ = [
     "Group",
     "StoppedError",
     "environment_of_agents",
-    "kill_all",
-    "living_members",
     "wait_for_the_dead",
 ]
 
 
-_PROC = Path("/proc")
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where torch's workers put batches, under their number
-_POLL = 0.005  # seconds
+SHARED_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+SURVIVE = {"agent", "all"}  # targets whose ranks may live on: they are killed at once, as by a job's scheduler
+_SILENCE = 10.0  # seconds without any sign of life of ranks that have lost one
 _LOOK = 0.25  # seconds between two looks at all processes of the system
-_PATIENCE = 30.0  # seconds for processes to go after the one that started them, on a machine that is busy
 
 
 class StoppedError(Exception):
@@ -125,14 +119,14 @@ class Group:
             if reason:
                 self.kill()
                 break
-            time.sleep(_POLL)
+            time.sleep(POLL)
         return self._process.wait(), reason
 
     def orphans(self) -> list[int]:
         """Return the processes that live on after the command's end, however long one waits."""
-        patience = time.monotonic() + _PATIENCE
+        patience = time.monotonic() + PATIENCE
         while (members := self._members()) and time.monotonic() < patience:
-            time.sleep(_POLL)
+            time.sleep(POLL)
         return members
 
     def kill(self) -> None:
@@ -149,7 +143,7 @@ class Group:
         if now - self._looked < _LOOK:
             return False
         self._looked = now
-        return any(_state(member) in {"T", "t"} for member in self._members())
+        return any(state_of(member) in {"T", "t"} for member in self._members())
 
 
 def _start(
@@ -171,78 +165,6 @@ def _start(
             f"{command[0]} cannot be started: {error.strerror}.\nThe command is started as it stands, without a shell. "
             "Name the program that runs it, as in: bash train.sh"
         ) from error
-
-
-def kill_all(mark: str, group: int) -> None:
-    """Kill the processes of a group, and those with a mark in their environment, and wait until none is left."""
-    members: set[int] = set()
-    patience = time.monotonic() + _PATIENCE
-    while (found := living_members(group, mark)) and time.monotonic() < patience:
-        members.update(found)
-        for member in found:
-            with suppress(ProcessLookupError, PermissionError):
-                (os.kill if _has_proc() else os.killpg)(member, signal.SIGKILL)
-        time.sleep(_POLL)
-    remove_shared_memory(members)
-
-
-def living_members(group: int, mark: str = "") -> list[int]:
-    """Find the living processes of a group and those with a mark, without zombies where the system has `/proc`.
-
-    Args:
-        group: its number; 0 for none.
-        mark: `NAME=value` of a variable in the environment that a process was started with; empty for none.
-    """
-    if _has_proc():
-        return [int(stat.parent.name) for stat in _PROC.glob("[0-9]*/stat") if _is_member(stat, group, mark)]
-    if group:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, 0)
-            return [group]
-    return []
-
-
-def remove_shared_memory(members: Iterable[int]) -> None:
-    """Remove batches that killed workers had written, and that no process had taken yet."""
-    for member in members:
-        for file in _SHARED_MEMORY.glob(f"torch_{member}_*"):
-            file.unlink(missing_ok=True)
-
-
-def _has_proc() -> bool:
-    return (_PROC / "self" / "stat").exists()
-
-
-def _state(process: int) -> str:
-    with suppress(OSError, IndexError):
-        return (_PROC / str(process) / "stat").read_text().rpartition(")")[2].split()[0]
-    return ""
-
-
-def _is_member(stat: Path, group: int, mark: str) -> bool:
-    try:
-        state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
-        if state in {"Z", "X"}:
-            return False
-        return (group != 0 and int(its_group) == group) or _has_mark(stat, mark)  # the kernel's have the group 0
-    except (OSError, ValueError):  # it ended in the meantime, or belongs to somebody else
-        return False
-
-
-def _has_mark(stat: Path, mark: str) -> bool:
-    if not mark:
-        return False
-    variables = (stat.parent / "environ").read_bytes().split(b"\0")
-    return os.fsencode(mark) in variables
-
-
-# ------------------------------------------------------------------ ranks
-#
-# A command that starts several ranks: there may be an agent above them, and ranks may wait for a dead one.
-
-SHARED_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-SURVIVE = {"agent", "all"}  # targets whose ranks may live on: they are killed at once, as by a job's scheduler
-_SILENCE = 10.0  # seconds without any sign of life of ranks that have lost one
 
 
 def environment_of_agents() -> dict[str, str]:
@@ -271,4 +193,4 @@ def wait_for_the_dead(fault: Fault | None, silent: float, ledgers: Path) -> str:
     events = [event for path in ledgers.glob("events-*.jsonl") for event in read_events(path)[0]]
     struck = any(event["kind"] == "fire" and event["world"] > 1 for event in events)
     alone = not any(event.get("agent") for event in events)
-    return f"a rank was killed, and the others gave no sign of life for {_PATIENCE:.0f} s" if struck and alone else ""
+    return f"a rank was killed, and the others gave no sign of life for {_SILENCE:.0f} s" if struck and alone else ""
