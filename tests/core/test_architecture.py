@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from itertools import chain
 from pathlib import Path
 
@@ -16,30 +17,8 @@ import resumable
 PACKAGE = Path(resumable.__file__).parent
 ROOT = Path(__file__).parents[2]
 
-# From the bottom to the top: a module imports from the floors below its own, and from its own package.
-FLOORS = [
-    {"errors", "_version", "_distribution"},
-    {"_introspection", "_warn", "_flight"},
-    {"_content", "_stats", "failpoints"},
-    {"_naming", "_durable"},
-    {"_storage"},
-    {"_randomness", "_order"},
-    {"samplers", "rng", "_ranks"},
-    {"protocols", "_options"},
-    {"_state"},
-    {"_data", "_dcp"},
-    {"_fetch"},
-    {"flight"},
-    {"loader"},
-    {"distributed"},
-    {"backends", "integrations", "checkpoint", "sources"},
-    {"_adopt", "_inspect"},
-    {"__init__"},
-    {"testing", "chaos"},
-    {"_selfcheck"},
-    {"cli"},
-    {"__main__"},
-]
+# From the bottom to the top: each floor with its rooms, and each room with its parts.
+FLOORS = tomllib.loads((ROOT / "docs/explanation/rooms.toml").read_text(encoding="utf-8"))["floors"]
 # The rooms of `chaos`, in the same order; what only type checkers see counts here, too.
 ROOMS = [{"digests", "processes"}, {"recorder"}, {"plan"}, {"launch"}, {"verify"}, {"report"}, {"campaign"}, {"api"}]
 # What users may import. All else has an underscore somewhere in its path, or is inside of one of the packages below.
@@ -127,17 +106,23 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def test_imports_run_one_way() -> None:
-    floor = {part: number for number, parts in enumerate(FLOORS) for part in parts}
-    assert {part_of(name) for name in MODULES} ^ set(floor) == set(), "a part has no floor, or a floor has no part"
-    assert sum(map(len, FLOORS)) == len(floor), "a part has two floors"
+    """A part imports from the floors below it, and from the earlier parts of its room."""
+    rooms = [(number, room) for number, floor in enumerate(FLOORS) for room in floor["rooms"]]
+    places = [
+        (part, (number, room["name"], index)) for number, room in rooms for index, part in enumerate(room["parts"])
+    ]
+    place = dict(places)
+    assert {part_of(name) for name in MODULES} ^ set(place) == set(), "a part has no room, or a room has no part"
+    assert len(places) == len(place), "a part is in two rooms"
     wrong = []
     for name in MODULES:
-        own = part_of(name)
+        part = part_of(name)
+        floor, room, index = place[part]
         for other in imports(name, typing=False):
-            part = part_of(other)
-            if part != own and floor[part] >= floor[own]:
+            below, beside, earlier = place[part_of(other)]
+            if part_of(other) != part and not (below < floor or (beside == room and earlier < index)):
                 wrong.append(f"{name} imports {other}, which is not below it")
-            if own == part == "backends" and other.split(".")[2:3] not in ([], name.split(".")[2:3]):
+            if part == part_of(other) == "backends" and other.split(".")[2:3] not in ([], name.split(".")[2:3]):
                 wrong.append(f"{name} imports {other}, which is a different backend")
     assert not wrong, "\n".join(wrong)
 
