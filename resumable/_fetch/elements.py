@@ -28,12 +28,13 @@ from resumable._fetch.frameworks import (
 from resumable._fetch.own_state import given_back, without_state
 from resumable._fetch.positioning import Positioner
 from resumable._fetch.rank_splitting import RankSplitter, find_end, left_early
+from resumable._introspection import offers
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share
 from resumable._order.world import World
 from resumable._state import AtPlace, LeftEarly, Mark
 from resumable.errors import ConfigurationError, StateMismatchError, StateMismatchWarning
-from resumable.protocols import SnapshotBackend, SupportsEnded, offers, traits_of
+from resumable.protocols import SnapshotBackend, SupportsEnded, traits_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

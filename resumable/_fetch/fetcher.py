@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from resumable._fetch.frameworks import HasSettings
+from resumable._introspection import offers
 from resumable._state import Journal, Resize
-from resumable.protocols import SupportsClose, offers
+from resumable.protocols import SupportsClose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

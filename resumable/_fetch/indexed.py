@@ -10,12 +10,12 @@ from resumable._fetch.fetcher import fingerprint_of
 from resumable._fetch.frameworks import HasSettings, HasTorchOrder, inside_of
 from resumable._fetch.order import Interleaved, Order
 from resumable._fetch.own_state import Follower
-from resumable._introspection import ask
+from resumable._introspection import ask, offers
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share
 from resumable._state import check_position, check_remembered
 from resumable.errors import BackendError, ConfigurationError, ShuffleWarning
-from resumable.protocols import SupportsOwnState, offers, traits_of
+from resumable.protocols import SupportsOwnState, traits_of
 from resumable.samplers.base import Bindable
 
 if TYPE_CHECKING:

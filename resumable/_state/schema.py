@@ -35,11 +35,10 @@ import numpy as np
 
 from resumable._content import Canary, digest_of
 from resumable._distribution import UPGRADE
-from resumable._introspection import shorten
+from resumable._introspection import offers, shorten
 from resumable._order.cursor import Cursor
 from resumable._state.source import KnowsSnapshots, SourceState, parse_source
 from resumable.errors import StateFormatError
-from resumable.protocols import offers
 
 __all__ = [
     "BY_DCP",

@@ -13,7 +13,7 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from resumable.protocols import offers
+from resumable._introspection import offers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

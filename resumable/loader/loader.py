@@ -9,6 +9,7 @@ from inspect import getattr_static
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 from resumable._fetch import IndexedFetcher
+from resumable._introspection import offers
 from resumable._order.cursor import Cursor
 from resumable._order.plan import check_share
 from resumable._order.world import World
@@ -26,7 +27,7 @@ from resumable.loader.iterators import (
     check_total,
 )
 from resumable.loader.progress import Progress
-from resumable.protocols import SnapshotBackend, offers
+from resumable.protocols import SnapshotBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

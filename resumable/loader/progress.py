@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from resumable._data import DataFingerprint
 from resumable._fetch import Changes, Owner, Stream, note_place, stalls
 from resumable._fetch.fetcher import close_backend
+from resumable._introspection import offers
 from resumable._order.cursor import Cursor
 from resumable._state import Mark, State
 from resumable._stats import Stopwatch
 from resumable._warn import warn
 from resumable.errors import ConfigurationError, DataError, LoopWarning, UnsupportedError
 from resumable.loader.startup_checks import Opening
-from resumable.protocols import SupportsStored, offers
+from resumable.protocols import SupportsStored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
