@@ -120,7 +120,7 @@ _datasets: dict[str, Entry] = {
 
 # What has a place of its own and may be inside of a plain source, by the module that is loaded where it is in use.
 _hidden: dict[str, Entry] = {
-    "nvidia.dali.plugin.base_iterator": _DALI._replace(path="resumable.backends.dali.refusals:refuse_hidden"),
+    "nvidia.dali.plugin.base_iterator": _DALI._replace(path="resumable.backends.dali.hidden:refuse_hidden"),
 }
 _PLAIN = (_SEQUENCE, _ITERABLE, _TORCH)
 
