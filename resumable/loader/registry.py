@@ -115,12 +115,14 @@ _adapters: dict[str, Entry] = {
 
 # Datasets of other packages that are guarded by code of ours where a DataLoader reads them.
 _datasets: dict[str, Entry] = {
-    "tensorflow_datasets.core.data_sources.base.BaseDataSource": _TFDS._replace(path="resumable.backends.tfds:guard"),
+    "tensorflow_datasets.core.data_sources.base.BaseDataSource": _TFDS._replace(
+        path="resumable.backends.tfds:GuardedSource"
+    ),
 }
 
 # What has a place of its own and may be inside of a plain source, by the module that is loaded where it is in use.
 _hidden: dict[str, Entry] = {
-    "nvidia.dali.plugin.base_iterator": _DALI._replace(path="resumable.backends.dali.refusals:refuse_hidden"),
+    "nvidia.dali.plugin.base_iterator": _DALI._replace(path="resumable.backends.dali.hidden:refuse_hidden"),
 }
 _PLAIN = (_SEQUENCE, _ITERABLE, _TORCH)
 

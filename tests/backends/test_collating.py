@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 import resumable
-from resumable.backends.torch.misuse import collating
+from resumable.backends.torch.collate import collating
 
 Pair = namedtuple("Pair", ["image", "label"])  # noqa: PYI024  # as users write it
 

@@ -282,7 +282,7 @@ def test_a_state_is_given_back_inside_of_another_dataset() -> None:
 
 
 def test_what_is_mended_in_workers_is_there() -> None:
-    """The private names of `datasets` that `backends/torch/sharded_states.py` relies on."""
+    """The private names of `datasets` that `backends/torch/hugging_face.py` relies on."""
     stream = sources.stream()
     assert hasattr(stream, "_starting_state_dict")
     assert callable(stream._iter_pytorch)  # the point

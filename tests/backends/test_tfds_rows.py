@@ -13,7 +13,7 @@ from PIL import Image
 from tensorflow_datasets.core import features
 from tensorflow_datasets.proto import tf_example_pb2
 
-from resumable.backends.tfds.backend import batches_by_rows, stack
+from resumable.backends.tfds.decoding import batches_by_rows, stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable

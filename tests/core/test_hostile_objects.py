@@ -488,7 +488,7 @@ def test_an_error_of_this_kind_comes_as_it_is(kind: str) -> None:
 
 @pytest.mark.slow
 def test_the_search_for_dali_iterators_survives_it() -> None:
-    from resumable.backends.dali.refusals import refuse_hidden  # noqa: PLC0415  # imports DALI
+    from resumable.backends.dali.hidden import refuse_hidden  # noqa: PLC0415  # imports DALI
 
     for make in OBJECTS.values():
         for place in PLACES.values():

@@ -17,8 +17,8 @@ from resumable._fetch.failures import describe_death, is_death
 from resumable._fetch.reader import Reader
 from resumable._randomness.keys import isolated
 from resumable._randomness.seeding import Seeding
-from resumable.backends.dali.graph import Fetcher, check_graph, make_pipeline, read_here, read_paths, uniforms
-from resumable.backends.dali.source import Files
+from resumable.backends.dali.graph import Fetcher, check_graph, make_pipeline, uniforms
+from resumable.backends.dali.samples import Files, read_here, read_paths
 from resumable.errors import BackendError, ConfigurationError, DataError, SampleError, UnsupportedError, WorkerError
 from resumable.protocols import Traits
 
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
     from resumable._options import Options
     from resumable._randomness.keyed import Words
-    from resumable.backends.dali.graph import Fed, Pipeline
+    from resumable.backends.dali.graph import Pipeline
+    from resumable.backends.dali.samples import Fed
     from resumable.backends.dali.source import Source
     from resumable.backends.dali.workers import SampleWorkers
     from resumable.protocols import Request
 
 
-__all__ = ["Engine", "adapt", "find_bad_sample"]
+__all__ = ["adapt"]
 
 
 def adapt(source: Source, options: Options) -> tuple[DaliBackend, Options]:
@@ -137,13 +138,8 @@ class DaliBackend:
         return self._workers
 
 
-# ------------------------------------------------------------------ engine
-#
-# One DALI pipeline, kept over epochs and seeks.
-
-
 class Engine:
-    """Runs batches through a pipeline, in order.
+    """Runs batches through one DALI pipeline, in order; kept over epochs and seeks.
 
     DALI works ahead. What is left of that when a run is given up, by a seek or a `break`, is thrown away when the next
     run begins: a fresh pipeline would cost more on a GPU, and by then the work is done anyway.
@@ -202,9 +198,11 @@ class Engine:
             self.broken = True
             if is_death(error):
                 raise
-            raise find_bad_sample(self._source, self._fetcher.asked, error, files=self._files) from error
+            raise _find_bad_sample(self._source, self._fetcher.asked, error, files=self._files) from error
         try:
-            batch = tensors(outputs, self._source.outputs, copy=not self.pipeline.exec_dynamic)
+            copy = not self.pipeline.exec_dynamic  # without it, DALI uses the memory again
+            named = zip(self._source.outputs, outputs, strict=True)
+            batch = {name: _tensor(output, name, copy=copy) for name, output in named}
         finally:
             self.pipeline.release_outputs()
         self._fetcher.asked.pop(0)
@@ -222,20 +220,6 @@ class Engine:
             self.pipeline = self._make()
 
 
-def tensors(outputs: Sequence[Any], names: Sequence[str], *, copy: bool) -> dict[str, torch.Tensor]:
-    """Return one tensor per output, on the device of the output.
-
-    Args:
-        outputs: lists of tensors as `Pipeline.share_outputs` returns them.
-        names: their names.
-        copy: DALI uses the memory again; otherwise it belongs to whoever holds it.
-
-    Raises:
-        BackendError: the samples of an output differ in shape.
-    """
-    return {name: _tensor(output, name, copy=copy) for name, output in zip(names, outputs, strict=True)}
-
-
 def _tensor(output: Any, name: str, *, copy: bool) -> torch.Tensor:
     if not output.is_dense_tensor():
         shapes = sorted({tuple(shape) for shape in output.shape()})[:4]
@@ -250,13 +234,8 @@ def _tensor(output: Any, name: str, *, copy: bool) -> torch.Tensor:
     return tensor
 
 
-# ------------------------------------------------------------------ failures
-#
-# Which sample of a failed batch was it? DALI does not say, so each is tried alone.
-
-
-def find_bad_sample(source: Source, requests: Sequence[Request], error: RuntimeError, *, files: bool) -> DataError:
-    """Return an error that names the first sample that fails alone, or the batch where none does.
+def _find_bad_sample(source: Source, requests: Sequence[Request], error: RuntimeError, *, files: bool) -> DataError:
+    """Return an error that names the first sample that fails alone, or the batch where none does; DALI does not say.
 
     Args:
         source: graph and samples.
@@ -264,17 +243,17 @@ def find_bad_sample(source: Source, requests: Sequence[Request], error: RuntimeE
         error: what DALI said.
         files: the pipeline is given paths.
     """
-    told = str(error).strip().split("encountered:")[-1].strip().split("\n")[0]
+    reason = str(error).strip().split("encountered:")[-1].strip().split("\n")[0]
     for request in requests:
         keys = request.keys
         for place, index in enumerate(request.indices):
             if not _works(source, keys[place : place + 1], int(index), files=files):
                 return SampleError(
-                    f"DALI failed on {source.samples.name(int(index))} (sample {index}): {told}\n"
+                    f"DALI failed on {source.samples.name(int(index))} (sample {index}): {reason}\n"
                     "No batch can be made with it. Mend the file, or leave it out."
                 )
     steps = ", ".join(f"{request.epoch}:{request.step}" for request in requests)
-    return DataError(f"DALI failed on a batch of the steps {steps}, but on none of its samples alone: {told}")
+    return DataError(f"DALI failed on a batch of the steps {steps}, but on none of its samples alone: {reason}")
 
 
 def _works(source: Source, key: Words, index: int, *, files: bool) -> bool:

@@ -1,11 +1,11 @@
-"""The user's graph as a DALI pipeline with our samples, refused where it would not give the same stream again."""
+"""The user's graph as a DALI pipeline with our samples and uniforms; refused if its stream could not be repeated."""
 
 from __future__ import annotations
 
 import re
 import warnings
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import nvidia.dali.backend as dali_backend
@@ -14,24 +14,32 @@ from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
 from resumable._randomness.keyed import mix64
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
-from resumable.failpoints import point
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
-    from resumable._fetch.reader import Reader
     from resumable._randomness.keyed import Words
-    from resumable.backends.dali.source import Files, Labelled, Source
+    from resumable.backends.dali.samples import Fed
+    from resumable.backends.dali.source import Source
     from resumable.protocols import Request
 
 
-__all__ = ["Fed", "Fetcher", "Pipeline", "check_graph", "make_pipeline", "read_here", "read_paths", "uniforms"]
+__all__ = ["Fetcher", "Pipeline", "check_graph", "make_pipeline", "uniforms"]
 
 
 Pipeline = Any  # nvidia.dali.Pipeline, whose types leave out most of it
+_NO_CHECK = nullcontext()
+_LAST = 100_000  # characters; the names of a reader's files stand among the rest
+_REASONS = {
+    "ExternalSource": "reads from a source of its own, at a place that is not saved",
+    "PermuteBatch": "mixes the samples of a batch, which are others on another number of ranks",
+    "Jitter": "draws from a generator of DALI's own",
+}
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the increment of SplitMix64
+_SHIFT = np.uint64(40)  # leaves the 24 bits that a float32 has
 
 
 def make_pipeline(source: Source, giver: Callable[[], Any] | list[Any], batch_size: int, *, files: bool) -> Pipeline:
@@ -62,85 +70,6 @@ def make_pipeline(source: Source, giver: Callable[[], Any] | list[Any], batch_si
 def _unchecked(_: object) -> AbstractContextManager[None]:
     """Stand for DALI's check that a caller does not mix `run` with `schedule_run`; `Engine` alone calls."""
     return _NO_CHECK
-
-
-_NO_CHECK = nullcontext()
-
-
-def check_graph(pipeline: Pipeline, source: Source, giver: object) -> None:
-    """Refuse a graph that would not give the same batches again, or not those that were named.
-
-    Raises:
-        UnsupportedError: it has a random operator, or one that sees more than its sample.
-        ConfigurationError: it returns another number of nodes than there are names, or takes more uniforms than there
-            are.
-    """
-    found = pipeline.num_outputs
-    if found != len(source.outputs):
-        raise ConfigurationError(
-            f"the pipeline returns {found} nodes, but outputs has {len(source.outputs)} names: "
-            f"{list(source.outputs)}.\n"
-            "A batch is a dict of the nodes under these names. Give one name for each node."
-        )
-    if source.uniforms:
-        check_indices(pipeline._ops, giver, source.uniforms)  # noqa: SLF001  # as above
-    faults = [told for operator in _operators(pipeline, giver) if (told := _fault(operator)) is not None]
-    if not faults:
-        return
-    message = (
-        "the graph has operators that would not do the same again on another number of ranks, or after a resume:\n  "
-        + "\n  ".join(faults)
-        + "\nAugmentations could not be repeated. Draw from the uniforms of each sample instead (source(..., "
-        'uniforms=n) and u[0], u[1], ...), or accept it with on_nondeterministic="warn".'
-    )
-    if source.on_nondeterministic == "error":
-        raise UnsupportedError(message)
-    warnings.warn(message, PromiseWarning, stacklevel=4)
-
-
-def _operators(pipeline: Pipeline, giver: object) -> Iterable[Any]:
-    """Yield the operators without our own source."""
-    for operator in pipeline._ops:  # noqa: SLF001  # as above
-        group = getattr(operator, "_group", None)
-        if group is None or group.source_desc.source is not giver:
-            yield operator
-
-
-def _fault(operator: Any) -> str | None:
-    """Say what is wrong with an operator, by its name and the line that it is made in."""
-    name = getattr(operator._op, "schema_name", "ExternalSource")  # noqa: SLF001  # as above
-    reason = _REASONS.get(name)
-    if reason is None and name.endswith("PythonFunction"):
-        reason = "runs Python that may draw from any generator"
-    if reason is None:
-        schema = dali_backend.GetSchema(name)
-        if schema.IsStateful() or schema.HasRandomSeedArg():
-            reads = "eader" in name
-            reason = "reads samples in an order of its own" if reads else "draws from a generator of DALI's own"
-    return reason and f"{_title(operator, name)}: {reason}"
-
-
-_REASONS = {
-    "ExternalSource": "reads from a source of its own, at a place that is not saved",
-    "PermuteBatch": "mixes the samples of a batch, which are others on another number of ranks",
-    "Jitter": "draws from a generator of DALI's own",
-}
-
-
-def _title(operator: Any, name: str) -> str:
-    text = str(operator.spec)[-_LAST:]
-    module, shown = re.search(r"_module: (\S+)", text), re.search(r"_display_name: (\S+)", text)
-    title = f"{module[1]}.{shown[1]}".removeprefix("nvidia.dali.") if module and shown else name
-    files, lines = re.search(r"_origin_stack_filename: \[(.*), \]", text), re.search(r"_lineno: \[(.*), \]", text)
-    return f"{title} ({files[1].split(', ')[-1]}:{lines[1].split(', ')[-1]})" if files and lines else title
-
-
-_LAST = 100_000  # characters; the names of a reader's files stand among the rest
-
-
-# ------------------------------------------------------------------ fetcher
-#
-# What DALI calls for the inputs of each batch.
 
 
 class Fetcher:
@@ -189,54 +118,6 @@ def _batch(samples: NDArray[Any] | list[NDArray[Any]]) -> Any:
     return TensorListCPU(samples, "")
 
 
-# ------------------------------------------------------------------ inputs
-#
-# Requests made into what a pipeline is given: paths for DALI to read, or bytes that were read already.
-#
-# Worker processes import this, too, which do without DALI.
-
-
-class Fed(NamedTuple):
-    """What one batch is made from.
-
-    Args:
-        request: who asked.
-        raw: paths or encoded samples, one array per sample.
-        labels: one array per sample.
-    """
-
-    request: Request
-    raw: Any
-    labels: Any
-
-
-def read_paths(files: Files, requests: Iterable[Request]) -> Generator[Fed]:
-    """Leave the reading to DALI's threads."""
-    for request in requests:
-        point("worker.read", request)
-        indices = np.asarray(request.indices)
-        yield Fed(request, files.paths(indices), files.labels[indices][:, None])
-
-
-def read_here(reader: Reader, requests: Iterable[Request]) -> Generator[Fed]:
-    """Read the samples in this process."""
-    for request in requests:
-        yield split(request, reader.read_isolated(request))
-
-
-def split(request: Request, samples: list[Labelled]) -> Fed:
-    """Take samples apart."""
-    return Fed(request, [raw for raw, _ in samples], [label for _, label in samples])
-
-
-# ------------------------------------------------------------------ uniforms
-#
-# Uniform random numbers per sample, computed from the sample's key.
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the increment of SplitMix64
-_SHIFT = np.uint64(40)  # leaves the 24 bits that a float32 has
-
-
 def uniforms(keys: Words, count: int) -> NDArray[np.float32]:
     """Compute `count` numbers of [0, 1) for every key.
 
@@ -256,7 +137,38 @@ def uniforms(keys: Words, count: int) -> NDArray[np.float32]:
     return (words >> _SHIFT).astype(np.float32) * np.float32(2**-24)
 
 
-def check_indices(operators: Iterable[Any], giver: object, count: int) -> None:
+def check_graph(pipeline: Pipeline, source: Source, giver: object) -> None:
+    """Refuse a graph that would not give the same batches again, or not those that were named.
+
+    Raises:
+        UnsupportedError: it has a random operator, or one that sees more than its sample.
+        ConfigurationError: it returns another number of nodes than there are names, or takes more uniforms than there
+            are.
+    """
+    found = pipeline.num_outputs
+    if found != len(source.outputs):
+        raise ConfigurationError(
+            f"the pipeline returns {found} nodes, but outputs has {len(source.outputs)} names: "
+            f"{list(source.outputs)}.\n"
+            "A batch is a dict of the nodes under these names. Give one name for each node."
+        )
+    if source.uniforms:
+        _check_indices(pipeline._ops, giver, source.uniforms)  # noqa: SLF001  # as above
+    faults = [fault for operator in _operators(pipeline, giver) if (fault := _fault(operator)) is not None]
+    if not faults:
+        return
+    message = (
+        "the graph has operators that would not do the same again on another number of ranks, or after a resume:\n  "
+        + "\n  ".join(faults)
+        + "\nAugmentations could not be repeated. Draw from the uniforms of each sample instead (source(..., "
+        'uniforms=n) and u[0], u[1], ...), or accept it with on_nondeterministic="warn".'
+    )
+    if source.on_nondeterministic == "error":
+        raise UnsupportedError(message)
+    warnings.warn(message, PromiseWarning, stacklevel=4)
+
+
+def _check_indices(operators: Iterable[Any], giver: object, count: int) -> None:
     """Refuse a graph that takes a number that there is not.
 
     Args:
@@ -279,3 +191,33 @@ def check_indices(operators: Iterable[Any], giver: object, count: int) -> None:
                 f"the graph takes u[{taken}], but source(..., uniforms={count}) gives each sample {count} random "
                 f"numbers, u[0] to u[{count - 1}].\nEvery batch would fail. Use uniforms={max(taken + 1, -taken)}."
             )
+
+
+def _operators(pipeline: Pipeline, giver: object) -> Iterable[Any]:
+    """Yield the operators without our own source."""
+    for operator in pipeline._ops:  # noqa: SLF001  # as above
+        group = getattr(operator, "_group", None)
+        if group is None or group.source_desc.source is not giver:
+            yield operator
+
+
+def _fault(operator: Any) -> str | None:
+    """Say what is wrong with an operator, by its name and the line that it is made in."""
+    name = getattr(operator._op, "schema_name", "ExternalSource")  # noqa: SLF001  # as above
+    reason = _REASONS.get(name)
+    if reason is None and name.endswith("PythonFunction"):
+        reason = "runs Python that may draw from any generator"
+    if reason is None:
+        schema = dali_backend.GetSchema(name)
+        if schema.IsStateful() or schema.HasRandomSeedArg():
+            reads = "eader" in name
+            reason = "reads samples in an order of its own" if reads else "draws from a generator of DALI's own"
+    return reason and f"{_title(operator, name)}: {reason}"
+
+
+def _title(operator: Any, name: str) -> str:
+    text = str(operator.spec)[-_LAST:]
+    module, shown = re.search(r"_module: (\S+)", text), re.search(r"_display_name: (\S+)", text)
+    title = f"{module[1]}.{shown[1]}".removeprefix("nvidia.dali.") if module and shown else name
+    files, lines = re.search(r"_origin_stack_filename: \[(.*), \]", text), re.search(r"_lineno: \[(.*), \]", text)
+    return f"{title} ({files[1].split(', ')[-1]}:{lines[1].split(', ')[-1]})" if files and lines else title

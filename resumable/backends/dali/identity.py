@@ -53,14 +53,14 @@ def identity_of(iterators: Sequence[Any], name: str | None, unread: list[str]) -
     """
     import nvidia.dali  # noqa: PLC0415  # only here, for its version
 
-    each = [_iterator(one, name, unread) for one in iterators]
-    merged = {field: _one([part[field] for part in each]) for field in each[0]}
+    each = [_of_iterator(one, name, unread) for one in iterators]
+    merged = {field: _common_value([part[field] for part in each]) for field in each[0]}
     return {"dali": nvidia.dali.__version__, "iterators": len(each), **merged}
 
 
-def _iterator(iterator: Any, name: str | None, unread: list[str]) -> dict[str, Any]:
+def _of_iterator(iterator: Any, name: str | None, unread: list[str]) -> dict[str, Any]:
     pipelines, settings = pipelines_of(iterator), settings_of(iterator)
-    parts = [_pipeline(pipeline, name, unread) for pipeline in pipelines]
+    parts = [_of_pipeline(pipeline, name, unread) for pipeline in pipelines]
     return {
         "pipelines": len(parts),
         "batch_size": iterator.batch_size,
@@ -68,32 +68,32 @@ def _iterator(iterator: Any, name: str | None, unread: list[str]) -> dict[str, A
         "reader_name": settings.reader,
         "size": None if settings.reader else settings.size,
         "outputs": settings.outputs,
-        **{field: _one([part[field] for part in parts]) for field in parts[0]},
+        **{field: _common_value([part[field] for part in parts]) for field in parts[0]},
     }
 
 
-def _pipeline(pipeline: Any, name: str | None, unread: list[str]) -> dict[str, Any]:
+def _of_pipeline(pipeline: Any, name: str | None, unread: list[str]) -> dict[str, Any]:
     known, meta = operators(pipeline), pipeline.reader_meta()
     readers = [one for one in known if one.name in meta]
     return {
-        **{field: _one([meta[one.name][theirs] for one in readers]) for theirs, field in _FACTS.items()},
-        **{field: _one([_argument(one, field) for one in readers]) for field in _READER if field != "seed"},
+        **{field: _common_value([meta[one.name][theirs] for one in readers]) for theirs, field in _FACTS.items()},
+        **{field: _common_value([_argument(one, field) for one in readers]) for field in _READER if field != "seed"},
         "seed": pipeline.seed,
-        "seeds": {one.name: _plain(one.arguments["seed"]) for one in known if "seed" in one.arguments},
-        "files": name or _one([_files(one, unread) for one in readers]),
+        "seeds": {one.name: _as_plain(one.arguments["seed"]) for one in known if "seed" in one.arguments},
+        "files": name or _common_value([_files(one, unread) for one in readers]),
         "graph": _graph(known, {one.name for one in readers}),
     }
 
 
 def _files(reader: Operator, unread: list[str]) -> str | None:
     listing = look_at(reader.arguments, reader.texts)
-    told = listing.unread if listing.digest else ["no argument names files"]
-    unread += [f"{reader.name} ({reader.schema}): {one}" for one in told]
+    unread_here = listing.unread if listing.digest else ["no argument names files"]
+    unread += [f"{reader.name} ({reader.schema}): {one}" for one in unread_here]
     return listing.digest
 
 
 def _argument(reader: Operator, field: str) -> Any:
-    return _plain(reader.arguments.get(field, _READER[field]))
+    return _as_plain(reader.arguments.get(field, _READER[field]))
 
 
 def _graph(known: Iterable[Operator], readers: set[str]) -> str:
@@ -110,14 +110,14 @@ def _graph(known: Iterable[Operator], readers: set[str]) -> str:
     return state.hexdigest()
 
 
-def _one(values: list[Any]) -> Any:
+def _common_value(values: list[Any]) -> Any:
     """Return what all have in common, else all of them."""
     if not values:
         return None
     return values[0] if all(value == values[0] for value in values) else values
 
 
-def _plain(value: Any) -> Any:
+def _as_plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Adapts DALI iterators, functions that make them, and several in turn."""
+"""DALI's own iterators as a Loader, by DALI's own checkpoints: one, one that a function makes, or several in turn."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from resumable.backends.dali.refusals import (
     warn_of_order,
     warn_of_samples,
 )
-from resumable.backends.dali.turns import InTurn, Source, Turns
+from resumable.backends.dali.turns import BatchSource, InTurn, Turns
 from resumable.errors import UnsupportedError
 from resumable.protocols import Traits
 
@@ -41,12 +41,21 @@ if TYPE_CHECKING:
     from resumable._options import Options
 
 
-__all__ = ["Holder", "Kept", "Made", "NativeBackend", "Pass", "adapt"]
+__all__ = ["NativeBackend", "adapt"]
 
 
 _BATCHES = "Each element of a DALI iterator is a whole batch already; the pipeline says how large."
 _CHECKPOINTS = "It goes on by DALI's checkpoints."
 _TAIL = "Its last_batch_policy says what happens with the last samples of an epoch."
+_OPTIONS = (
+    "batch_size", "graph", "initial_fill", "iterators", "last_batch_policy", "num_shards", "outputs",
+    "pad_last_batch", "pipelines", "random_shuffle", "reader_name", "seed", "seeds", "shard_id", "shuffle_after_epoch",
+    "shuffle_after_epoch_seed", "size", "stick_to_shard",
+)  # fmt: skip
+_HINTS = {
+    **dict.fromkeys(_OPTIONS, "Make the DALI pipelines and their iterator as before."),
+    "in_turn": "Give in_turn(..., order=...) as before: in another order, a state would stand for other batches.",
+}
 
 
 def adapt(source: Any, options: Options) -> tuple[NativeBackend, Options]:
@@ -58,28 +67,27 @@ def adapt(source: Any, options: Options) -> tuple[NativeBackend, Options]:
     """
     options.refuse("a DALI iterator", batch_size=_BATCHES, collate=_BATCHES, tail=_TAIL, resume=_CHECKPOINTS)
     parts = source.sources if isinstance(source, InTurn) else [source]
-    made = [None if isinstance(part, BaseIterator) else Made(part) for part in parts]
+    made = [None if isinstance(part, BaseIterator) else FactoryIterator(part) for part in parts]
     iterators = [part if maker is None else maker.iterator for part, maker in zip(parts, made, strict=True)]
     for iterator, maker in zip(iterators, made, strict=True):
         _check(iterator, made=maker is not None)
     unread: list[str] = []
-    identity = identity_of(
-        iterators, options.identity, unread
-    )  # before a pipeline is built again and forgets operators
+    # Before a pipeline is built again and forgets its operators.
+    identity = identity_of(iterators, options.identity, unread)
     warn_of_lists(unread)
     if isinstance(source, InTurn):
         identity["in_turn"] = source.order
     check, lengths = partial(check_shards, shards_of(iterators), options), list(map(length_of_epoch, iterators))
     holders = [
-        maker or Kept(iterator, enable=not checkpoints_itself(iterator))
+        maker or KeptIterator(iterator, enable=not checkpoints_itself(iterator))
         for iterator, maker in zip(iterators, made, strict=True)
     ]
-    passes = [Pass(holder) for holder in holders]
-    whole: Source = Turns(passes, source.order) if isinstance(source, InTurn) else passes[0]
+    tracked = [TrackedIterator(holder) for holder in holders]
+    whole: BatchSource = Turns(tracked, source.order) if isinstance(source, InTurn) else tracked[0]
     length = None if None in lengths else sum(filter(None, lengths))
     divided = identity["num_shards"] not in (None, 1)  # or a list of several
     backend = NativeBackend(whole, identity, length, needs_shard=not divided, check=check)
-    return backend, _decided(options, divided=divided)
+    return backend, _without_shard(options, divided=divided)
 
 
 def _check(iterator: Any, *, made: bool) -> None:
@@ -90,7 +98,7 @@ def _check(iterator: Any, *, made: bool) -> None:
         warn_of_order(iterator)
 
 
-def _decided(options: Options, *, divided: bool) -> Options:
+def _without_shard(options: Options, *, divided: bool) -> Options:
     """Leave the division among the ranks to DALI, where its readers have shards."""
     if not divided:
         return options
@@ -100,23 +108,6 @@ def _decided(options: Options, *, divided: bool) -> Options:
             "No rank would read most of the samples. Leave shard out, or num_shards and shard_id."
         )
     return replace(options, shard=False)
-
-
-# ------------------------------------------------------------------ backend
-#
-# NativeBackend: DALI's iterators as a Loader, by DALI's own checkpoints.
-
-_OPTIONS = (
-    "batch_size", "graph", "initial_fill", "iterators", "last_batch_policy", "num_shards", "outputs",
-    "pad_last_batch", "pipelines", "random_shuffle", "reader_name", "seed", "seeds", "shard_id", "shuffle_after_epoch",
-    "shuffle_after_epoch_seed", "size", "stick_to_shard",
-)  # fmt: skip
-
-
-_HINTS = {
-    **dict.fromkeys(_OPTIONS, "Make the DALI pipelines and their iterator as before."),
-    "in_turn": "Give in_turn(..., order=...) as before: in another order, a state would stand for other batches.",
-}
 
 
 class NativeBackend:
@@ -137,7 +128,7 @@ class NativeBackend:
 
     def __init__(
         self,
-        source: Source,
+        source: BatchSource,
         identity: dict[str, Any],
         length: int | None,
         *,
@@ -184,7 +175,7 @@ class NativeBackend:
 class _Epoch:
     """The batches of an epoch that are left; at its end it stays there."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: BatchSource) -> None:
         self._source, self._over = source, False
 
     def __iter__(self) -> Iterator[Any]:
@@ -200,81 +191,14 @@ class _Epoch:
             raise
 
 
-# ------------------------------------------------------------------ holders
-#
-# Holders of a DALI iterator: each can bring it to a checkpoint, in place or by making a new one.
-
-
-class Holder(Protocol):
-    """Holds a DALI iterator."""
-
-    iterator: Any
-
-    def rewind(self, checkpoints: list[bytes]) -> bool:
-        """Bring the iterator to checkpoints; return whether it has passed an epoch's end by that."""
-        ...
-
-
-class Kept:
-    """The user's own iterator, brought back in place, so that whoever holds it may keep it.
-
-    Args:
-        iterator: nothing was drawn from it yet.
-        enable: build its pipelines again with checkpointing on.
-    """
-
-    def __init__(self, iterator: Any, *, enable: bool) -> None:
-        self.iterator = iterator
-        with refuse_errors([]):
-            self._blueprints = [Blueprint(pipeline) for pipeline in pipelines_of(iterator)]
-        if enable:
-            self._build([None] * len(self._blueprints))
-
-    def rewind(self, checkpoints: list[bytes]) -> bool:
-        """Build the pipelines again at checkpoints."""
-        self._build(checkpoints)
-        return False
-
-    def _build(self, checkpoints: list[Any]) -> None:
-        with refuse_errors(checkpoints):
-            rebuild(self.iterator, self._blueprints, checkpoints)
-
-
-class Made:
-    """An iterator that a function of the user's makes, for pipelines that cannot be serialized.
-
-    Args:
-        function: `function(checkpoints)` returns a new iterator; the checkpoints are None at the beginning of a run, or
-            one `bytes` per pipeline, for `Pipeline(..., enable_checkpointing=True, checkpoint=checkpoints[i])`.
-    """
-
-    def __init__(self, function: Callable[[list[bytes] | None], Any]) -> None:
-        self._function = function
-        self.iterator = function(None)
-        check_holds_checkpoints(self.iterator, at_checkpoint=False)
-
-    def rewind(self, checkpoints: list[bytes]) -> bool:
-        """Give the old iterator up, and make a new one at checkpoints."""
-        self.iterator = None  # first, so that a GPU never has to hold both
-        with refuse_errors(checkpoints):
-            self.iterator = self._function(checkpoints)
-        check_holds_checkpoints(self.iterator, at_checkpoint=True)
-        return has_eaten_an_end(self.iterator)
-
-
-# ------------------------------------------------------------------ passes
-#
-# Pass: a DALI iterator whose place is known after every batch, and whose epochs end in one way for all options.
-
-
-class Pass:
-    """One iterator.
+class TrackedIterator:
+    """A DALI iterator whose place is known after every batch, and whose epochs end in one way for all options.
 
     Args:
         holder: holds it.
     """
 
-    def __init__(self, holder: Holder) -> None:
+    def __init__(self, holder: IteratorHolder) -> None:
         self._holder = holder
         self._ahead: list[Any] = []  # at most one batch, drawn to find out whether there is one
         self._error: Exception | None = None  # what came of drawing ahead
@@ -347,3 +271,60 @@ class Pass:
     def _take(self) -> dict[str, Any]:
         self._check_place()
         return {"checkpoints": list(self._holder.iterator.checkpoints())}
+
+
+class IteratorHolder(Protocol):
+    """Holds a DALI iterator and can bring it to a checkpoint, in place or by making a new one."""
+
+    iterator: Any
+
+    def rewind(self, checkpoints: list[bytes]) -> bool:
+        """Bring the iterator to checkpoints; return whether it has passed an epoch's end by that."""
+        ...
+
+
+class KeptIterator:
+    """The user's own iterator, brought back in place, so that whoever holds it may keep it.
+
+    Args:
+        iterator: nothing was drawn from it yet.
+        enable: build its pipelines again with checkpointing on.
+    """
+
+    def __init__(self, iterator: Any, *, enable: bool) -> None:
+        self.iterator = iterator
+        with refuse_errors([]):
+            self._blueprints = [Blueprint(pipeline) for pipeline in pipelines_of(iterator)]
+        if enable:
+            self._build([None] * len(self._blueprints))
+
+    def rewind(self, checkpoints: list[bytes]) -> bool:
+        """Build the pipelines again at checkpoints."""
+        self._build(checkpoints)
+        return False
+
+    def _build(self, checkpoints: list[Any]) -> None:
+        with refuse_errors(checkpoints):
+            rebuild(self.iterator, self._blueprints, checkpoints)
+
+
+class FactoryIterator:
+    """An iterator that a function of the user's makes, for pipelines that cannot be serialized.
+
+    Args:
+        function: `function(checkpoints)` returns a new iterator; the checkpoints are None at the beginning of a run, or
+            one `bytes` per pipeline, for `Pipeline(..., enable_checkpointing=True, checkpoint=checkpoints[i])`.
+    """
+
+    def __init__(self, function: Callable[[list[bytes] | None], Any]) -> None:
+        self._function = function
+        self.iterator = function(None)
+        check_holds_checkpoints(self.iterator, at_checkpoint=False)
+
+    def rewind(self, checkpoints: list[bytes]) -> bool:
+        """Give the old iterator up, and make a new one at checkpoints."""
+        self.iterator = None  # first, so that a GPU never has to hold both
+        with refuse_errors(checkpoints):
+            self.iterator = self._function(checkpoints)
+        check_holds_checkpoints(self.iterator, at_checkpoint=True)
+        return has_eaten_an_end(self.iterator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from resumable.errors import ConfigurationError, UnsupportedError
@@ -10,23 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-__all__ = ["InTurn", "Order", "Source", "Turns", "in_turn"]
+__all__ = ["BatchSource", "InTurn", "Turns", "in_turn"]
 
 
 Order = Literal["batch", "epoch"]
-
-
-class InTurn:
-    """Several DALI iterators that are visited in turn; `in_turn` makes one, for `resumable.wrap`.
-
-    Args:
-        sources: DALI iterators, or functions that make them at checkpoints.
-        order: how they are visited.
-    """
-
-    def __init__(self, sources: Sequence[Any], order: Order) -> None:
-        self.sources = list(sources)
-        self.order = order
 
 
 def in_turn(sources: Iterable[Any], *, order: Order = "batch") -> InTurn:
@@ -61,32 +49,17 @@ def in_turn(sources: Iterable[Any], *, order: Order = "batch") -> InTurn:
     return InTurn(several, order)
 
 
-class Source(Protocol):
-    """Gives batches, epoch after epoch, and can be brought back to where it was."""
+@dataclass(frozen=True, slots=True)
+class InTurn:
+    """Several DALI iterators that are visited in turn; `in_turn` makes one, for `resumable.wrap`.
 
-    def draw(self) -> Any:
-        """Return the next batch.
+    Args:
+        sources: DALI iterators, or functions that make them at checkpoints.
+        order: how they are visited.
+    """
 
-        Raises:
-            StopIteration: the epoch is over; the next batch is the first one of the next epoch.
-        """
-        ...
-
-    def ended(self) -> bool:
-        """Return whether no batch is left in this epoch; then the source stands at the beginning of the next one."""
-        ...
-
-    def begin(self) -> None:
-        """Go on with the next epoch, if this one is over."""
-        ...
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the place after the batch that was returned last."""
-        ...
-
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go to the place at which a snapshot was taken."""
-        ...
+    sources: list[Any]
+    order: Order
 
 
 class Turns:
@@ -97,7 +70,7 @@ class Turns:
         order: how they are visited.
     """
 
-    def __init__(self, parts: Sequence[Source], order: Order) -> None:
+    def __init__(self, parts: Sequence[BatchSource], order: Order) -> None:
         self._parts, self._order = list(parts), order
         self._turn = 0
         self._done = [False] * len(self._parts)  # in this epoch
@@ -148,3 +121,31 @@ class Turns:
 
     def _advance(self) -> None:
         self._turn = (self._turn + 1) % len(self._parts)
+
+
+class BatchSource(Protocol):
+    """Gives batches, epoch after epoch, and can be brought back to where it was."""
+
+    def draw(self) -> Any:
+        """Return the next batch.
+
+        Raises:
+            StopIteration: the epoch is over; the next batch is the first one of the next epoch.
+        """
+        ...
+
+    def ended(self) -> bool:
+        """Return whether no batch is left in this epoch; then the source stands at the beginning of the next one."""
+        ...
+
+    def begin(self) -> None:
+        """Go on with the next epoch, if this one is over."""
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the place after the batch that was returned last."""
+        ...
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go to the place at which a snapshot was taken."""
+        ...

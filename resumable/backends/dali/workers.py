@@ -16,7 +16,7 @@ import torch
 
 from resumable._fetch.transport import begin
 from resumable._fetch.workers import RequestDataset, Workers
-from resumable.backends.dali.graph import Fed
+from resumable.backends.dali.samples import Fed
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from resumable._fetch.reader import Reader
-    from resumable.backends.dali.source import Labelled
+    from resumable.backends.dali.samples import Labelled
     from resumable.protocols import Request
 
 
@@ -50,7 +50,7 @@ class SampleWorkers:
     def read(self, requests: Iterable[Request]) -> Generator[Fed]:
         """Yield what the workers read, in order."""
         asked: deque[Request] = deque()
-        with closing(self._workers.run(_noted(requests, asked))) as answers:
+        with closing(self._workers.run(_remember(requests, asked))) as answers:
             for raw, lengths, labels in answers:
                 yield Fed(asked.popleft(), np.split(raw.numpy(), np.cumsum(lengths)[:-1]), labels)
 
@@ -68,7 +68,7 @@ def _options(count: int, start_method: str) -> dict[str, Any]:
     }
 
 
-def _noted(requests: Iterable[Request], asked: deque[Request]) -> Iterator[Request]:
+def _remember(requests: Iterable[Request], asked: deque[Request]) -> Iterator[Request]:
     for request in requests:
         asked.append(request)
         yield request

@@ -2,48 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 import warnings
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops.dataset_ops import _VariantDataset
 
-from resumable._distribution import pip_install
 from resumable.backends.tfdata.fingerprint import Fingerprint
 from resumable.backends.tfdata.graph import Graph, check_pipeline, repeats
-from resumable.backends.tfdata.strategy import check, seal
 from resumable.errors import (
-    ConfigurationError,
-    MissingDependencyError,
     PromiseWarning,
+    StateFormatError,
     StateMismatchError,
-    UnsupportedError,
 )
 from resumable.protocols import Traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from resumable.backends.tfdata.strategy import Identity
 
-
-__all__ = [
-    "Always",
-    "Convert",
-    "Counters",
-    "Datasets",
-    "NativeBackend",
-    "PerEpoch",
-    "ReplayBackend",
-    "Stream",
-    "check_elements",
-    "converter",
-    "is_endless",
-]
+__all__ = ["Counters", "Datasets", "NativeBackend", "ReplayBackend", "Stream", "is_endless"]
 
 
 _LARGE = 64 * 2**20
@@ -54,6 +37,13 @@ _HINTS = {
     "tensorflow": "Use the TensorFlow of the run that saved the state.",
     "data": "The files, or the values that the pipeline was made of, are others. Give those of the run that saved the "
     "state; if only their names changed, give both runs the same wrap(..., identity=...).",
+}
+# Names and values that must be the same in the run that took a snapshot and the one that restores it.
+_Identity = dict[str, str]
+_SNAPSHOT_HINTS = {
+    "tensorflow": "Use the version of TensorFlow that the run was started with.",
+    "structure": "Build the pipeline as it was: the same operations, batch sizes, buffer sizes and element types.",
+    "strategy": "Give tfdata.source(..., strategy=...) the strategy of the run that was stopped.",
 }
 _log = logging.getLogger("resumable")
 
@@ -122,7 +112,7 @@ class NativeBackend(ReplayBackend):
         self._endless = not self._datasets.per_epoch and is_endless(self._datasets.of(0))
         self._dataset: Any = None  # of all epochs, looked at once
         self._counters: Counters | None = None
-        self._sealed_with: Identity = {}
+        self._sealed_with: _Identity = {}
         self._stream: Stream | None = None
         self._warned = False
 
@@ -148,7 +138,7 @@ class NativeBackend(ReplayBackend):
         if stream is None or stream.ended:
             return {"between": True}
         begin = time.perf_counter()
-        sealed = seal(stream.save(), self._sealed_with)
+        sealed = _seal(stream.save(), self._sealed_with)
         self._report(len(sealed["state"]), time.perf_counter() - begin)
         return sealed
 
@@ -158,7 +148,7 @@ class NativeBackend(ReplayBackend):
         if snapshot == {"between": True}:
             return iter(())
         stream = self._new(epoch)
-        state = check(snapshot, self._sealed_with)
+        state = _unseal(snapshot, self._sealed_with)
         try:
             stream.restore(state)
         except tf.errors.OpError as error:
@@ -172,13 +162,13 @@ class NativeBackend(ReplayBackend):
 
     def _new(self, epoch: int) -> Stream:
         self.close()
-        dataset = self._looked_at(epoch)
+        dataset = self._prepared(epoch)
         if self._counters is not None:
             self._counters.set_to(0 if self._endless else epoch)
         self._stream = Stream(dataset, self._convert)
         return self._stream
 
-    def _looked_at(self, epoch: int) -> Any:
+    def _prepared(self, epoch: int) -> Any:
         """Return the dataset with the kind of state that its iterators are to have."""
         if self._dataset is None or self._datasets.per_epoch:
             dataset = self._checked(epoch)
@@ -189,7 +179,7 @@ class NativeBackend(ReplayBackend):
                 "structure": Fingerprint(graph, dataset).structure,
             }
             self._counters = None if self._datasets.per_epoch else Counters(graph)
-            self._dataset = with_symbolic_state(dataset, symbolic=self._strategy == "symbolic")
+            self._dataset = _with_symbolic_state(dataset, symbolic=self._strategy == "symbolic")
         return self._dataset
 
     def close(self) -> None:
@@ -220,53 +210,18 @@ def _too_large(size: int, kind: str, identity: dict[str, Any], every: int) -> st
     )
 
 
-# ------------------------------------------------------------------ passes
-#
-# Passes over a pipeline: the dataset of an epoch, and an iterator that can save where it is.
+@dataclass(frozen=True, slots=True)
+class Datasets:
+    """Gives the dataset of an epoch.
 
+    Args:
+        of: takes the epoch, and returns the dataset.
+        per_epoch: it is built again for each epoch, so that it does not depend on earlier ones. Else it is one dataset,
+            and TensorFlow counts its passes, for shuffles that differ.
+    """
 
-class Datasets(Protocol):
-    """Gives the dataset of an epoch."""
-
+    of: Callable[[int], Any]
     per_epoch: bool
-
-    def of(self, epoch: int) -> Any:
-        """Return the dataset to iterate over in an epoch."""
-        ...
-
-
-class Always:
-    """One dataset, iterated again in each epoch. TensorFlow counts its passes, for shuffles that differ.
-
-    Args:
-        dataset: the dataset.
-    """
-
-    per_epoch = False
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def of(self, epoch: int) -> Any:  # noqa: ARG002  # the protocol has it
-        """Return the dataset."""
-        return self._dataset
-
-
-class PerEpoch:
-    """A dataset that is built again for each epoch, so that it does not depend on earlier ones.
-
-    Args:
-        build: takes the epoch and returns the dataset.
-    """
-
-    per_epoch = True
-
-    def __init__(self, build: Callable[[int], Any]) -> None:
-        self._build = build
-
-    def of(self, epoch: int) -> Any:
-        """Build the dataset."""
-        return self._build(epoch)
 
 
 class Stream:
@@ -309,7 +264,7 @@ class Stream:
         self._inner = None
 
 
-def with_symbolic_state(dataset: Any, *, symbolic: bool) -> Any:
+def _with_symbolic_state(dataset: Any, *, symbolic: bool) -> Any:
     """Return the dataset with the kind of native state that its iterators are to have."""
     options = tf.data.Options()
     options.experimental_symbolic_checkpoint = symbolic
@@ -321,18 +276,55 @@ def is_endless(dataset: Any) -> bool:
     return int(dataset.cardinality()) == int(tf.data.INFINITE_CARDINALITY)
 
 
-# ------------------------------------------------------------------ counters
-#
-# The counters by which shuffles know how often they were passed over, set to what an epoch needs.
-#
-# A shuffle that gives another order in each pass counts its passes in a resource of the process. An iterator's state
-# has
-# that count only while the shuffle is being read, and TensorFlow has no way to set it. But another dataset may use the
-# same resource, and the state of *its* iterator is nothing but the count.
+def _seal(state: bytes, identity: _Identity) -> dict[str, Any]:
+    """Return a snapshot: the state, its checksum, and what it belongs to."""
+    return {"state": state, "checksum": _checksum(state), **identity}
+
+
+def _unseal(snapshot: Any, identity: _Identity) -> bytes:
+    """Return TensorFlow's bytes of a snapshot that belongs to this pipeline.
+
+    TensorFlow restores the state of one pipeline into another one without an error, with other samples or a crash of
+    the process. So everything is compared first, also where the loader was told to accept differences.
+
+    Raises:
+        StateFormatError: it is damaged.
+        StateMismatchError: it belongs to another pipeline, version or strategy.
+    """
+    try:
+        state, checksum = snapshot["state"], snapshot["checksum"]
+        now = _checksum(state)
+    except (KeyError, TypeError) as error:
+        raise StateFormatError(
+            f"the snapshot of the tf.data pipeline is damaged: {error}.\nNothing was restored. Load another checkpoint."
+        ) from error
+    if now != checksum:
+        raise StateFormatError(
+            "the snapshot of the tf.data pipeline is damaged: its bytes have another checksum.\n"
+            f"  in the checkpoint: {checksum}\n  in this run:       {now} of {len(state)} bytes\n"
+            "TensorFlow could crash on them. Load another checkpoint."
+        )
+    for name, own in identity.items():
+        if snapshot.get(name) != own:
+            raise StateMismatchError(
+                f"the {name} of the tf.data pipeline differs from the checkpoint's, and TensorFlow would restore it "
+                "all the same: with other samples, or with a crash of this process.\n"
+                f"  in the checkpoint: {snapshot.get(name)}\n  in this run:       {own}\n{_SNAPSHOT_HINTS[name]} "
+                "strict=False cannot help here."
+            )
+    return bytes(state)
+
+
+def _checksum(state: bytes) -> str:
+    return hashlib.blake2b(state, digest_size=16).hexdigest()
 
 
 class Counters:
-    """The counters of a pipeline's shuffles.
+    """The counters by which a pipeline's shuffles know how often they were passed over, set to what an epoch needs.
+
+    A shuffle that gives another order in each pass counts its passes in a resource of the process. An iterator's state
+    has that count only while the shuffle is being read, and TensorFlow has no way to set it. But another dataset may
+    use the same resource, and the state of *its* iterator is nothing but the count.
 
     Args:
         graph: of the pipeline.
@@ -341,7 +333,7 @@ class Counters:
     def __init__(self, graph: Graph) -> None:
         nodes = [node for node in graph.top.values() if "Dataset" in node.op]
         counting = [one for one in (graph.counter(node) for node in nodes) if one is not None]
-        self._counters = [_Counter(*tensors) for tensors in _constants(graph, counting)]
+        self._counters = [_Counter(*tensors) for tensors in _tensors_of(graph, counting)]
         self._per_pass = 1
         for count in repeats(graph):
             self._per_pass *= max(count, 1)
@@ -391,7 +383,7 @@ class _Counter:
         return _VariantDataset(shuffle, tf.TensorSpec((), tf.int64)).as_numpy_iterator()
 
 
-def _constants(graph: Graph, names: list[tuple[str, str, str]]) -> list[tuple[Any, Any, Any]]:
+def _tensors_of(graph: Graph, names: list[tuple[str, str, str]]) -> list[tuple[Any, Any, Any]]:
     """Return constants of the graph as tensors; TensorFlow makes them of their definitions."""
     if not names:
         return []
@@ -406,65 +398,3 @@ def _constants(graph: Graph, names: list[tuple[str, str, str]]) -> list[tuple[An
 
     tensors = iter(tf.function(imported)())
     return list(zip(tensors, tensors, tensors, strict=True))
-
-
-# ------------------------------------------------------------------ elements
-#
-# What a pipeline's elements become: NumPy arrays, as TensorFlow's own `as_numpy_iterator` gives them, or tensors.
-
-Convert = Literal["numpy", "torch"]
-
-_WAYS = {
-    "RaggedTensorSpec": "Make it dense in the pipeline: .map(lambda x: x.to_tensor()), or padded_batch.",
-    "SparseTensorSpec": "Make it dense in the pipeline: .map(tf.sparse.to_dense).",
-    "DatasetSpec": "Take the datasets apart in the pipeline: .flat_map(lambda window: window.batch(3)).",
-}
-
-
-def check_elements(spec: Any, convert: Convert) -> None:
-    """Refuse elements that cannot be delivered.
-
-    Args:
-        spec: the `element_spec` of a dataset.
-        convert: what they are to become.
-
-    Raises:
-        ConfigurationError: `convert` is none of the two.
-        UnsupportedError: a part is no tensor, or of a type that torch does not have.
-    """
-    if convert not in get_args(Convert):
-        raise ConfigurationError(f'convert must be "numpy" or "torch", but it is {convert!r}.')
-    for part in tf.nest.flatten(spec):
-        if not isinstance(part, tf.TensorSpec) or part.dtype in {tf.variant, tf.resource}:
-            way = _WAYS.get(type(part).__name__, "Leave it out of the elements, by a map.")
-            raise UnsupportedError(
-                f"the elements of this tf.data pipeline have a part that is no plain tensor: {part}.\n"
-                f"It would be no array in a batch. {way}"
-            )
-        if convert == "torch" and part.dtype == tf.string:
-            raise UnsupportedError(
-                f'convert="torch" was asked for, but the elements have text: {part}.\n'
-                "torch has no tensors of text. Leave it out by a map, turn it into numbers, or use NumPy arrays "
-                "(without convert)."
-            )
-
-
-def converter(convert: Convert) -> Callable[[Any], Any]:
-    """Return the function that makes an element of what `as_numpy_iterator` gives."""
-    if convert == "numpy":
-        return lambda element: element
-    try:
-        import torch  # noqa: PLC0415  # an extra, and only where it was asked for
-    except ImportError as error:
-        raise MissingDependencyError(
-            f'convert="torch" needs torch, which cannot be imported here.\nInstall it: {pip_install("torch")}'
-        ) from error
-
-    def to_tensor(value: Any) -> Any:
-        # A copy: TensorFlow's memory may belong to a cache or a constant, and torch works in place.
-        array = np.array(value)
-        if array.dtype.name == "bfloat16":  # NumPy has it by an extension that torch does not read
-            return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
-        return torch.from_numpy(array)
-
-    return lambda element: tf.nest.map_structure(to_tensor, element)

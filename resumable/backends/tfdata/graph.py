@@ -1,4 +1,4 @@
-"""The graph of a pipeline: its operations, those inside its functions, and their constants.
+"""The graph of a pipeline: its operations, those in its functions, their constants; and which cannot be resumed.
 
 TensorFlow writes it for a dataset that exists. Nothing is read and no iterator is made for it.
 """
@@ -34,32 +34,6 @@ __all__ = [
 
 
 _IGNORE_STATE = 1  # the external_state_policy that writes the graph of stateful operations, too
-
-
-class Operation(NamedTuple):
-    """An operation and where it stands.
-
-    Args:
-        node: the `NodeDef`.
-        function: name of the function that it is in; empty at the top.
-    """
-
-    node: Any
-    function: str
-
-    @property
-    def is_dataset(self) -> bool:
-        """Whether it makes a dataset, such as `ShuffleDatasetV3`."""
-        return "Dataset" in self.node.op
-
-
-def plain_name(op: str) -> str:
-    """Return the name of a dataset's operation as users know it: `Shuffle` for `ShuffleDatasetV3`.
-
-    A parallel map is a `Map`: both give the same stream, and each restores the state of the other.
-    """
-    name = op.partition("Dataset")[0] or op
-    return "Map" if name == "ParallelMap" else name
 
 
 class Graph:
@@ -159,6 +133,32 @@ class Graph:
         return {node.name: node for node in self.functions[function].node_def}
 
 
+class Operation(NamedTuple):
+    """An operation and where it stands.
+
+    Args:
+        node: the `NodeDef`.
+        function: name of the function that it is in; empty at the top.
+    """
+
+    node: Any
+    function: str
+
+    @property
+    def is_dataset(self) -> bool:
+        """Whether it makes a dataset, such as `ShuffleDatasetV3`."""
+        return "Dataset" in self.node.op
+
+
+def plain_name(op: str) -> str:
+    """Return the name of a dataset's operation as users know it: `Shuffle` for `ShuffleDatasetV3`.
+
+    A parallel map is a `Map`: both give the same stream, and each restores the state of the other.
+    """
+    name = op.partition("Dataset")[0] or op
+    return "Map" if name == "ParallelMap" else name
+
+
 def _count(argument: Any, node: Any) -> int:
     if argument.number_attr:
         return int(node.attr[argument.number_attr].i)
@@ -183,16 +183,17 @@ def _serialized(dataset: Any) -> bytes:
     return graph
 
 
-# ------------------------------------------------------------------ guards
-#
-# What in a pipeline cannot be resumed at all, and what cannot be resumed by TensorFlow's own state.
+# ------------------------------------------------------------------ operations that cannot be resumed
 #
 # TensorFlow saves and restores many of these without an error, and goes on with another stream. So each is found in the
-# pipeline's graph, before anything is read.
+# graph, before anything is read.
+
 
 _RANDOM = re.compile(
     "Random(?!Dataset)|^Truncated|^Parameterized|^Multinomial|^Stateful(Uniform|Standard|Trunc)|Distorted|^Rng|Sampler"
 )
+
+
 _WRITES = re.compile("^(Assign|ResourceScatter|ResourceApply|Scatter|LookupTableInsert|LookupTableRemove)")
 _PYTHON = ("PyFunc", "EagerPyFunc")
 _LOOKUPS = ("LookupTableFindV2", "LookupTableSizeV2")
@@ -202,41 +203,6 @@ _FILES = ("SnapshotDataset", "SnapshotDatasetV2", "SaveDataset", "SaveDatasetV2"
 _HARMLESS = {"Assert", "CheckNumerics", "CheckNumericsV2", "DummySeedGenerator", "Print", "PrintV2"} | {
     *("Case", "If", "While", "PartitionedCall", "StatefulPartitionedCall", "RemoteCall", "_Retval")
 }
-
-
-def check_pipeline(graph: Graph) -> None:
-    """Refuse what gives another stream each time.
-
-    Raises:
-        UnsupportedError: the message names the operation and the way out.
-    """
-    for operation in graph.operations:
-        reason = _reason(graph, operation)
-        if reason is not None:
-            place = f" in {operation.function}" if operation.function else ""
-            raise UnsupportedError(
-                f"this tf.data pipeline cannot be resumed because of {operation.node.op}{place}: {reason[0]}.\n"
-                f"A resumed run would go on with other samples than the run that was stopped. {reason[1]}"
-            )
-
-
-def _reason(graph: Graph, operation: Operation) -> tuple[str, str] | None:
-    op = operation.node.op
-    own_order = op.startswith("CacheDataset") and any(reshuffles(graph, one) for one in graph.after(operation))
-    found = {
-        _TIME: bool(operation.function) and op == "Timestamp",
-        _RANDOM_NUMBERS: bool(operation.function) and _is_stateful(op) and _RANDOM.search(op) is not None,
-        _WRITTEN: bool(operation.function) and _WRITES.search(op) is not None,
-        _OWN_FILES: op.startswith(_FILES) or (op.startswith("CacheDataset") and _is_text(graph, operation)),
-        _SERVICE: "DataService" in op,
-        _CACHED_ORDER: own_order,
-        _UNSEEDED: _is_unseeded(graph, operation),
-        _UNORDERED: _is_unordered(graph, operation),
-        _CUT: _is_cut_repeat(graph, operation),
-    }
-    return next((reason for reason, applies in found.items() if applies), None)
-
-
 _TIME = ("it gives the time", "Leave it out of the pipeline.")
 _SERVICE = ("it reads from a tf.data service, whose place is unknown here", "Read the data in this process.")
 _WRITTEN = (
@@ -282,6 +248,39 @@ _UNORDERED = (
         "options with deterministic=True."
     ),
 )
+
+
+def check_pipeline(graph: Graph) -> None:
+    """Refuse what gives another stream each time.
+
+    Raises:
+        UnsupportedError: the message names the operation and the way out.
+    """
+    for operation in graph.operations:
+        reason = _reason(graph, operation)
+        if reason is not None:
+            place = f" in {operation.function}" if operation.function else ""
+            raise UnsupportedError(
+                f"this tf.data pipeline cannot be resumed because of {operation.node.op}{place}: {reason[0]}.\n"
+                f"A resumed run would go on with other samples than the run that was stopped. {reason[1]}"
+            )
+
+
+def _reason(graph: Graph, operation: Operation) -> tuple[str, str] | None:
+    op = operation.node.op
+    own_order = op.startswith("CacheDataset") and any(reshuffles(graph, one) for one in graph.after(operation))
+    found = {
+        _TIME: bool(operation.function) and op == "Timestamp",
+        _RANDOM_NUMBERS: bool(operation.function) and _is_stateful(op) and _RANDOM.search(op) is not None,
+        _WRITTEN: bool(operation.function) and _WRITES.search(op) is not None,
+        _OWN_FILES: op.startswith(_FILES) or (op.startswith("CacheDataset") and _is_text(graph, operation)),
+        _SERVICE: "DataService" in op,
+        _CACHED_ORDER: own_order,
+        _UNSEEDED: _is_unseeded(graph, operation),
+        _UNORDERED: _is_unordered(graph, operation),
+        _CUT: _is_cut_repeat(graph, operation),
+    }
+    return next((reason for reason, applies in found.items() if applies), None)
 
 
 def reshuffles(graph: Graph, operation: Operation) -> bool:
@@ -353,6 +352,11 @@ def _is_unordered(graph: Graph, operation: Operation) -> bool:
     )
 
 
+def _sloppy(graph: Graph, operation: Operation) -> bool:
+    value = graph.constant(operation, "sloppy")
+    return value is not None and bool(value)
+
+
 def _is_text(graph: Graph, operation: Operation) -> bool:
     name = graph.constant(operation, "filename")
     return name is not None and bool(name.item())
@@ -363,8 +367,3 @@ def _is_cut_repeat(graph: Graph, operation: Operation) -> bool:
         return False
     endless = graph.passed_on(operation.node.name)
     return not endless and any(reshuffles(graph, one) for one in [operation, *graph.after(operation)])
-
-
-def _sloppy(graph: Graph, operation: Operation) -> bool:
-    value = graph.constant(operation, "sloppy")
-    return value is not None and bool(value)

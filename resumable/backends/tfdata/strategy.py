@@ -10,7 +10,6 @@ Where both native states work, "auto" estimates what each costs per step, and ta
 
 from __future__ import annotations
 
-import hashlib
 import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -24,17 +23,16 @@ from resumable.backends.tfdata.graph import (
     runs_generators,
     unknown_operations,
 )
-from resumable.errors import ConfigurationError, StateFormatError, StateMismatchError, UnsupportedError
+from resumable.errors import ConfigurationError, UnsupportedError
 
 if TYPE_CHECKING:
     from resumable.backends.tfdata.graph import Graph, Operation
 
 
-__all__ = ["Choice", "Identity", "Plan", "check", "check_choice", "plan", "seal"]
+__all__ = ["Choice", "Plan", "check_choice", "plan"]
 
 
 Choice = Literal["auto", "symbolic", "explicit", "replay"]
-
 # The datasets whose symbolic state was seen to be exact after every element. A parallel interleave is none of them:
 # TensorFlow (2.21) restores it into a pipeline that waits for itself, at some places and for ever.
 _SYMBOLIC = {
@@ -42,27 +40,17 @@ _SYMBOLIC = {
     *("Model", "Options", "PaddedBatch", "ParallelBatch", "Prefetch", "Random", "Range", "Repeat", "Scan", "Shard"),
     *("Shuffle", "Skip", "TFRecord", "Take", "TakeWhile", "Tensor", "TensorSlice", "TextLine", "Unbatch", "Zip"),
 }
-
 # After these, a shuffle that is repeated was seen to keep its count in the symbolic state, wherever it was taken.
 _KEEPING = {"Batch", "FlatMap", "Interleave", "Map", "Options", "Prefetch", "Range", "Repeat", "Shuffle"} | {
     *("Tensor", "TensorSlice")
 }
-
-
-class Plan(NamedTuple):
-    """What was chosen.
-
-    Args:
-        strategy: "symbolic", "explicit" or "replay".
-        reason: why, for people.
-        python: operations that run Python and were not said to be pure.
-        also: other strategies that would do, which a state may ask for.
-    """
-
-    strategy: str
-    reason: str
-    python: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()
+_NOTING = 15e-6  # seconds per element that a symbolic state takes while nothing is saved; 6 to 60 were measured
+_WRITING = 20e-3  # seconds per MB of a state, to take it and to encode it
+_MOST = 16 * 2**20  # bytes: a checkpoint is not to become large for speed
+_TUNED = 8  # elements that are assumed to be ahead where TensorFlow decides by itself
+_AS_TEXT = 4 / 3  # a state is base64
+_BATCHES = ("Batch", "PaddedBatch", "ParallelBatch")
+_AHEAD_BY = {"Prefetch": "buffer_size", "ParallelMap": "num_parallel_calls", "ParallelBatch": "num_parallel_calls"}
 
 
 def check_choice(choice: str) -> None:
@@ -98,7 +86,7 @@ def plan(graph: Graph, choice: Choice, *, assume_pure: bool, per_epoch: bool, ev
             "and that state is no part of the pipeline's.\nA resumed run could go on with other samples. If it gives "
             "the same for the same element in every run, say so: wrap(tfdata.source(dataset, assume_pure=True))."
         )
-    found = _best(graph, assume_pure=assume_pure)
+    found = _exact_strategy(graph, assume_pure=assume_pure)
     if choice == "auto":
         chosen = _cheaper(graph, found, every) if found.strategy == "symbolic" else found
     else:
@@ -110,7 +98,23 @@ def plan(graph: Graph, choice: Choice, *, assume_pure: bool, per_epoch: bool, ev
     return chosen
 
 
-def _best(graph: Graph, *, assume_pure: bool) -> Plan:
+class Plan(NamedTuple):
+    """What was chosen.
+
+    Args:
+        strategy: "symbolic", "explicit" or "replay".
+        reason: why, for people.
+        python: operations that run Python and were not said to be pure.
+        also: other strategies that would do, which a state may ask for.
+    """
+
+    strategy: str
+    reason: str
+    python: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+
+
+def _exact_strategy(graph: Graph, *, assume_pure: bool) -> Plan:
     python = python_operations(graph)
     doubtful = () if assume_pure else tuple(python)
     if runs_generators(graph):
@@ -125,28 +129,33 @@ def _best(graph: Graph, *, assume_pure: bool) -> Plan:
 
 def _cheaper(graph: Graph, symbolic: Plan, every: int) -> Plan:
     """Take an explicit state where that works as well, and costs less in the long run."""
-    alone = _only_symbolic(graph)
+    alone = _against_explicit(graph)
     if alone:
         return symbolic._replace(reason=f"{symbolic.reason}, and {alone}")
-    extra = extra_bytes(graph)
+    extra = _extra_bytes(graph)
     if extra is None:
         return symbolic._replace(
             reason=f"{symbolic.reason}, and the size of its elements, which an explicit one would hold, is unknown",
             also=("explicit",),
         )
-    noting, writing = elements_per_step(graph) * _NOTING, extra / 2**20 * _WRITING / every
-    told = (
+    noting, writing = _elements_per_step(graph) * _NOTING, extra / 2**20 * _WRITING / every
+    reason = (
         f"an explicit state may have {extra / 2**20:.1f} MB more, about {writing * 1e6:.0f} us per step with one every "
         f"{every} steps; a symbolic one takes about {noting * 1e6:.0f} us per step"
     )
     if extra > _MOST or writing > noting:
-        return symbolic._replace(reason=told, also=("explicit",))
-    return Plan("explicit", told, also=("symbolic",))
+        return symbolic._replace(reason=reason, also=("explicit",))
+    return Plan("explicit", reason, also=("symbolic",))
 
 
-_NOTING = 15e-6  # seconds per element that a symbolic state takes while nothing is saved; 6 to 60 were measured
-_WRITING = 20e-3  # seconds per MB of a state, to take it and to encode it
-_MOST = 16 * 2**20  # bytes: a checkpoint is not to become large for speed
+def _against_explicit(graph: Graph) -> str:
+    """Say what stands against an explicit state; nothing where nothing does."""
+    if repeats_shuffle(graph):
+        return "an explicit one can lose how often a shuffle was repeated"
+    stateful = [*python_operations(graph), *unknown_operations(graph)]
+    if stateful:
+        return f"whether an explicit one is exact with {', '.join(stateful)} was not tried"
+    return ""
 
 
 def _asked(graph: Graph, choice: Choice, found: Plan) -> Plan:
@@ -164,6 +173,11 @@ def _asked(graph: Graph, choice: Choice, found: Plan) -> Plan:
             "such a state.\nSaving could fail, or the resumed run could wait for ever. Leave strategy out."
         )
     return Plan("explicit", "asked for")
+
+
+def _not_symbolic(graph: Graph) -> list[str]:
+    names = {plain_name(one.node.op) for one in graph.datasets}
+    return sorted(names - _SYMBOLIC)
 
 
 def _check_replay(graph: Graph, chosen: Plan, *, per_epoch: bool) -> None:
@@ -192,69 +206,48 @@ def _check_repeats(graph: Graph, chosen: Plan) -> None:
         )
 
 
-def _only_symbolic(graph: Graph) -> str:
-    """Say what stands against an explicit state; nothing where nothing does."""
-    if repeats_shuffle(graph):
-        return "an explicit one can lose how often a shuffle was repeated"
-    stateful = [*python_operations(graph), *unknown_operations(graph)]
-    if stateful:
-        return f"whether an explicit one is exact with {', '.join(stateful)} was not tried"
-    return ""
+def _extra_bytes(graph: Graph) -> int | None:
+    """Return how many bytes an explicit state may have beyond a symbolic one; None where a size is unknown.
 
-
-def _not_symbolic(graph: Graph) -> list[str]:
-    names = {plain_name(one.node.op) for one in graph.datasets}
-    return sorted(names - _SYMBOLIC)
-
-
-# ------------------------------------------------------------------ sizes
-#
-# What an explicit state of a pipeline would hold beyond a symbolic one, estimated from the graph.
-#
-# Both hold the elements of shuffle buffers. An explicit state has what prefetches, parallel maps and parallel batches
-# hold, too: as many elements as fit, of the size that their shapes tell.
-
-_TUNED = 8  # elements that are assumed to be ahead where TensorFlow decides by itself
-_AS_TEXT = 4 / 3  # a state is base64
-_BATCHES = ("Batch", "PaddedBatch", "ParallelBatch")
-_HELD = {"Prefetch": "buffer_size", "ParallelMap": "num_parallel_calls", "ParallelBatch": "num_parallel_calls"}
-
-
-def extra_bytes(graph: Graph) -> int | None:
-    """Return how many bytes an explicit state may have beyond a symbolic one; None where a size is unknown."""
-    found = [_held(graph, one) for one in graph.datasets if not one.function]
+    Both hold the elements of shuffle buffers. An explicit state has what prefetches, parallel maps and parallel batches
+    hold, too: as many elements as fit, of the size that their shapes tell.
+    """
+    found = [_bytes_ahead(graph, one) for one in graph.datasets if not one.function]
     known = [size for size in found if size is not None]
     return int(sum(known) * _AS_TEXT) if len(known) == len(found) else None
 
 
-def elements_per_step(graph: Graph) -> int:
+def _elements_per_step(graph: Graph) -> int:
     """Return how many elements are put together into one that is delivered."""
     return math.prod(_batch_size(graph, one) or 1 for one in graph.datasets if not one.function)
 
 
-def _held(graph: Graph, operation: Operation) -> int | None:
+def _bytes_ahead(graph: Graph, operation: Operation) -> int | None:
     """Return the bytes that a dataset holds ahead of what it gave."""
     op = operation.node.op
-    argument = next((_HELD[name] for name in _HELD if op.startswith(f"{name}Dataset")), None)
+    argument = next((_AHEAD_BY[name] for name in _AHEAD_BY if op.startswith(f"{name}Dataset")), None)
     if plain_name(op) == "Unbatch":
-        return max((_element(graph, one) or 0 for one in graph.after(operation) if one.is_dataset), default=0) or None
+        return (
+            max((_element_bytes(graph, one) or 0 for one in graph.after(operation) if one.is_dataset), default=0)
+            or None
+        )
     if argument is None:
         return 0
     count = graph.constant(operation, argument)
-    size = _element(graph, operation)
+    size = _element_bytes(graph, operation)
     return None if size is None else size * (_TUNED if count is None or count < 0 else int(count))
 
 
-def _element(graph: Graph, operation: Operation) -> int | None:
+def _element_bytes(graph: Graph, operation: Operation) -> int | None:
     """Return the bytes of an element; the number of rows of a batch that may be the last one is that of the others."""
     attributes = operation.node.attr
     shapes, types = attributes["output_shapes"].list.shape, attributes["output_types"].list.type
     rows = next((size for one in [operation, *graph.after(operation)] if (size := _batch_size(graph, one))), None)
-    sizes = [_tensor(shape, kind, rows) for shape, kind in zip(shapes, types, strict=True)]
+    sizes = [_tensor_bytes(shape, kind, rows) for shape, kind in zip(shapes, types, strict=True)]
     return None if None in sizes else sum(size or 0 for size in sizes)
 
 
-def _tensor(shape: Any, kind: int, rows: int | None) -> int | None:
+def _tensor_bytes(shape: Any, kind: int, rows: int | None) -> int | None:
     dtype = tf.dtypes.as_dtype(kind)
     dims = [int(dim.size) for dim in shape.dim]
     if rows is not None and dims and dims[0] < 0:
@@ -269,60 +262,3 @@ def _batch_size(graph: Graph, operation: Operation) -> int | None:
         return None
     size = graph.constant(operation, "batch_size")
     return None if size is None else int(size)
-
-
-# ------------------------------------------------------------------ snapshots
-#
-# What goes into a state: TensorFlow's bytes, and what must be the same before they are given back to it.
-#
-# TensorFlow restores the state of one pipeline into another one without an error, with other samples or a crash of the
-# process. So everything is compared first, also where the loader was told to accept differences.
-
-Identity = dict[str, str]
-"""Names and values that must be the same in the run that took a snapshot and the one that restores it."""
-
-_HINTS = {
-    "tensorflow": "Use the version of TensorFlow that the run was started with.",
-    "structure": "Build the pipeline as it was: the same operations, batch sizes, buffer sizes and element types.",
-    "strategy": "Give tfdata.source(..., strategy=...) the strategy of the run that was stopped.",
-}
-
-
-def seal(state: bytes, identity: Identity) -> dict[str, Any]:
-    """Return a snapshot: the state, its checksum, and what it belongs to."""
-    return {"state": state, "checksum": _checksum(state), **identity}
-
-
-def check(snapshot: Any, identity: Identity) -> bytes:
-    """Return TensorFlow's bytes of a snapshot that belongs to this pipeline.
-
-    Raises:
-        StateFormatError: it is damaged.
-        StateMismatchError: it belongs to another pipeline, version or strategy.
-    """
-    try:
-        state, checksum = snapshot["state"], snapshot["checksum"]
-        now = _checksum(state)
-    except (KeyError, TypeError) as error:
-        raise StateFormatError(
-            f"the snapshot of the tf.data pipeline is damaged: {error}.\nNothing was restored. Load another checkpoint."
-        ) from error
-    if now != checksum:
-        raise StateFormatError(
-            "the snapshot of the tf.data pipeline is damaged: its bytes have another checksum.\n"
-            f"  in the checkpoint: {checksum}\n  in this run:       {now} of {len(state)} bytes\n"
-            "TensorFlow could crash on them. Load another checkpoint."
-        )
-    for name, own in identity.items():
-        if snapshot.get(name) != own:
-            raise StateMismatchError(
-                f"the {name} of the tf.data pipeline differs from the checkpoint's, and TensorFlow would restore it "
-                "all the same: with other samples, or with a crash of this process.\n"
-                f"  in the checkpoint: {snapshot.get(name)}\n  in this run:       {own}\n{_HINTS[name]} "
-                "strict=False cannot help here."
-            )
-    return bytes(state)
-
-
-def _checksum(state: bytes) -> str:
-    return hashlib.blake2b(state, digest_size=16).hexdigest()

@@ -1,6 +1,6 @@
 """TensorFlow Datasets, read by index: any sample of a split, in any order, with and without TensorFlow."""
 
-from resumable.backends.tfds.opening import adapt, guard, source
-from resumable.backends.tfds.source import TfdsSource
+from resumable.backends.tfds.opening import adapt, source
+from resumable.backends.tfds.source import GuardedSource, TfdsSource
 
-__all__ = ["TfdsSource", "adapt", "guard", "source"]
+__all__ = ["GuardedSource", "TfdsSource", "adapt", "source"]

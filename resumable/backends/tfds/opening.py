@@ -1,4 +1,4 @@
-"""source(): finds a split, and the way to read it."""
+"""source(): finds a split, and the way to read it; and the adapter of `wrap` for what is read by index."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from resumable._distribution import pip_install
-from resumable.backends.tfds import forks
 from resumable.backends.tfds.backend import TfdsBackend
 from resumable.backends.tfds.decoding import Decoding, choose_decoder
-from resumable.backends.tfds.layout import HINTS, layout_of
+from resumable.backends.tfds.layout import layout_of
 from resumable.backends.tfds.records import ArrayRecords, TFRecords, default_folder
-from resumable.backends.tfds.source import TfdsSource
+from resumable.backends.tfds.source import GuardedSource, TfdsSource, default_threads
 from resumable.errors import ConfigurationError, MissingDependencyError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -24,10 +23,9 @@ if TYPE_CHECKING:
     from resumable.backends.tfds.layout import Layout
 
 
-__all__ = ["adapt", "guard", "source"]
+__all__ = ["adapt", "source"]
 
 
-_MOST_THREADS = 8
 _READERS = ("auto", "index", "data_source", "tf")
 
 
@@ -78,13 +76,13 @@ def source(  # noqa: PLR0913  # every option has a default
         UnsupportedError: the files are of a format that cannot be read by index.
     """
     _check_options(reader, repeats, threads)
-    info, folder = _find(dataset, data_dir)
+    info, folder = _find_dataset(dataset, data_dir)
     layout = layout_of(info, split, folder)
     decode_by = choose_decoder(decode, tf=reader == "tf")
     structure = _supervised(info, fields) if as_supervised else None
     if add_tfds_id and as_supervised:
         raise ConfigurationError("add_tfds_id and as_supervised do not go together: a tuple has no field tfds_id.")
-    chosen = sorted(_names(structure)) if as_supervised else _check_fields(info, fields)
+    chosen = sorted(_names_in(structure)) if as_supervised else _check_fields(info, fields)
     _check_added(info, chosen, {"tfds_id": add_tfds_id, "valid": mark_padding and structure is None})
     where = default_folder() if index_dir is None else None if index_dir is False else Path(index_dir)
     extra = {"repeats": str(repeats)} if repeats != 1 else {}
@@ -92,18 +90,12 @@ def source(  # noqa: PLR0913  # every option has a default
         layout,
         _records(layout, reader, where, verify=verify),
         Decoding(folder, decode_by, chosen, structure),
-        identity={**layout.identity, "decode": decode_by, "fields": _describe(structure, chosen), **extra},
+        identity={**layout.identity, "decode": decode_by, "fields": _describe_fields(structure, chosen), **extra},
         repeats=repeats,
         mark_padding=mark_padding,
         add_tfds_id=add_tfds_id,
         threads=default_threads() if threads is None else threads,
     )
-
-
-def default_threads() -> int:
-    """Count the processors that this process may use, up to a limit."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(count, _MOST_THREADS)
 
 
 def _check_options(reader: str, repeats: int, threads: int | None) -> None:
@@ -118,7 +110,7 @@ def _check_options(reader: str, repeats: int, threads: int | None) -> None:
             )
 
 
-def _find(dataset: Any, data_dir: Any) -> tuple[Any, str]:
+def _find_dataset(dataset: Any, data_dir: Any) -> tuple[Any, str]:
     """Return the `DatasetInfo` and the folder of a dataset."""
     if importlib.util.find_spec("tensorflow_datasets") is None:
         raise MissingDependencyError(
@@ -179,11 +171,11 @@ def _supervised(info: Any, fields: Sequence[str] | None) -> Any:
     return info.supervised_keys
 
 
-def _names(structure: Any) -> set[str]:
+def _names_in(structure: Any) -> set[str]:
     if isinstance(structure, str):
         return {structure}
     parts = structure.values() if isinstance(structure, dict) else structure
-    return set[str]().union(*map(_names, parts))
+    return set[str]().union(*map(_names_in, parts))
 
 
 def _check_fields(info: Any, fields: Sequence[str] | None) -> list[str] | None:
@@ -206,88 +198,10 @@ def _check_added(info: Any, chosen: list[str] | None, added: dict[str, bool]) ->
         )
 
 
-def _describe(structure: Any, fields: list[str] | None) -> str:
+def _describe_fields(structure: Any, fields: list[str] | None) -> str:
     if structure is not None:
         return f"supervised {structure}"
     return "all" if fields is None else ", ".join(fields)
-
-
-# ------------------------------------------------------------------ data sources
-#
-# Data sources that TensorFlow Datasets made (`tfds.data_source`, `builder.as_data_source`), as users hold them.
-
-
-class GuardedSource:
-    """A data source as it is, with its identity, and with forks seen in which it would crash.
-
-    Args:
-        source: the user's; it decodes as it always does.
-
-    Raises:
-        UnsupportedError: it has other samples than its split.
-    """
-
-    def __init__(self, source: Any) -> None:
-        self._source = source
-        info = source.dataset_info
-        layout = layout_of(info, source.split, os.fspath(info.data_dir))
-        if len(layout) != len(source):
-            raise UnsupportedError(
-                f"the data source has {len(source)} samples, but its split {source.split!r} has {len(layout)}.\n"
-                "Of parquet files, TensorFlow Datasets reads all samples, whatever the slice. Use a whole split."
-            )
-        self._process = os.getpid()
-        self._threaded = layout.file_format == "array_record"
-        self.threads = default_threads()
-        self.makes_batches = False
-        self.resumable_identity = {**layout.identity, "decode": _decoder(source), "fields": "all"}
-        self.resumable_hints = HINTS
-
-    @property
-    def user_dataset(self) -> Any:
-        """The user's data source."""
-        return self._source
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getitem__(self, index: int) -> Any:
-        if self._threaded:
-            here = self._process == os.getpid()
-            forks.check_threads(inherited=not here and _is_open(self._source))
-            self._process = os.getpid()
-        return self._source[index]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _process=os.getpid())
-
-    def prepare(self) -> None:
-        """Do nothing: the data source imports what it needs."""
-
-
-def _is_open(source: Any) -> bool:
-    return any(reader is not None for reader in getattr(source.data_source, "_readers", ()))
-
-
-def _decoder(source: Any) -> str:
-    """Name what makes the samples, as it decides about the pixels."""
-    if source.deserialize_method.value != "deserialize_and_decode":
-        return str(source.deserialize_method.value)
-    from tensorflow_datasets.core.features import image_feature  # noqa: PLC0415  # it is imported already
-
-    library = "pil" if image_feature.cv2 is None else "cv2"
-    return library if not source.decoders else f"{library}, {_describe_data_source(source.decoders)}"
-
-
-def _describe_data_source(decoders: Any) -> str:
-    if isinstance(decoders, dict):
-        return ", ".join(f"{name}: {_describe_data_source(part)}" for name, part in sorted(decoders.items()))
-    return type(decoders).__qualname__
-
-
-# ------------------------------------------------------------------ adapter
-#
-# What `wrap` and the adapter of DataLoaders ask for.
 
 
 def adapt(thing: Any, options: Options) -> tuple[TfdsBackend, Options]:
@@ -306,11 +220,6 @@ def adapt(thing: Any, options: Options) -> tuple[TfdsBackend, Options]:
         "a split of TensorFlow Datasets",
         shard="The ranks get disjoint samples by their index, whatever the files are.",
     )
-    source = thing if isinstance(thing, TfdsSource) else guard(thing)
+    source = thing if isinstance(thing, TfdsSource) else GuardedSource(thing)
     options = options.with_defaults()
     return TfdsBackend(source, options), options
-
-
-def guard(source: Any) -> GuardedSource:
-    """Return what reads a data source of TensorFlow Datasets where it can be read."""
-    return GuardedSource(source)

@@ -31,6 +31,12 @@ __all__ = ["ArrayRecords", "TFRecordFile", "TFRecords", "build_index", "default_
 
 
 _OPEN_FILES = 256  # at most; systems allow a process about 1000, and some datasets have more shards
+_HEADER, _FOOTER = 12, 4
+_HINT = "Its samples could not be told apart. Copy the file again from where it came from, or prepare the data again."
+_length = struct.Struct("<Q").unpack_from
+_checksum = struct.Struct("<I").unpack_from
+_MAGIC = b"resumable-tfrecord-index-1\n"
+_HEAD = 4  # path's hash, size, time, and checksum
 
 
 class TFRecords:
@@ -110,43 +116,40 @@ class ArrayRecords:
         return ArrayRecordDataSource([f"{run.path}[{run.first}:{run.first + run.taken}]" for run in self._layout.runs])
 
 
-# ------------------------------------------------------------------ tfrecord
-#
-# Random access to a TFRecord file, by an index of where its records begin. TensorFlow is not needed for it.
-#
-# A record is its length (8 bytes), a checksum of the length (4), the data, and a checksum of the data (4). The lengths
-# have to be followed from the first record to the last, once; the checksum of each is verified on the way.
+class TFRecordFile:
+    """An open TFRecord file, from which records are read by number; any number of threads and forked processes may.
 
-_HEADER, _FOOTER = 12, 4
-_HINT = "Its samples could not be told apart. Copy the file again from where it came from, or prepare the data again."
-_length = struct.Struct("<Q").unpack_from
-_checksum = struct.Struct("<I").unpack_from
+    A record is its length (8 bytes), a checksum of the length (4), the data, and a checksum of the data (4). The
+    lengths have to be followed from the first record to the last, once; the checksum of each is verified on the way.
 
-
-def masked_crc(data: bytes) -> int:
-    """Compute CRC-32C as TFRecord stores it: rotated, and with a constant added.
-
-    Raises:
-        MissingDependencyError: google-crc32c is not installed.
+    Args:
+        path: of the file.
+        index: what `build_index` returned.
+        verify: compare the checksum of each record that is read.
     """
-    return _mask(_crc32c()(data))
 
+    def __init__(self, path: str, index: NDArray[np.int64], *, verify: bool) -> None:
+        self._path, self._index, self._verify = path, index, verify
+        self._descriptor = os.open(path, os.O_RDONLY)
 
-def _mask(crc: int) -> int:
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
 
+    def read(self, record: int) -> bytes:
+        """Read a record.
 
-@cache
-def _crc32c() -> Callable[[bytes], int]:
-    try:
-        import google_crc32c  # noqa: PLC0415  # files of array_record are read without it
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"the checksums of TFRecord files need the package google-crc32c, which failed to import: {error}.\n"
-            f"Install it: {pip_install('tfds')}"
-        ) from error
-    value: Callable[[bytes], int] = google_crc32c.value
-    return value
+        Raises:
+            DataError: the file is not what it was when the index was made, or corrupt.
+        """
+        begin, end = self._index[record : record + 2].tolist()
+        whole = os.pread(self._descriptor, end - begin, begin)
+        if len(whole) != end - begin or _length(whole)[0] != end - begin - _HEADER - _FOOTER:
+            _refuse(self._path, record, "is not where it was", "the file was changed or cut off since it was opened")
+        data = whole[_HEADER:-_FOOTER]
+        if self._verify and masked_crc(data) != _checksum(whole, len(whole) - _FOOTER)[0]:
+            _refuse(self._path, record, "is corrupt", "the checksum of its data is wrong")
+        return data
 
 
 def build_index(path: str) -> NDArray[np.int64]:
@@ -188,45 +191,30 @@ def _refuse(path: str, record: int, what: str, where: str) -> NoReturn:
     raise DataError(f"record {record} of the file {path} {what}: {where}.\n{_HINT}")
 
 
-class TFRecordFile:
-    """An open file, from which records are read by their number; any number of threads and forked processes may.
+def masked_crc(data: bytes) -> int:
+    """Compute CRC-32C as TFRecord stores it: rotated, and with a constant added.
 
-    Args:
-        path: of the file.
-        index: what `build_index` returned.
-        verify: compare the checksum of each record that is read.
+    Raises:
+        MissingDependencyError: google-crc32c is not installed.
     """
-
-    def __init__(self, path: str, index: NDArray[np.int64], *, verify: bool) -> None:
-        self._path, self._index, self._verify = path, index, verify
-        self._descriptor = os.open(path, os.O_RDONLY)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
-
-    def read(self, record: int) -> bytes:
-        """Read a record.
-
-        Raises:
-            DataError: the file is not what it was when the index was made, or corrupt.
-        """
-        begin, end = self._index[record : record + 2].tolist()
-        whole = os.pread(self._descriptor, end - begin, begin)
-        if len(whole) != end - begin or _length(whole)[0] != end - begin - _HEADER - _FOOTER:
-            _refuse(self._path, record, "is not where it was", "the file was changed or cut off since it was opened")
-        data = whole[_HEADER:-_FOOTER]
-        if self._verify and masked_crc(data) != _checksum(whole, len(whole) - _FOOTER)[0]:
-            _refuse(self._path, record, "is corrupt", "the checksum of its data is wrong")
-        return data
+    return _mask(_crc32c()(data))
 
 
-# ------------------------------------------------------------------ index cache
-#
-# Indices of TFRecord files, kept in files of their own, so that each is built once.
+def _mask(crc: int) -> int:
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
-_MAGIC = b"resumable-tfrecord-index-1\n"
-_HEAD = 4  # path's hash, size, time, and checksum
+
+@cache
+def _crc32c() -> Callable[[bytes], int]:
+    try:
+        import google_crc32c  # noqa: PLC0415  # files of array_record are read without it
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"the checksums of TFRecord files need the package google-crc32c, which failed to import: {error}.\n"
+            f"Install it: {pip_install('tfds')}"
+        ) from error
+    value: Callable[[bytes], int] = google_crc32c.value
+    return value
 
 
 def default_folder() -> Path:
@@ -235,7 +223,7 @@ def default_folder() -> Path:
 
 
 def find_index(path: str, folder: Path | None) -> NDArray[np.int64]:
-    """Load the index of a file, or build it and keep it.
+    """Load the index of where a file's records begin, or build it and keep it in a file, so that it is built once.
 
     One that belongs to a file of another size or time, or is damaged, is rebuilt. Where the folder cannot be written
     to, the index is kept in memory only.
@@ -247,7 +235,7 @@ def find_index(path: str, folder: Path | None) -> NDArray[np.int64]:
     if folder is None:
         return build_index(path)
     absolute, status = os.path.abspath(path), os.stat(path)  # noqa: PTH100, PTH116  # resolve() would follow links
-    key = [_number(absolute.encode()), status.st_size, status.st_mtime_ns]
+    key = [_hash(absolute.encode()), status.st_size, status.st_mtime_ns]
     file = folder / f"{hashlib.blake2b(absolute.encode(), digest_size=16).hexdigest()}.index"
     index = _load(file, key)
     if index is None:
@@ -267,13 +255,13 @@ def _load(file: Path, key: list[int]) -> NDArray[np.int64] | None:
         return None
     stored = np.frombuffer(values, "<i8").astype(np.int64)
     index: NDArray[np.int64] = stored[_HEAD:]
-    return index if stored[:_HEAD].tolist() == [*key, _number(index.tobytes())] else None
+    return index if stored[:_HEAD].tolist() == [*key, _hash(index.tobytes())] else None
 
 
 def _save(file: Path, key: list[int], index: NDArray[np.int64]) -> None:
     """Write a file that has its name only once it is whole: other processes may be at the same."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    head = np.array([*key, _number(index.tobytes())], np.int64)
+    head = np.array([*key, _hash(index.tobytes())], np.int64)
     with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as temporary:
         try:
             temporary.write(_MAGIC + np.concatenate([head, index]).astype("<i8").tobytes())
@@ -284,5 +272,5 @@ def _save(file: Path, key: list[int], index: NDArray[np.int64]) -> None:
             raise
 
 
-def _number(data: bytes) -> int:
+def _hash(data: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "little")

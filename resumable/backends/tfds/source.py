@@ -1,8 +1,9 @@
-"""TfdsSource: a split as a map-style dataset, opened in each process that reads it."""
+"""Splits as map-style datasets, opened in each process that reads them: ours, and data sources that TFDS made."""
 
 from __future__ import annotations
 
 import operator
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,10 @@ import numpy as np
 from tqdm import tqdm
 
 from resumable._order.plan import Padding
-from resumable.backends.tfds.layout import HINTS
+from resumable.backends.tfds import forks
+from resumable.backends.tfds.layout import HINTS, layout_of
 from resumable.backends.tfds.records import TFRecords
+from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +30,11 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-__all__ = ["TfdsSource"]
+
+__all__ = ["GuardedSource", "TfdsSource", "default_threads"]
+
+
+_MOST_THREADS = 8
 
 
 class TfdsSource(_Base):
@@ -117,3 +124,77 @@ class TfdsSource(_Base):
         if not -len(self) <= place < len(self):
             raise IndexError(f"there is no sample {index}: {self!r} has {len(self)}")
         return place % len(self._layout)
+
+
+class GuardedSource:
+    """A data source of `tfds.data_source` as it is, with its identity, and with forks seen in which it would crash.
+
+    Args:
+        source: the user's; it decodes as it always does.
+
+    Raises:
+        UnsupportedError: it has other samples than its split.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        info = source.dataset_info
+        layout = layout_of(info, source.split, os.fspath(info.data_dir))
+        if len(layout) != len(source):
+            raise UnsupportedError(
+                f"the data source has {len(source)} samples, but its split {source.split!r} has {len(layout)}.\n"
+                "Of parquet files, TensorFlow Datasets reads all samples, whatever the slice. Use a whole split."
+            )
+        self._process = os.getpid()
+        self._threaded = layout.file_format == "array_record"
+        self.threads = default_threads()
+        self.makes_batches = False
+        self.resumable_identity = {**layout.identity, "decode": _decoder_of(source), "fields": "all"}
+        self.resumable_hints = HINTS
+
+    @property
+    def user_dataset(self) -> Any:
+        """The user's data source."""
+        return self._source
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> Any:
+        if self._threaded:
+            here = self._process == os.getpid()
+            forks.check_threads(inherited=not here and _is_open(self._source))
+            self._process = os.getpid()
+        return self._source[index]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _process=os.getpid())
+
+    def prepare(self) -> None:
+        """Do nothing: the data source imports what it needs."""
+
+
+def _is_open(source: Any) -> bool:
+    return any(reader is not None for reader in getattr(source.data_source, "_readers", ()))
+
+
+def _decoder_of(source: Any) -> str:
+    """Name what makes the samples, as it decides about the pixels."""
+    if source.deserialize_method.value != "deserialize_and_decode":
+        return str(source.deserialize_method.value)
+    from tensorflow_datasets.core.features import image_feature  # noqa: PLC0415  # it is imported already
+
+    library = "pil" if image_feature.cv2 is None else "cv2"
+    return library if not source.decoders else f"{library}, {_describe_decoders(source.decoders)}"
+
+
+def _describe_decoders(decoders: Any) -> str:
+    if isinstance(decoders, dict):
+        return ", ".join(f"{name}: {_describe_decoders(part)}" for name, part in sorted(decoders.items()))
+    return type(decoders).__qualname__
+
+
+def default_threads() -> int:
+    """Count the processors that this process may use, up to a limit."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(count, _MOST_THREADS)

@@ -32,8 +32,9 @@ from resumable._introspection import (
 )
 from resumable._naming import identity_of
 from resumable._randomness.keys import SampleKeys, isolated
-from resumable.backends.torch.map_style import make_engine, meter_of, shown, stored_by
-from resumable.backends.torch.orders import is_plain_batch_sampler
+from resumable.backends.torch.engine import make_engine, meter_of, shown
+from resumable.backends.torch.map_style import stored_by
+from resumable.backends.torch.orders import FARTHEST, is_plain_batch_sampler
 from resumable.errors import PromiseWarning, UnsupportedError
 from resumable.protocols import Listed, Request, Traits
 
@@ -48,13 +49,28 @@ if TYPE_CHECKING:
     from resumable._randomness.keyed import Words
 
 
-__all__ = ["CustomOrderBackend", "Drawn"]
+__all__ = ["CustomOrderBackend"]
 
 
 _HINTS = dict.fromkeys(
     ("batch", "drop_last", "order", "parameters"), "Make the DataLoader with the options that the run was started with."
 )
 _LARGEST = 1 << 62  # samples of an epoch, as positions are 64-bit integers
+
+
+_ORDER_STREAM = 1
+_OF_THE_RUN = {
+    "epoch",
+    "start_epoch",
+    "epochs",
+    "num_epochs",
+    "start",
+    "start_index",
+    "rank",
+    "num_replicas",
+    "world_size",
+}
+_REFILLED = (list, np.ndarray, dict, set, deque, bytearray)
 
 
 class CustomOrderBackend:
@@ -137,11 +153,18 @@ class CustomOrderBackend:
     def _indices_before(self, step: int) -> list[Any] | None:
         return None if self._batches is None else self._batches.indices_before(step)
 
-    def _begin(self, epoch: int, drawn: Iterator[Drawn], snapshot: Any = None) -> Iterator[Any]:
-        rank, ahead = self._options.find_world().rank, deque[Drawn]()
+    def _begin(self, epoch: int, drawn: Iterator[IndexBatch], snapshot: Any = None) -> Iterator[Any]:
+        rank, ahead = self._options.find_world().rank, deque[IndexBatch]()
         reading = self._engine.run(_requests(drawn, ahead, epoch, rank), seed=self._options.stream_seed, epoch=epoch)
         self._batches = _Batches(drawn, ahead, reading, snapshot, kept=4 * self._options.find_world().size)
         return self._batches
+
+
+def _requests(drawn: Iterator[IndexBatch], ahead: deque[IndexBatch], epoch: int, rank: int) -> Iterator[Request]:
+    for batch in drawn:
+        ahead.append(batch)
+        listed = Listed(batch.indices, batch.keys, batch.batch_key)
+        yield Request(epoch, batch.step, rank, batch.samples - len(batch.indices), batch.samples, 0, listed)
 
 
 class _Batches:
@@ -150,7 +173,7 @@ class _Batches:
     anywhere = False  # only before the first batch is read: what workers read ahead comes before what is skipped
 
     def __init__(
-        self, drawn: Iterator[Drawn], ahead: deque[Drawn], reading: Iterator[Any], snapshot: Any, *, kept: int
+        self, drawn: Iterator[IndexBatch], ahead: deque[IndexBatch], reading: Iterator[Any], snapshot: Any, *, kept: int
     ) -> None:
         self._drawn, self._ahead, self._reading = drawn, ahead, reading
         self._snapshot = snapshot
@@ -191,53 +214,9 @@ class _Batches:
         """Return the indices of the batch before a step, if that is among the last ones."""
         return dict(self._passed).get(step)
 
-    def _pass(self, drawn: Drawn) -> None:
+    def _pass(self, drawn: IndexBatch) -> None:
         self._passed.append((drawn.step + 1, drawn.indices))
         self._snapshot = {"order": drawn.state, "step": drawn.step + 1, "samples": drawn.samples, "ended": drawn.ended}
-
-
-def _requests(drawn: Iterator[Drawn], ahead: deque[Drawn], epoch: int, rank: int) -> Iterator[Request]:
-    for batch in drawn:
-        ahead.append(batch)
-        listed = Listed(batch.indices, batch.keys, batch.batch_key)
-        yield Request(epoch, batch.step, rank, batch.samples - len(batch.indices), batch.samples, 0, listed)
-
-
-# ------------------------------------------------------------------ user order
-#
-# A user's sampler or batch sampler, drawn from in a way that can be repeated.
-
-_ORDER_STREAM = 1
-_OF_THE_RUN = {
-    "epoch",
-    "start_epoch",
-    "epochs",
-    "num_epochs",
-    "start",
-    "start_index",
-    "rank",
-    "num_replicas",
-    "world_size",
-}
-_FARTHEST = 1 << 20  # epochs to draw again
-_REFILLED = (list, np.ndarray, dict, set, deque, bytearray)
-
-
-class Drawn(NamedTuple):
-    """A batch of indices with the keys of its samples.
-
-    `step` counts the batches before it, `samples` the samples up to and with it. `state` is the sampler's after it;
-    after the last batch (`ended`) it is the one after the end of the epoch, as some samplers reach their end while
-    they give the last batch.
-    """
-
-    indices: list[Any]
-    keys: Words
-    batch_key: int
-    step: int
-    samples: int
-    state: Any
-    ended: bool
 
 
 class UserOrder:
@@ -257,10 +236,10 @@ class UserOrder:
         if is_plain_batch_sampler(batches):
             self._user, self._batch_size, self._drop_last = batches.sampler, batches.batch_size, batches.drop_last
         self._parameters = _parameters(self._user)
-        self._passes = 0
+        self._next_epoch = 0
         self._sampler = self._copy()
         self._state_owner = next((thing for thing in self._layers() if _has_state(thing)), None)
-        if self._sampler is self._user and not self.stateful and not self._told():
+        if self._sampler is self._user and not self.stateful and not self._epoch_aware():
             warnings.warn(_not_copied(self._user), PromiseWarning, stacklevel=7)
 
     @property
@@ -284,18 +263,18 @@ class UserOrder:
         """Return a copy of the sampler's state."""
         return None if self._state_owner is None else copy.deepcopy(self._state_owner.state_dict())
 
-    def draw(self, epoch: int) -> Iterator[Drawn]:
+    def draw(self, epoch: int) -> Iterator[IndexBatch]:
         """Yield the batches of indices of an epoch."""
-        if self._passes != epoch and not self.stateful and not self._tell_epoch(epoch):
+        if self._next_epoch != epoch and not self.stateful and not self._tell_epoch(epoch):
             self._replay_epochs(epoch)
         return self._draw(epoch, 0, 0)
 
-    def restore(self, epoch: int, state: Any, step: int, samples: int) -> Iterator[Drawn]:
+    def restore(self, epoch: int, state: Any, step: int, samples: int) -> Iterator[IndexBatch]:
         """Give the sampler its state back, and yield the rest of the epoch's batches of indices.
 
         Args:
             epoch: the epoch.
-            state: as in `Drawn.state`.
+            state: as in `IndexBatch.state`.
             step: batches of the epoch that are done.
             samples: samples of the epoch that are done.
 
@@ -307,8 +286,8 @@ class UserOrder:
         self._state_owner.load_state_dict(copy.deepcopy(state))
         return self._draw(epoch, step, samples)
 
-    def _draw(self, epoch: int, step: int, samples: int) -> Iterator[Drawn]:
-        self._passes = -1  # until the end, the sampler's memory is that of no epoch's beginning
+    def _draw(self, epoch: int, step: int, samples: int) -> Iterator[IndexBatch]:
+        self._next_epoch = -1  # until the end, the sampler's memory is that of no epoch's beginning
         keys, order_keys = SampleKeys(self._seed, epoch), SampleKeys(self._seed, epoch, _ORDER_STREAM)
         self._tell_epoch(epoch)
         with self._guard(order_keys.batch(samples)):
@@ -324,24 +303,24 @@ class UserOrder:
             following, later = draw()
             ended = following is None
             sample_keys, batch_key = keys.samples(before, samples), keys.batch(before)
-            yield Drawn(indices, sample_keys, batch_key, step, samples, later if ended else state, ended)
+            yield IndexBatch(indices, sample_keys, batch_key, step, samples, later if ended else state, ended)
             step += 1
             indices, state = following, later
-        self._passes = epoch + 1
+        self._next_epoch = epoch + 1
 
     def _index_batches(self) -> Iterator[list[Any]]:
         source = iter(self._sampler)
         if self._own_batches:
-            return ([_kept(index) for index in batch] for batch in source)
-        return _chunks(map(_kept, _once(source)), self._batch_size or 1, drop_last=self._drop_last)
+            return ([_copy_index(index) for index in batch] for batch in source)
+        return _chunks(map(_copy_index, _iterate_once(source)), self._batch_size or 1, drop_last=self._drop_last)
 
     def _replay_epochs(self, epoch: int) -> None:
-        if epoch > _FARTHEST:
+        if epoch > FARTHEST:
             raise UnsupportedError(
                 f"epoch {epoch} was asked for, and the sampler {qualname_of(type(self._user))} gets there by drawing "
                 "all epochs before it.\nThat would take forever. If the number is right, give the sampler set_epoch."
             )
-        self._sampler, self._passes = self._copy(), 0
+        self._sampler, self._next_epoch = self._copy(), 0
         for past in tqdm(range(epoch), desc="replaying the sampler", unit="epoch", delay=1.0, leave=False):
             for _ in self._draw(past, 0, 0):
                 pass
@@ -355,17 +334,34 @@ class UserOrder:
         inner = ask(self._sampler, "sampler")
         return [self._sampler] if inner is None else [self._sampler, inner]
 
-    def _told(self) -> list[Any]:
+    def _epoch_aware(self) -> list[Any]:
         return [layer for layer in self._layers() if callable(ask(layer, "set_epoch"))]
 
     def _tell_epoch(self, epoch: int) -> bool:
-        told = self._told()
-        for layer in told:
+        layers = self._epoch_aware()
+        for layer in layers:
             layer.set_epoch(epoch)
-        return bool(told)
+        return bool(layers)
 
     def _guard(self, key: int) -> AbstractContextManager[None]:
         return isolated(key) if self._seeds else nullcontext()
+
+
+class IndexBatch(NamedTuple):
+    """A batch of indices with the keys of its samples.
+
+    `step` counts the batches before it, `samples` the samples up to and with it. `state` is the sampler's after it;
+    after the last batch (`ended`) it is the one after the end of the epoch, as some samplers reach their end while
+    they give the last batch.
+    """
+
+    indices: list[Any]
+    keys: Words
+    batch_key: int
+    step: int
+    samples: int
+    state: Any
+    ended: bool
 
 
 def _parameters(sampler: Any) -> dict[str, Any]:
@@ -380,14 +376,14 @@ def _parameters(sampler: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if is_exactly(value, (bool, int, float, str))}
 
 
-def _kept(index: Any) -> Any:
+def _copy_index(index: Any) -> Any:
     """Copy an index that the sampler may fill again: the next one is asked for before this one is read."""
     if is_exactly(index, _REFILLED):
         return index.copy()
     return index.clone() if type(index) is torch.Tensor else index
 
 
-def _once(source: Iterator[Any]) -> Iterator[Any]:
+def _iterate_once(source: Iterator[Any]) -> Iterator[Any]:
     """Yield what an iterator gives; `islice` calls `iter` on what it gets, by which a sampler may set itself back."""
     while True:
         try:

@@ -1,17 +1,14 @@
-"""What runs in the workers of an iterable-style `DataLoader`."""
+"""What runs in the workers of an iterable-style `DataLoader`, and how far each worker is, as values that travel."""
 
 from __future__ import annotations
 
 import copy
-import functools
-import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 from torch.multiprocessing import get_context
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -25,6 +22,7 @@ from resumable._fetch.transport import Answer
 from resumable._introspection import ask, qualname_of
 from resumable._randomness.keys import SampleKeys, isolated, reseed
 from resumable._stats import Made
+from resumable.backends.torch.hugging_face import keep_own_epochs, mend_restoring
 from resumable.errors import StateMismatchError
 from resumable.failpoints import point
 
@@ -37,41 +35,12 @@ if TYPE_CHECKING:
     from resumable._options import Options
 
 
-__all__ = [
-    "LENIENT",
-    "Item",
-    "StreamPlan",
-    "WorkerEpoch",
-    "WorkerState",
-    "WorkerStream",
-    "keep_own_epochs",
-    "mend_restoring",
-    "stamped",
-    "state_of",
-]
+__all__ = ["LENIENT", "Item", "StreamPlan", "WorkerEpoch", "WorkerState", "WorkerStream", "stamped", "state_of"]
 
 
 _STREAM = 2
-
-
-class Item(NamedTuple):
-    """What a worker sends.
-
-    Args:
-        worker: its number.
-        state: how far it is after this, as `WorkerState.as_dict` has it.
-        batch: the batch in a list; empty where there was none.
-        first: digest of the batch's first sample, where the state before it is one of the dataset's own.
-        told: what is to be warned about.
-        seconds: what reading the batch took, apart from going to the place of a state.
-    """
-
-    worker: int
-    state: dict[str, Any]
-    batch: list[Any]
-    first: str | None = None
-    told: str | None = None
-    seconds: float = 0.0
+LENIENT, _ELSEWHERE = "lenient", "elsewhere"
+_MOST_BATCHES = 1 << 40  # of an epoch, as no run has
 
 
 class WorkerStream(IterableDataset[Any]):
@@ -93,20 +62,20 @@ class WorkerStream(IterableDataset[Any]):
         self.randomness = options.randomness or "sample"
         self.replays, self.compares = options.resume == "replay", options.compares_data
         self._teller = EpochTeller(loader)
-        self._passes, self.in_worker = 0, False  # whether the global generators of this process may be changed
-        self._border = WorkerState()  # where the next epoch begins, if not where the dataset stands by itself
+        self._epochs_begun, self.in_worker = 0, False  # whether the global generators of this process may be changed
+        self._next_state = WorkerState()  # where the next epoch begins, if not where the dataset stands by itself
 
     def __iter__(self) -> Iterator[Item]:
         """Begin an epoch: the planned one, later the ones after it."""
         info = get_worker_info()
-        worker, epoch = (0 if info is None else info.id), self._plan.epoch + self._passes
-        state = self._plan.states[worker] if self._passes == 0 else self._border
-        if info is not None and self._passes == 0:
+        worker, epoch = (0 if info is None else info.id), self._plan.epoch + self._epochs_begun
+        state = self._plan.states[worker] if self._epochs_begun == 0 else self._next_state
+        if info is not None and self._epochs_begun == 0:
             keep_own_epochs()
             mend_restoring()
-        self._passes, self._border, self.in_worker = self._passes + 1, WorkerState(), info is not None
+        self._epochs_begun, self._next_state, self.in_worker = self._epochs_begun + 1, WorkerState(), info is not None
         if state.ended:
-            self._border = WorkerState(state=state.state)
+            self._next_state = WorkerState(state=state.state)
             return iter(())
         running = WorkerEpoch(self, self.user_dataset, worker, epoch, state).run()
         return running if info is None else sending(stamped(running))
@@ -130,6 +99,121 @@ class WorkerStream(IterableDataset[Any]):
         return SampleKeys(self._seed, epoch, _STREAM, worker, *self._stream)
 
 
+class EpochTeller:
+    """Calls `set_epoch` in every worker: in one of them alone, and then in the others.
+
+    A dataset may keep its epoch in memory that its workers share, and `set_epoch` may add to what is there. Two workers
+    that did so at once would add twice. After the first of them, the others only write what is there already, so they
+    need not wait for each other, and none of them disturbs one that has begun to read.
+
+    Args:
+        loader: the user's; the lock is of its workers' kind.
+    """
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._epoch: Any = None
+        if loader.num_workers > 1:  # asking for the context settles it for the whole process
+            context: Any = loader.multiprocessing_context or get_context()
+            self._epoch = context.Value("q", -1)
+
+    def tell(self, dataset: Any, epoch: int) -> None:
+        """Tell a dataset the epoch, if it wants to be told."""
+        set_epoch = ask(dataset, "set_epoch")
+        if not callable(set_epoch):
+            return
+        if self._epoch is not None:
+            with self._epoch.get_lock():
+                if self._epoch.value != epoch:
+                    set_epoch(epoch)
+                    self._epoch.value = epoch
+                    return
+        set_epoch(epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    """Where an epoch is begun: the states of all workers, and the number of the one whose turn it is."""
+
+    epoch: int
+    turn: int
+    states: list[WorkerState]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """How far one worker is.
+
+    Args:
+        batches: batches of this epoch that were delivered.
+        ended: it has no more in this epoch.
+        state: the dataset's own state after them, where it has one.
+        iterator: the state of the dataset's iterator after them, where that has one of its own.
+        canary: digest of the sample that comes next, where there is a state; else of the last one that was delivered.
+        strict: refuse another sample than that, instead of a warning.
+        elsewhere: another rank read it, so that no more is known than how many batches it gave.
+    """
+
+    batches: int = 0
+    ended: bool = False
+    state: Any = None
+    iterator: Any = None
+    canary: str | None = None
+    strict: bool = True
+    elsewhere: bool = False
+
+    @property
+    def has_own(self) -> bool:
+        """Whether there is a state of the dataset's own."""
+        return self.state is not None or self.iterator is not None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values; what is None is left out."""
+        later = {"state": self.state, "iterator": self.iterator, "canary": self.canary}
+        return {
+            "batches": self.batches,
+            "ended": self.ended,
+            **{name: value for name, value in later.items() if value is not None},
+            **({_ELSEWHERE: True} if self.elsewhere else {}),
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> WorkerState:
+        """Make a state of `as_dict`'s values.
+
+        Raises:
+            KeyError: a field is missing.
+            ValueError: a field has a value that no worker can have had.
+        """
+        batches, ended = values["batches"], values["ended"]
+        later = {name: values.get(name) for name in ("state", "iterator", "canary")}
+        if type(batches) is not int or not 0 <= batches <= _MOST_BATCHES:
+            raise ValueError(f"batches of a worker must be an integer of 0 to {_MOST_BATCHES}, but it is {batches!r}")
+        if type(ended) is not bool or not isinstance(later["canary"], str | None):
+            raise ValueError(f"ended and canary of a worker are no bool and no string: {ended!r}, {later['canary']!r}")
+        elsewhere = values.get(_ELSEWHERE, False) is True
+        return cls(batches, ended, **later, strict=not values.get(LENIENT, False), elsewhere=elsewhere)
+
+
+class Item(NamedTuple):
+    """What a worker sends.
+
+    Args:
+        worker: its number.
+        state: how far it is after this, as `WorkerState.as_dict` has it.
+        batch: the batch in a list; empty where there was none.
+        first: digest of the batch's first sample, where the state before it is one of the dataset's own.
+        warning: what to warn about.
+        seconds: what reading the batch took, apart from going to the place of a state.
+    """
+
+    worker: int
+    state: dict[str, Any]
+    batch: list[Any]
+    first: str | None = None
+    warning: str | None = None
+    seconds: float = 0.0
+
+
 class WorkerEpoch:
     """One worker's way through one epoch.
 
@@ -151,7 +235,7 @@ class WorkerEpoch:
         self._isolates = not stream.in_worker and mode != "off"
         self._position = state.batches * stream.size()
         self._canary = Canary.known(state.canary) if state.canary is not None and stream.compares else None
-        self._told: str | None = None
+        self._warning: str | None = None
 
     def run(self) -> Iterator[Item]:
         """Yield its items."""
@@ -170,9 +254,9 @@ class WorkerEpoch:
                 first, last = self._canaries(drawn, ahead=owns)
                 batch = self._batch(drawn)
             batches += batch is not None
-            place = WorkerState(batches, ended, state, iterator, None if owns else last)
-            told, self._told = self._told, None
-            yield Item(self._worker, place.as_dict(), batch or [], first, told, perf_counter() - began)
+            after = WorkerState(batches, ended, state, iterator, None if owns else last)
+            warning, self._warning = self._warning, None
+            yield Item(self._worker, after.as_dict(), batch or [], first, warning, perf_counter() - began)
 
     def _start(self) -> None:
         """Go to the place of the worker's state."""
@@ -270,7 +354,7 @@ class WorkerEpoch:
     def _report(self, message: str) -> None:
         if self._state.strict:
             raise StateMismatchError(message)
-        self._told = message + "\nGone on with because of strict=False."
+        self._warning = message + "\nGone on with because of strict=False."
 
     def _too_few(self, drawn: int) -> StateMismatchError:
         return StateMismatchError(
@@ -291,179 +375,3 @@ def state_of(thing: Any) -> Any:
     """Return a copy of the state of a dataset or an iterator, or None where it has none."""
     methods = state_methods(thing)
     return None if methods is None else copy.deepcopy(methods[0]())
-
-
-# ------------------------------------------------------------------ epochs
-#
-# How workers tell their datasets the epoch, where several processes share the memory that holds it.
-
-
-class EpochTeller:
-    """Calls `set_epoch` in every worker: in one of them alone, and then in the others.
-
-    A dataset may keep its epoch in memory that its workers share, and `set_epoch` may add to what is there. Two workers
-    that did so at once would add twice. After the first of them, the others only write what is there already, so they
-    need not wait for each other, and none of them disturbs one that has begun to read.
-
-    Args:
-        loader: the user's; the lock is of its workers' kind.
-    """
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self._told: Any = None
-        if loader.num_workers > 1:  # asking for the context settles it for the whole process
-            context: Any = loader.multiprocessing_context or get_context()
-            self._told = context.Value("q", -1)
-
-    def tell(self, dataset: Any, epoch: int) -> None:
-        """Tell a dataset the epoch, if it wants to be told."""
-        set_epoch = ask(dataset, "set_epoch")
-        if not callable(set_epoch):
-            return
-        if self._told is not None:
-            with self._told.get_lock():
-                if self._told.value != epoch:
-                    set_epoch(epoch)
-                    self._told.value = epoch
-                    return
-        set_epoch(epoch)
-
-
-def keep_own_epochs() -> None:
-    """In a worker, let each epoch that a Hugging Face stream is told there be this worker's alone.
-
-    Its memory is shared so that the training process can tell persistent workers, and stays so where only the training
-    process tells it. But a dataset around the stream may tell it at a time of its own, as those do that repeat their
-    data in `__iter__`, and another loader over the same stream may be in another epoch.
-    """
-    stream = getattr(sys.modules.get("datasets"), "IterableDataset", None)
-    tell = getattr(stream, "set_epoch", None)
-    if stream is None or tell is None:
-        return
-
-    @functools.wraps(tell)
-    def set_epoch(self: Any, epoch: int) -> None:
-        memory = getattr(self, "_epoch", None)
-        if isinstance(memory, torch.Tensor):
-            self._epoch = memory.clone()  # a clone is not shared
-        tell(self, epoch)
-
-    stream.set_epoch = set_epoch
-
-
-# ------------------------------------------------------------------ sharded states
-#
-# Mends how Hugging Face's streams take a state back in a worker.
-#
-# In a worker, `datasets` gives the state to the stream of all shards, and then to that of the worker's own shards,
-# whose
-# state it is. Where a stream has a list of states, of which the worker's is another length, the first of the two fails,
-# as for `shuffle(buffer_size=1)` and `concatenate_datasets`. What it is for is the second alone.
-#
-# Private names of `datasets` (seen in 5.2): `_iter_pytorch`, `_prepare_ex_iterable_for_iteration`,
-# `_starting_state_dict`. Where one is missing, nothing is mended.
-
-_ITERATE, _PREPARE, _STARTING = "_iter_pytorch", "_prepare_ex_iterable_for_iteration", "_starting_state_dict"
-_OF_WORKER = "_resumable_of_worker"  # set on a stream from the start of `_iter_pytorch` to its first call of `_PREPARE`
-
-
-def mend_restoring() -> None:
-    """In a worker, or where one is played, let a stream's state go to the worker's own shards alone."""
-    stream = getattr(sys.modules.get("datasets"), "IterableDataset", None)
-    iterate, prepare = getattr(stream, _ITERATE, None), getattr(stream, _PREPARE, None)
-    if stream is None or iterate is None or prepare is None or hasattr(prepare, "__wrapped__"):
-        return
-
-    @functools.wraps(iterate)
-    def iterated(self: Any) -> Iterator[Any]:
-        vars(self)[_OF_WORKER] = True
-        try:
-            yield from iterate(self)
-        finally:
-            vars(self).pop(_OF_WORKER, None)
-
-    @functools.wraps(prepare)
-    def prepared(self: Any, *args: Any, **options: Any) -> Any:
-        state = getattr(self, _STARTING, None)
-        if not vars(self).pop(_OF_WORKER, False) or state is None:
-            return prepare(self, *args, **options)
-        setattr(self, _STARTING, None)
-        try:
-            return prepare(self, *args, **options)
-        finally:
-            setattr(self, _STARTING, state)
-
-    setattr(stream, _ITERATE, iterated)
-    setattr(stream, _PREPARE, prepared)
-
-
-# ------------------------------------------------------------------ worker states
-#
-# How far the workers of an iterable-style `DataLoader` are, as values that go to them and come back.
-
-LENIENT, _ELSEWHERE = "lenient", "elsewhere"
-_MOST_BATCHES = 1 << 40  # of an epoch, as no run has
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerState:
-    """How far one worker is.
-
-    Args:
-        batches: batches of this epoch that were delivered.
-        ended: it has no more in this epoch.
-        state: the dataset's own state after them, where it has one.
-        iterator: the state of the dataset's iterator after them, where that has one of its own.
-        canary: digest of the sample that comes next, where there is a state; else of the last one that was delivered.
-        strict: refuse another sample than that, instead of a warning.
-        elsewhere: another rank read it, so that no more is known than how many batches it gave.
-    """
-
-    batches: int = 0
-    ended: bool = False
-    state: Any = None
-    iterator: Any = None
-    canary: str | None = None
-    strict: bool = True
-    elsewhere: bool = False
-
-    @property
-    def has_own(self) -> bool:
-        """Whether there is a state of the dataset's own."""
-        return self.state is not None or self.iterator is not None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values; what is None is left out."""
-        later = {"state": self.state, "iterator": self.iterator, "canary": self.canary}
-        return {
-            "batches": self.batches,
-            "ended": self.ended,
-            **{name: value for name, value in later.items() if value is not None},
-            **({_ELSEWHERE: True} if self.elsewhere else {}),
-        }
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> WorkerState:
-        """Make a state of `as_dict`'s values.
-
-        Raises:
-            KeyError: a field is missing.
-            ValueError: a field has a value that no worker can have had.
-        """
-        batches, ended = values["batches"], values["ended"]
-        later = {name: values.get(name) for name in ("state", "iterator", "canary")}
-        if type(batches) is not int or not 0 <= batches <= _MOST_BATCHES:
-            raise ValueError(f"batches of a worker must be an integer of 0 to {_MOST_BATCHES}, but it is {batches!r}")
-        if type(ended) is not bool or not isinstance(later["canary"], str | None):
-            raise ValueError(f"ended and canary of a worker are no bool and no string: {ended!r}, {later['canary']!r}")
-        elsewhere = values.get(_ELSEWHERE, False) is True
-        return cls(batches, ended, **later, strict=not values.get(LENIENT, False), elsewhere=elsewhere)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPlan:
-    """Where an epoch is begun: the states of all workers, and the number of the one whose turn it is."""
-
-    epoch: int
-    turn: int
-    states: list[WorkerState]

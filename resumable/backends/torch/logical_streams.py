@@ -1,8 +1,9 @@
-"""What runs in the workers, or in this process, of a `DataLoader` that is read as a fixed number of logical streams.
+"""Iterable-style datasets as a fixed number of logical streams, whatever the numbers of workers and ranks (`streams`).
 
-Each stream iterates over a copy of the dataset, which sees the stream's number where it asks for that of its worker. A
-worker gives one batch of each of its streams in turn, so that the batches of all workers together come in the turn of
-the streams, however many workers there are:
+The streams are what workers are without it: the dataset sees their numbers, each iterates over a copy of the dataset
+with keys and a state of its own, and their batches come in turn. So a state of `N` workers goes on as one of `N`
+streams. A worker gives one batch of each of its streams in turn, so the order is that of the streams, however many
+workers there are:
 
     worker 0    0  2  4  0  2  4 ...
     worker 1    1  3  -  1  3  - ...     a worker with fewer streams gives nothing in their place
@@ -24,16 +25,9 @@ from resumable._fetch.failures import sending
 from resumable._order.world import World
 from resumable._randomness.keyed import derive
 from resumable._randomness.keys import isolated, reseed
-from resumable.backends.torch.in_worker import (
-    StreamPlan,
-    WorkerEpoch,
-    WorkerState,
-    WorkerStream,
-    keep_own_epochs,
-    mend_restoring,
-    stamped,
-)
-from resumable.backends.torch.map_style import Engine, WorkerSetup
+from resumable.backends.torch.engine import Engine, WorkerSetup
+from resumable.backends.torch.hugging_face import keep_own_epochs, mend_restoring
+from resumable.backends.torch.in_worker import StreamPlan, WorkerEpoch, WorkerState, WorkerStream, stamped
 from resumable.backends.torch.stream import Batches, TorchStreamBackend
 from resumable.errors import DataError, StateMismatchError, UnevenBatchError, UnsupportedError
 from resumable.protocols import ELSEWHERE
@@ -48,145 +42,7 @@ if TYPE_CHECKING:
     from resumable.backends.torch.in_worker import Item
 
 
-__all__ = ["LogicalStreamBackend", "LogicalStreams"]
-
-
-class LogicalStreams(WorkerStream):
-    """Yields an `Item` for every batch of the streams of this process; None where it has no stream for its turn.
-
-    Args:
-        loader: the user's.
-        plan: where the first epoch is begun: the states of all streams, and the number of the one whose turn it is.
-        options: as for `WorkerStream`.
-        stream: integers that set this rank's keys apart, where each rank has all streams.
-        own: numbers of the streams of this rank, rising.
-    """
-
-    called = "stream"
-
-    def __init__(
-        self, loader: DataLoader[Any], plan: StreamPlan, options: Options, stream: tuple[int, ...], own: range
-    ) -> None:
-        super().__init__(loader, plan, options, stream)
-        self._initialise, self._own = loader.worker_init_fn, own
-
-    def __iter__(self) -> Iterator[Item | None]:  # type: ignore[override]  # None only keeps the workers in step
-        """Begin an epoch: the planned one, later the ones after it, with fresh copies of the dataset."""
-        info, plan = get_worker_info(), self._plan
-        epoch, turn, states = plan.epoch + self._passes, plan.turn, plan.states
-        mend_restoring()
-        if self._passes:
-            turn, states = 0, [WorkerState()] * len(states)
-        elif info is not None:
-            keep_own_epochs()
-        self._passes, self.in_worker = self._passes + 1, info is not None
-        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        mine = _from_turn(self._own, turn)[worker::workers]
-        base = _base_seed(self._seed, epoch)
-        open_streams = {one: self._open(one, epoch, states[one], base) for one in mine if not states[one].ended}
-        running = _in_turn(mine, open_streams, idle=-(-len(self._own) // workers) - len(mine))
-        return running if info is None else sending(stamped(running))
-
-    def batch(self, samples: list[Any]) -> Any:
-        """Make a batch. In this process as outside of any worker: in one, torch's collate takes shared memory."""
-        with nullcontext() if self.in_worker else _seen_as(None):
-            return super().batch(samples)
-
-    def _open(self, number: int, epoch: int, state: WorkerState, base_seed: int) -> Iterator[Item]:
-        """Make a stream; it begins to read when its first item is asked for."""
-        info = _info(number, len(self._plan.states), base_seed + number, _copied(self.user_dataset))
-        if self._initialise is not None:
-            with _seen_as(info), self._guard():
-                if self.randomness != "off":
-                    _seed_as_in_a_worker(info.seed)
-                self._initialise(number)
-        items = WorkerEpoch(self, info.dataset, number, epoch, state).run()
-        return _seeing(info, items)
-
-    def _guard(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.in_worker or self.randomness == "off" else isolated()
-
-
-def only_items(running: Iterator[Item | None]) -> Iterator[Item]:
-    """Leave out what only keeps the workers in step."""
-    try:
-        for item in running:
-            if item is not None:
-                yield item
-    finally:
-        running.close()  # type: ignore[attr-defined]  # a generator
-
-
-def _in_turn(mine: list[int], streams: dict[int, Iterator[Item]], *, idle: int) -> Iterator[Item | None]:
-    """Yield one item of each stream in turn, and as many of nothing as other workers have streams more."""
-    while streams:
-        for number in mine:
-            if number not in streams:
-                yield None
-                continue
-            item = next(streams[number])
-            if item.state["ended"]:
-                del streams[number]
-            yield item
-        yield from [None] * idle
-
-
-def _from_turn(own: range, turn: int) -> list[int]:
-    return [*(one for one in own if one >= turn), *(one for one in own if one < turn)]
-
-
-def _seeing(info: Any, items: Iterator[Item]) -> Iterator[Item]:
-    """Yield what comes while the dataset sees its stream."""
-    while True:
-        with _seen_as(info):
-            item = next(items)  # the last one says that it is
-        yield item
-
-
-@contextmanager
-def _seen_as(info: Any) -> Iterator[None]:
-    """Let `get_worker_info()` return something else inside."""
-    module: Any = torchs_worker
-    before, module._worker_info = module._worker_info, info  # noqa: SLF001  # what torch itself sets in a worker
-    try:
-        yield
-    finally:
-        module._worker_info = before  # noqa: SLF001  # likewise
-
-
-def _info(number: int, streams: int, seed: int, dataset: Any) -> Any:
-    return torchs_worker.WorkerInfo(id=number, num_workers=streams, seed=seed, dataset=dataset)
-
-
-def _base_seed(seed: int, epoch: int) -> int:
-    """Return the seed that a `DataLoader` with the streams as workers would draw, and add their numbers to."""
-    generator = torch.Generator().manual_seed(int(derive(seed, epoch, words=1, purpose=b"workers")[0]) >> 1)
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-
-
-def _seed_as_in_a_worker(seed: int) -> None:
-    """Seed the global generators; NumPy's by all bits of the seed, as those of two streams differ in the last ones."""
-    reseed(seed)
-    np.random.seed(int(derive(seed, words=1, purpose=b"workers")[0]) >> 32)  # noqa: NPY002  # the global one is meant
-
-
-def _copied(dataset: Any) -> Any:
-    try:
-        return copy.deepcopy(dataset)
-    except Exception as error:
-        raise UnsupportedError(
-            f"the dataset {type(dataset).__qualname__} cannot be copied: {type(error).__name__}: {error}.\n"
-            "Each logical stream (wrap(..., streams=)) reads a copy of its own. Open files and the like in __iter__, "
-            "or give the dataset a __deepcopy__()."
-        ) from error
-
-
-# ------------------------------------------------------------------ logical backend
-#
-# Iterable-style datasets as a fixed number of logical streams, whatever the numbers of workers and ranks (`streams`).
-#
-# The streams are what workers are without it: the dataset sees their numbers, each has keys and a state of its own, and
-# their batches come in turn. So a state of `N` workers goes on as one of `N` streams.
+__all__ = ["LogicalStreamBackend"]
 
 
 class LogicalStreamBackend(TorchStreamBackend):
@@ -233,17 +89,17 @@ class LogicalStreamBackend(TorchStreamBackend):
             raise ValueError(f"it is of {len(states)} streams, and there are {self._streams}")
         number, world = sum(state.batches for state in states), self._world()
         if world.size > 1:
-            check_even(states, number)
+            _check_even(states, number)
         if self._stateful:
-            check_here(states, self._own(world))
+            _check_here(states, self._own(world))
         return self._go(StreamPlan(epoch, snapshot["next"], states), number, reuse=False)
 
     def _go(self, plan: StreamPlan, number: int, *, reuse: bool) -> Iterator[Any]:
         world = self._world()
         if not reuse or self._engine is None:
             self._engine = self._make_engine(plan)
-        items = only_items(self._engine.run(None, seed=self._options.stream_seed, epoch=plan.epoch))
-        batches = Batches(items, plan, self._meter, looks=len(self._own(world)) if self._options.compares_data else 0)
+        items = _only_items(self._engine.run(None, seed=self._options.stream_seed, epoch=plan.epoch))
+        batches = Batches(items, plan, self._meter, peeks=len(self._own(world)) if self._options.compares_data else 0)
         if world.size == 1:
             self._running = batches
         else:
@@ -275,18 +131,57 @@ class LogicalStreamBackend(TorchStreamBackend):
         return range(world.rank, self._streams, world.size)
 
 
-# ------------------------------------------------------------------ dealt batches
-#
-# The batches of one rank, where the logical streams are dealt to the ranks.
-#
-# Batch number `n` of an epoch is that of stream `n mod S`, and rank `r` reads the streams `r, r + W, ...`: so it has
-# one
-# batch in every step of all ranks, and knows of the others by number only. That is exact as long as all streams give as
-# many batches. A rank whose own streams do not is stopped by an error.
+def _only_items(running: Iterator[Item | None]) -> Iterator[Item]:
+    """Leave out what only keeps the workers in step."""
+    try:
+        for item in running:
+            if item is not None:
+                yield item
+    finally:
+        running.close()  # type: ignore[attr-defined]  # a generator
+
+
+def _check_even(states: Sequence[WorkerState], number: int) -> None:
+    """Refuse the states of streams of which some have ended and others have not: their turn is not that of ranks.
+
+    Raises:
+        StateMismatchError: they are.
+    """
+    counts = [state.batches for state in states]
+    even = [_given(stream, number, len(states)) for stream in range(len(states))]
+    if counts != even:
+        raise StateMismatchError(
+            "the state is of a place at which some streams have ended, and others go on.\n"
+            f"  batches of each stream in the checkpoint: {counts}\n"
+            f"  in turn they would be:                    {even}\n"
+            "The ranks would have different numbers of batches. Go on with one rank, or with wrap(..., shard=True), by "
+            "which every rank reads all streams."
+        )
+
+
+def _check_here(states: Sequence[WorkerState], own: Sequence[int]) -> None:
+    """Refuse a state in which another rank's streams are left out that this rank is to read.
+
+    Raises:
+        StateMismatchError: it is one.
+    """
+    missing = [stream for stream in own if states[stream].elsewhere]
+    if missing:
+        raise StateMismatchError(
+            "the state lacks the dataset's own state for some streams that this rank reads: another rank saved those.\n"
+            f"  in the checkpoint: {[stream for stream, state in enumerate(states) if not state.elsewhere]}\n"
+            f"  in this run:       {list(own)}\n"
+            "The missing ones would begin again. Give each rank the state that it saved itself, on as many ranks; or "
+            'wrap(..., resume="replay") to read the streams again up to the place.'
+        )
 
 
 class DealtBatches:
     """Gives the batches of this rank, and `ELSEWHERE` for those of others.
+
+    Batch number `n` of an epoch is that of stream `n mod S`, and rank `r` reads the streams `r, r + W, ...`: so it has
+    one batch in every step of all ranks, and knows of the others by number only. That is exact as long as all streams
+    give as many batches. A rank whose own streams do not is stopped by an error.
 
     Args:
         batches: of this rank.
@@ -353,41 +248,6 @@ class DealtBatches:
         self._batches.close()
 
 
-def check_even(states: Sequence[WorkerState], number: int) -> None:
-    """Refuse the states of streams of which some have ended and others have not: their turn is not that of ranks.
-
-    Raises:
-        StateMismatchError: they are.
-    """
-    counts = [state.batches for state in states]
-    even = [_given(stream, number, len(states)) for stream in range(len(states))]
-    if counts != even:
-        raise StateMismatchError(
-            "the state is of a place at which some streams have ended, and others go on.\n"
-            f"  batches of each stream in the checkpoint: {counts}\n"
-            f"  in turn they would be:                    {even}\n"
-            "The ranks would have different numbers of batches. Go on with one rank, or with wrap(..., shard=True), by "
-            "which every rank reads all streams."
-        )
-
-
-def check_here(states: Sequence[WorkerState], own: Sequence[int]) -> None:
-    """Refuse a state in which another rank's streams are left out that this rank is to read.
-
-    Raises:
-        StateMismatchError: it is one.
-    """
-    missing = [stream for stream in own if states[stream].elsewhere]
-    if missing:
-        raise StateMismatchError(
-            "the state lacks the dataset's own state for some streams that this rank reads: another rank saved those.\n"
-            f"  in the checkpoint: {[stream for stream, state in enumerate(states) if not state.elsewhere]}\n"
-            f"  in this run:       {list(own)}\n"
-            "The missing ones would begin again. Give each rank the state that it saved itself, on as many ranks; or "
-            'wrap(..., resume="replay") to read the streams again up to the place.'
-        )
-
-
 def _given(stream: int, number: int, streams: int) -> int:
     """Return how many batches a stream gave among the first `number` of all."""
     return number // streams + (stream < number % streams)
@@ -400,3 +260,120 @@ def _uneven(more: int, ended: int, count: int) -> DataError:
         "The ranks would end at different steps, and wait for each other. Give every stream as much data, or let it "
         "repeat without an end and count steps; or give wrap(..., shard=True), by which every rank reads all streams."
     )
+
+
+class LogicalStreams(WorkerStream):
+    """Yields an `Item` for every batch of the streams of this process; None where it has no stream for its turn.
+
+    Args:
+        loader: the user's.
+        plan: where the first epoch is begun: the states of all streams, and the number of the one whose turn it is.
+        options: as for `WorkerStream`.
+        stream: integers that set this rank's keys apart, where each rank has all streams.
+        own: numbers of the streams of this rank, rising.
+    """
+
+    called = "stream"
+
+    def __init__(
+        self, loader: DataLoader[Any], plan: StreamPlan, options: Options, stream: tuple[int, ...], own: range
+    ) -> None:
+        super().__init__(loader, plan, options, stream)
+        self._initialise, self._own = loader.worker_init_fn, own
+
+    def __iter__(self) -> Iterator[Item | None]:  # type: ignore[override]  # None only keeps the workers in step
+        """Begin an epoch: the planned one, later the ones after it, with fresh copies of the dataset."""
+        info, plan = get_worker_info(), self._plan
+        epoch, turn, states = plan.epoch + self._epochs_begun, plan.turn, plan.states
+        mend_restoring()
+        if self._epochs_begun:
+            turn, states = 0, [WorkerState()] * len(states)
+        elif info is not None:
+            keep_own_epochs()
+        self._epochs_begun, self.in_worker = self._epochs_begun + 1, info is not None
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        mine = _from_turn(self._own, turn)[worker::workers]
+        base = _base_seed(self._seed, epoch)
+        open_streams = {one: self._open(one, epoch, states[one], base) for one in mine if not states[one].ended}
+        running = _in_turn(mine, open_streams, idle=-(-len(self._own) // workers) - len(mine))
+        return running if info is None else sending(stamped(running))
+
+    def batch(self, samples: list[Any]) -> Any:
+        """Make a batch. In this process as outside of any worker: in one, torch's collate takes shared memory."""
+        with nullcontext() if self.in_worker else _seen_as(None):
+            return super().batch(samples)
+
+    def _open(self, number: int, epoch: int, state: WorkerState, base_seed: int) -> Iterator[Item]:
+        """Make a stream; it begins to read when its first item is asked for."""
+        streams, dataset = len(self._plan.states), _copied(self.user_dataset)
+        info: Any = torchs_worker.WorkerInfo(id=number, num_workers=streams, seed=base_seed + number, dataset=dataset)
+        if self._initialise is not None:
+            with _seen_as(info), self._guard():
+                if self.randomness != "off":
+                    _seed_as_in_a_worker(info.seed)
+                self._initialise(number)
+        items = WorkerEpoch(self, info.dataset, number, epoch, state).run()
+        return _seen_inside(info, items)
+
+    def _guard(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.in_worker or self.randomness == "off" else isolated()
+
+
+def _from_turn(own: range, turn: int) -> list[int]:
+    return [*(one for one in own if one >= turn), *(one for one in own if one < turn)]
+
+
+def _in_turn(mine: list[int], streams: dict[int, Iterator[Item]], *, idle: int) -> Iterator[Item | None]:
+    """Yield one item of each stream in turn, and as many of nothing as other workers have streams more."""
+    while streams:
+        for number in mine:
+            if number not in streams:
+                yield None
+                continue
+            item = next(streams[number])
+            if item.state["ended"]:
+                del streams[number]
+            yield item
+        yield from [None] * idle
+
+
+def _seen_inside(info: Any, items: Iterator[Item]) -> Iterator[Item]:
+    """Yield what comes while the dataset sees its stream."""
+    while True:
+        with _seen_as(info):
+            item = next(items)  # the last one says that it is
+        yield item
+
+
+@contextmanager
+def _seen_as(info: Any) -> Iterator[None]:
+    """Let `get_worker_info()` return something else inside."""
+    module: Any = torchs_worker
+    before, module._worker_info = module._worker_info, info  # noqa: SLF001  # what torch itself sets in a worker
+    try:
+        yield
+    finally:
+        module._worker_info = before  # noqa: SLF001  # likewise
+
+
+def _base_seed(seed: int, epoch: int) -> int:
+    """Return the seed that a `DataLoader` with the streams as workers would draw, and add their numbers to."""
+    generator = torch.Generator().manual_seed(int(derive(seed, epoch, words=1, purpose=b"workers")[0]) >> 1)
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def _seed_as_in_a_worker(seed: int) -> None:
+    """Seed the global generators; NumPy's by all bits of the seed, as those of two streams differ in the last ones."""
+    reseed(seed)
+    np.random.seed(int(derive(seed, words=1, purpose=b"workers")[0]) >> 32)  # noqa: NPY002  # the global one is meant
+
+
+def _copied(dataset: Any) -> Any:
+    try:
+        return copy.deepcopy(dataset)
+    except Exception as error:
+        raise UnsupportedError(
+            f"the dataset {type(dataset).__qualname__} cannot be copied: {type(error).__name__}: {error}.\n"
+            "Each logical stream (wrap(..., streams=)) reads a copy of its own. Open files and the like in __iter__, "
+            "or give the dataset a __deepcopy__()."
+        ) from error

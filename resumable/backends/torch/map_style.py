@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import get_worker_info
-
 from resumable._data import Columns
 from resumable._fetch.frameworks import Inside
-from resumable._fetch.restarting_workers import RestartingWorkers, RestartPolicy
-from resumable._fetch.stalls import answer
-from resumable._fetch.transport import begin
-from resumable._fetch.workers import RequestDataset, Workers, heeded, outlive
 from resumable._introspection import ask
 from resumable._naming import identity_of
-from resumable._randomness.keyed import derive
-from resumable._stats import Meter
+from resumable.backends.torch.engine import make_engine, meter_of, shown
 from resumable.backends.torch.orders import HINTS
-from resumable.failpoints import point
 from resumable.protocols import Traits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from torch.utils.data import DataLoader
 
@@ -36,27 +25,7 @@ if TYPE_CHECKING:
     from resumable.protocols import Request
 
 
-__all__ = [
-    "Engine",
-    "TorchBackend",
-    "WorkerSetup",
-    "make_engine",
-    "meter_of",
-    "restart_policy_of",
-    "shown",
-    "stored_by",
-    "wants_stacks",
-]
-
-
-def shown(loader: DataLoader[Any], *also: str) -> dict[str, Any]:
-    """Return what a Loader shows of a `DataLoader`."""
-    return {name: getattr(loader, name) for name in ("batch_size", "num_workers", "collate_fn", *also)}
-
-
-def stored_by(dataset: Any, length: int) -> Columns | None:
-    """Return what tells what a map-style dataset stores; None where the dataset's identity says it all."""
-    return None if ask(dataset, "resumable_identity") is not None else Columns(dataset, length)
+__all__ = ["TorchBackend", "stored_by"]
 
 
 class TorchBackend:
@@ -112,129 +81,6 @@ class TorchBackend:
             yield from self._engine.run(chain([first], source), seed=self._seed, epoch=first.epoch)
 
 
-def make_engine(loader: DataLoader[Any], reader: Reader, options: Options, meter: Meter | None) -> Engine:
-    """Return what reads requests with the workers of a `DataLoader`, or in this process where it has none."""
-    dataset = RequestDataset(reader, in_worker=loader.num_workers > 0)
-    setup = WorkerSetup(loader.worker_init_fn, stacks=wants_stacks(loader, options))
-    return Engine(loader, dataset, setup, restart_policy_of(loader, options), meter)
-
-
-# ------------------------------------------------------------------ engine
-#
-# The user's `DataLoader` rebuilt around what we want to be read: same workers, same options, our requests.
-
-
-class Engine:
-    """Runs worker processes with the options of the user's `DataLoader`, which is left alone.
-
-    Args:
-        loader: the user's.
-        dataset: what the workers run: a `RequestDataset` if it is to be asked by requests, else iterable-style.
-        setup: runs first in each worker.
-        policy: decides whether workers are started again if one dies, which those of a stream tell by `WorkersDied`;
-            None for an error.
-        meter: is told what the workers measure.
-    """
-
-    def __init__(
-        self,
-        loader: DataLoader[Any],
-        dataset: Any,
-        setup: WorkerSetup,
-        policy: RestartPolicy | None = None,
-        meter: Meter | None = None,
-    ) -> None:
-        given = partial(_options, loader, setup)
-        if policy is None:
-            self._workers = Workers(dataset, given, meter)
-        else:
-            self._workers = RestartingWorkers(dataset, given, policy, meter)
-
-    def run(self, requests: Iterable[Request] | None, *, seed: int, epoch: int) -> Generator[Any]:
-        """Yield what the workers return, in order.
-
-        Raises:
-            WorkerError: a worker died or could not be started.
-        """
-        return self._workers.run(requests, seed=int(derive(seed, epoch, words=1, purpose=b"workers")[0]) >> 1)
-
-    def close(self) -> None:
-        """End the workers that live on between runs."""
-        self._workers.close()
-
-
-_KEPT = ("num_workers", "pin_memory", "pin_memory_device", "timeout", "multiprocessing_context", "persistent_workers")
-
-
-def _options(user: DataLoader[Any], setup: WorkerSetup) -> dict[str, Any]:
-    given = {name: getattr(user, name) for name in _KEPT if getattr(user, name, None) is not None}
-    return given | ({"prefetch_factor": user.prefetch_factor, "worker_init_fn": setup} if user.num_workers else {})
-
-
-def restart_policy_of(loader: DataLoader[Any], options: Options, *, fixed: bool = False) -> RestartPolicy | None:
-    """Return what decides whether workers are started again, where there are any and the user wants it.
-
-    Args:
-        loader: the user's.
-        options: say whether.
-        fixed: the number of workers belongs to the stream.
-    """
-    restarts = options.on_worker_death == "restart" and loader.num_workers > 0
-    return RestartPolicy(loader.num_workers, fixed=fixed) if restarts else None
-
-
-def meter_of(loader: DataLoader[Any]) -> Meter | None:
-    """Return what measures the workers of a `DataLoader`, where it has any."""
-    return Meter() if loader.num_workers else None
-
-
-def wants_stacks(loader: DataLoader[Any], options: Options) -> bool:
-    """Return whether workers may be asked for their stacks: by `stall_after`, or where one that hangs is ended."""
-    return options.stall_after is not None or (options.on_worker_death == "restart" and loader.timeout > 0)
-
-
-class WorkerSetup:
-    """Shows each worker the dataset and the worker number that the user's code expects, then runs `worker_init_fn`.
-
-    Args:
-        function: the user's `worker_init_fn`, or None.
-        rotation: number that the first worker goes by; the others follow in turn.
-        stacks: let the workers write their stacks when they are asked for.
-    """
-
-    def __init__(self, function: Callable[[int], None] | None, rotation: int = 0, *, stacks: bool = False) -> None:
-        self._function = function
-        self._rotation, self._stacks = rotation, stacks
-        self._heeded: frozenset[int] = frozenset()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Take along what a process that is not forked cannot know."""
-        return vars(self) | {"_heeded": heeded()}
-
-    def __call__(self, worker: int) -> None:
-        """Run in a worker."""
-        point("worker.start")
-        if self._stacks:
-            answer()
-        outlive(self._heeded | heeded())
-        _keep_no_common_lock()
-        begin()
-        info = get_worker_info()
-        assert info is not None
-        number = (worker + self._rotation) % info.num_workers
-        # The object is frozen for users; what it says has to be true for theirs, not for our wrapper.
-        object.__setattr__(info, "seed", info.seed - worker + number)
-        object.__setattr__(info, "id", number)
-        object.__setattr__(info, "dataset", info.dataset.user_dataset)  # type: ignore[attr-defined]  # always ours
-        if self._function is not None:
-            self._function(number)
-
-
-def _keep_no_common_lock() -> None:
-    """Give the progress bars of this process a lock of its own.
-
-    tqdm has one for all forked processes, the training process included: one that is killed with it stops them all.
-    """
-    tqdm = sys.modules.get("tqdm")
-    if tqdm is not None:
-        tqdm.tqdm.set_lock(threading.RLock())
+def stored_by(dataset: Any, length: int) -> Columns | None:
+    """Return what tells what a map-style dataset stores; None where the dataset's identity says it all."""
+    return None if ask(dataset, "resumable_identity") is not None else Columns(dataset, length)

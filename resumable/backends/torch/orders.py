@@ -1,4 +1,4 @@
-"""Torch's samplers, said as samplers of ours."""
+"""The orders of torch's samplers: said as samplers of ours, or kept sample for sample (`order="torch"`)."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "FARTHEST",
     "HINTS",
     "LARGEST",
     "Chained",
@@ -58,23 +59,23 @@ __all__ = [
 ]
 
 
-class Order(NamedTuple):
-    """What a torch sampler means: an order, and what a sampler that divides it among ranks adds to it."""
-
-    sampler: Sampler
-    world: World | None = None
-    tails: Tails | None = None
+FARTHEST = 1 << 20  # epochs to draw again
 
 
-class Tails(NamedTuple):
-    """How a sampler that divides an epoch among ranks ends it, in a `DataLoader` that keeps its last batch or drops it.
-
-    `older` is the tail that earlier versions made of it, whose states go on with it.
-    """
-
-    keeping: Tail
-    dropping: Tail
-    older: Tail
+LARGEST = 10**8  # positions of an epoch
+_AT_ONCE = 4096  # indices; how many of them are drawn at a time changes nothing
+_LEAVE_OUT = 'Leave out order="torch" for the order of this package.'
+_ITERATORS = (
+    "What the DataLoader itself draws of the generator is part of torch's order. Give it generator, num_workers and "
+    "persistent_workers as the run was started with."
+)
+HINTS = {
+    "sampler.torch_seed": "Give the DataLoader's sampler or generator the seed that the run was started with.",
+    "sampler.torch": "This version of torch draws other numbers by the same seed. Use the version of before.",
+    "sampler.drawn": "The generator was in another state when the DataLoader was wrapped. Seed it right before.",
+    "sampler.workers_seed": _ITERATORS,
+    "sampler.drawn_twice": _ITERATORS,
+}
 
 
 def find_order(sampler: Any, length: int, seed: int) -> Order | None:
@@ -98,11 +99,11 @@ def kind_of(sampler: Any) -> type | None:
         twin = is_torchs_own(sampler) and qualname_of(type(sampler)).endswith(known.__name__)
         if is_a(sampler, known) or twin:
             own = ask(type(sampler), "__iter__") is getattr(known, "__iter__", None) or is_torchs_own(sampler)
-            return known if own and (known is not SubsetRandomSampler or _counts(sampler.indices)) else None
+            return known if own and (known is not SubsetRandomSampler or _are_numbers(sampler.indices)) else None
     return None
 
 
-def _counts(indices: Any) -> bool:
+def _are_numbers(indices: Any) -> bool:
     return has(type(next(iter(indices), 0)), "__index__")
 
 
@@ -127,6 +128,25 @@ def is_torchs_own(thing: Any) -> bool:
 def is_plain_batch_sampler(batches: Any) -> bool:
     """Return whether a batch sampler just cuts what its sampler gives into batches."""
     return type(batches) is BatchSampler or (is_a(batches, BatchSampler) and is_torchs_own(batches))
+
+
+class Order(NamedTuple):
+    """What a torch sampler means: an order, and what a sampler that divides it among ranks adds to it."""
+
+    sampler: Sampler
+    world: World | None = None
+    tails: Tails | None = None
+
+
+class Tails(NamedTuple):
+    """How a sampler that divides an epoch among ranks ends it, in a `DataLoader` that keeps its last batch or drops it.
+
+    `older` is the tail that earlier versions made of it, whose states go on with it.
+    """
+
+    keeping: Tail
+    dropping: Tail
+    older: Tail
 
 
 def _sequential(sampler: Any, length: int, seed: int) -> Order:  # noqa: ARG001  # one signature for all
@@ -175,23 +195,11 @@ _TRANSLATIONS: dict[type, Callable[[Any, int, int], Order | None]] = {
 }
 
 
-# ------------------------------------------------------------------ asked order
+# ------------------------------------------------------------------ order="torch"
 #
-# `order="torch"`: whether a `DataLoader`'s own order is a function of a seed, and which one.
-
-LARGEST = 10**8  # positions of an epoch
-_LEAVE_OUT = 'Leave out order="torch" for the order of this package.'
-_ITERATORS = (
-    "What the DataLoader itself draws of the generator is part of torch's order. Give it generator, num_workers and "
-    "persistent_workers as the run was started with."
-)
-HINTS = {
-    "sampler.torch_seed": "Give the DataLoader's sampler or generator the seed that the run was started with.",
-    "sampler.torch": "This version of torch draws other numbers by the same seed. Use the version of before.",
-    "sampler.drawn": "The generator was in another state when the DataLoader was wrapped. Seed it right before.",
-    "sampler.workers_seed": _ITERATORS,
-    "sampler.drawn_twice": _ITERATORS,
-}
+# A `DistributedSampler` begins each epoch from a seed of its own. The others draw on from one generator: an epoch's
+# order follows from all epochs before it, and from what the `DataLoader` draws of the same generator. So they are
+# replayed, by torch's own code, as if each epoch had been read to its end.
 
 
 def torchs_order(loader: DataLoader[Any], sampler: Any, known: Order | None, options: Options) -> Order:
@@ -224,11 +232,11 @@ def torchs_order(loader: DataLoader[Any], sampler: Any, known: Order | None, opt
         assert known is not None
         return known
     if kind is DistributedSampler:
-        return distributed(sampler, _distributed_order(sampler, options))
+        return distributed(sampler, _order_of_distributed(sampler, options))
     return Order(_chained(loader, sampler, options))
 
 
-def _distributed_order(sampler: Any, options: Options) -> Sequential | Seeded:
+def _order_of_distributed(sampler: Any, options: Options) -> Sequential | Seeded:
     length = len(sampler.dataset)
     if not sampler.shuffle:
         return Sequential(length)
@@ -273,19 +281,6 @@ def _check_size(length: int) -> None:
             f"Two whole permutations are kept, {16 * length / 1e9:.3g} GB in each process that trains, and a resume "
             f"draws all epochs again. {_LEAVE_OUT}"
         )
-
-
-# ------------------------------------------------------------------ torch order
-#
-# Torch's own order, sample for sample (`order="torch"`): what its samplers give, as a function of seed and epoch.
-#
-# `DistributedSampler` begins each epoch from a seed of its own. The others draw on from one generator: an epoch's order
-# follows from all epochs before it, and from what the `DataLoader` draws of the same generator. So they are replayed,
-# by
-# torch's own code, as if each epoch had been read to its end.
-
-_FARTHEST = 1 << 20  # epochs to draw again
-_AT_ONCE = 4096  # indices; how many of them are drawn at a time changes nothing
 
 
 class Seeded:
@@ -333,7 +328,7 @@ class Chained:
 
     def __init__(self, loader: DataLoader[Any], sampler: Any, seed: int, *, drawn: bool) -> None:
         self.length, self._seed = len(sampler), seed
-        self._sampler, self._facts = _lean(sampler)
+        self._sampler, self._facts = _without_data(sampler)
         self._batches: Any = copy.copy(loader.batch_sampler)
         self._workers, self._lives_on = loader.num_workers > 0, loader.num_workers > 0 and loader.persistent_workers
         self._seeds_workers = loader.generator is sampler.generator
@@ -368,7 +363,7 @@ class Chained:
     def begins_with(self, epoch: int) -> torch.Tensor:
         """Return the generator's state at the beginning of an epoch."""
         with self._lock:
-            self._reach(epoch)
+            self._replay_up_to(epoch)
             return self._states[epoch]
 
     def drawn_from(self, epoch: int) -> torch.Tensor:
@@ -382,16 +377,16 @@ class Chained:
 
     def _draw(self, epoch: int) -> IntArray:
         with self._lock:
-            self._reach(epoch)
+            self._replay_up_to(epoch)
             drawn = self._pass(epoch)
             order = np.fromiter(drawn, np.int64, self.length)
             deque(drawn, maxlen=0)  # some samplers draw once more at the end
             return order
 
-    def _reach(self, epoch: int) -> None:
+    def _replay_up_to(self, epoch: int) -> None:
         """Play the epochs up to this one, as far as they were not."""
         first = len(self._states)
-        if epoch - first > _FARTHEST:
+        if epoch - first > FARTHEST:
             raise UnsupportedError(
                 f"epoch {epoch} was asked for, and torch's order gets there by drawing all epochs before it.\n"
                 'That would take forever. If the number is right, leave out order="torch".'
@@ -451,7 +446,7 @@ def _generator(state: torch.Tensor) -> torch.Generator:
     return generator
 
 
-def _lean(sampler: Any) -> tuple[Any, dict[str, int | str]]:
+def _without_data(sampler: Any) -> tuple[Any, dict[str, int | str]]:
     """Return a copy of a sampler that holds no dataset and cannot be changed from outside, and what it depends on."""
     kind = type(sampler)
     lean = copy.copy(sampler)

@@ -1,4 +1,4 @@
-"""ResumableSampler: the order alone, for a plain torch `DataLoader`."""
+"""ResumableSampler: the order alone, for a plain torch `DataLoader`; and its state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "ResumableSampler", "parse"]
 
 
+FORMAT = 1
 _BLOCK = 4096  # positions that are mapped at a time
+_LARGEST = 1 << 30  # as no run has
 _WAYS_OUT = "num_replicas=1 and rank=0 to read everything, or both as they are if the variables are right."
 
 
@@ -111,7 +113,7 @@ class ResumableSampler(DistributedSampler[int]):
         self.given = _choose_order(length, shuffle, seed, sampler)
         self._per_rank = check_count("batch_size", batch_size, "It counts samples per rank and step.")
         global_batch = self._per_rank * self._world.size
-        self._binding = SamplerResolution(self.given, partial(int, global_batch))
+        self._resolution = SamplerResolution(self.given, partial(int, global_batch))
         self._schedule = Schedule(self.given.length, global_batch, "drop" if drop_last else "pad")
         self.num_samples = self._schedule.total(Cursor()) * self._per_rank
         self.total_size = self.num_samples * self._world.size
@@ -120,7 +122,7 @@ class ResumableSampler(DistributedSampler[int]):
     @property
     def order(self) -> Sampler:
         """The sampler of `resumable.samplers` that it asks; with nothing left open, as that may depend on the batch."""
-        return self._binding.sampler
+        return self._resolution.sampler
 
     def __iter__(self) -> Iterator[int]:
         """Yield this rank's sample indices of the epoch, or of what is left of it after a load."""
@@ -191,10 +193,10 @@ class ResumableSampler(DistributedSampler[int]):
         In case of an error nothing was changed.
         """
         state = parse(state_dict)
-        own = facts_of({**self._binding.like(state).spec(), "drop_last": self.drop_last})
+        own = facts_of({**self._resolution.like(state).spec(), "drop_last": self.drop_last})
         check_same(state.fingerprint, own, strict=strict)
         self._check_within(state)
-        self._binding.adopt(state)
+        self._resolution.adopt(state)
         self._pass = _Pass(state.cursor, state.within)
         self.epoch = state.cursor.epoch + self._schedule.finished(state.cursor)
 
@@ -204,11 +206,9 @@ class ResumableSampler(DistributedSampler[int]):
             f"batch_size={self._per_rank}, drop_last={self.drop_last})"
         )
 
-    # ------------------------------------------------------------------ inside
-
     def _begin(self) -> _Pass:
         self._check_world()
-        self._binding.open(self._schedule.global_batch)
+        self._resolution.open(self._schedule.global_batch)
         current = self._pass
         if current.begun and not self._is_over(current):
             current = _Pass(current.start, current.within)
@@ -341,14 +341,6 @@ def _choose_order(length: int, shuffle: bool, seed: int, sampler: Sampler | None
             "They would be ignored, as the sampler says the order. Give the seed to the sampler."
         )
     return sampler
-
-
-# ------------------------------------------------------------------ sampler state
-#
-# The state of a ResumableSampler: its schema and how it is read.
-
-FORMAT = 1
-_LARGEST = 1 << 30  # as no run has
 
 
 @dataclass(frozen=True, slots=True)

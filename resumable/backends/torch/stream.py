@@ -17,11 +17,10 @@ from resumable._data import shards_of
 from resumable._fetch.frameworks import Inside
 from resumable._fetch.own_state import needs_arguments, state_methods
 from resumable._fetch.restarting_workers import WorkersDied
-from resumable._introspection import qualname_of
+from resumable._introspection import has, length_or_none, qualname_of
 from resumable._naming import name_of
+from resumable.backends.torch.engine import Engine, WorkerSetup, meter_of, restart_policy_of, shown, wants_stacks
 from resumable.backends.torch.in_worker import LENIENT, StreamPlan, WorkerState, WorkerStream, state_of
-from resumable.backends.torch.map_style import Engine, WorkerSetup, meter_of, restart_policy_of, shown, wants_stacks
-from resumable.backends.torch.misuse import batches_or_none
 from resumable.errors import StateMismatchWarning, UnsupportedError
 from resumable.protocols import Traits
 
@@ -83,7 +82,7 @@ class TorchStreamBackend:
 
         self.traits = Traits(
             hints=_HINTS,
-            length=batches_or_none(loader),
+            length=_batches_or_none(loader),
             keyed=True,
             needs_shard=True,
             goes_on=self._stateful and not loader.num_workers,
@@ -112,10 +111,10 @@ class TorchStreamBackend:
         if not (self._stateful and self._keeps):
             return None
         if self._batches is not None:
-            return {"next": 0, "workers": [_between(state) for state in self._batches.states()]}
+            return {"next": 0, "workers": [_between_epochs(state) for state in self._batches.states()]}
         if self._loader.num_workers:
             return None
-        return _of_fresh(self._loader.dataset)
+        return _before_first_epoch(self._loader.dataset)
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
         """Give every worker its state back, and go on with the worker whose turn it is."""
@@ -127,7 +126,7 @@ class TorchStreamBackend:
     def _begin(self, plan: StreamPlan, *, reuse: bool) -> Iterator[Any]:
         policy = self._policy
         running = self._run(plan, reuse) if policy is None else _restarted(plan, self._run, policy, reuse=reuse)
-        self._batches = Batches(running, plan, self._meter, looks=self._workers if self._options.compares_data else 0)
+        self._batches = Batches(running, plan, self._meter, peeks=self._workers if self._options.compares_data else 0)
         return self._batches
 
     def _run(self, plan: StreamPlan, reuse: bool) -> Generator[Item]:  # whether workers that live on do
@@ -141,7 +140,7 @@ class TorchStreamBackend:
         turn, workers = snapshot["next"], snapshot["workers"]
         if type(turn) is not int or turn not in range(max(len(workers), 1)):
             raise ValueError(f"source_state.snapshot.next must be the number of a worker, but it is {turn!r}")
-        return [turn, [_own_place(state) for state in workers]]
+        return [turn, [_own_fields(state) for state in workers]]
 
     def elements_before(self, snapshot: Any) -> int:
         """Return how many batches were given before a snapshot, by all workers together."""
@@ -171,115 +170,12 @@ class TorchStreamBackend:
         return Engine(self._loader, stream, setup, self._policy, self._meter)
 
 
-class Batches:
-    """Batches of an epoch; keeps the books on which worker made which.
-
-    Args:
-        running: gives the workers' items in their order.
-        plan: where the epoch was begun.
-        meter: is told what the workers needed for what is given.
-        looks: how many workers there are, where a snapshot has the canary of the sample that each of them gives next;
-            their items are read ahead for it.
-    """
-
-    def __init__(self, running: Iterator[Item], plan: StreamPlan, meter: Meter | None, *, looks: int) -> None:
-        self._running, self._meter, self._looks = running, meter, looks
-        self._ahead: deque[Item | Exception] = deque()
-        self._states = list(plan.states)
-        self._turn = plan.turn
-        self._epoch = plan.epoch
-        self.last = -1  # whose batch was given last
-        self.ended = False
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        while True:
-            try:
-                item = self._next()
-            except StopIteration:
-                self.ended = True
-                raise
-            self._states[item.worker] = WorkerState.from_dict(item.state)
-            self._turn = (item.worker + 1) % len(self._states)
-            if item.told is not None:
-                warnings.warn(item.told, StateMismatchWarning, stacklevel=2)
-            if item.batch:
-                if self._meter is not None:
-                    self._meter.add(item.seconds)
-                self.last = item.worker
-                return item.batch[0]
-
-    def _next(self) -> Item:
-        item = self._ahead.popleft() if self._ahead else next(self._running)
-        if isinstance(item, Exception):
-            raise item
-        return item
-
-    def has_more(self) -> bool:
-        """Return whether there is another batch, by reading it ahead; an error comes up where it belongs."""
-        while not any(isinstance(item, Exception) or item.batch for item in self._ahead):
-            if not self._read_ahead():
-                break
-        return any(isinstance(item, Exception) or item.batch for item in self._ahead)
-
-    def _look(self) -> None:
-        """Read an item of each worker ahead."""
-        while len(self._ahead) < self._looks and self._read_ahead():
-            pass
-
-    def _read_ahead(self) -> bool:
-        """Read an item ahead; an error belongs where it comes up. Return whether more may follow."""
-        try:
-            self._ahead.append(next(self._running))
-        except StopIteration:
-            return False
-        except Exception as error:  # noqa: BLE001  # of whatever type
-            self._ahead.append(error)
-            return False
-        return True
-
-    def ended_before(self, epoch: int) -> bool:
-        """Return whether these were all the batches of the epoch just before."""
-        return self.ended and epoch == self._epoch + 1
-
-    def states(self) -> list[dict[str, Any]]:
-        """Return every worker's state."""
-        return [state.as_dict() for state in self._states]
-
-    def snapshot(self) -> Any:
-        """Return every worker's state, and whose turn it is."""
-        states = self.states()
-        if self._looks and any(state.has_own for state in self._states):
-            self._look()
-            first: dict[int, str | None] = {}
-            for item in self._ahead:
-                if not isinstance(item, Exception):
-                    first.setdefault(item.worker, item.first)
-            states = [_announcing(state, first.get(worker)) for worker, state in enumerate(states)]
-        return {"next": self._turn, "workers": states}
-
-    def close(self) -> None:
-        """Stop the workers."""
-        self._running.close()  # type: ignore[attr-defined]  # a generator
+def _batches_or_none(loader: DataLoader[Any]) -> int | None:
+    """Return the batches per epoch of a stream; None if it does not say, as ChainDataset of datasets without one."""
+    return length_or_none(loader) if has(loader.dataset, "__len__") else None
 
 
-def _announcing(state: dict[str, Any], canary: str | None) -> dict[str, Any]:
-    """Return a worker's state with the canary of its next sample, where it has a state of the dataset's own."""
-    if not {"state", "iterator"} & set(state):
-        return state
-    known = {name: value for name, value in state.items() if name != "canary"}
-    return known if canary is None else {**known, "canary": canary}
-
-
-def _between(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a worker's state at the beginning of the next epoch: that of the dataset alone."""
-    kept = {name: value for name, value in state.items() if name == "state"}
-    return {"batches": 0, "ended": False, **kept}
-
-
-def _of_fresh(dataset: Any) -> Any:
+def _before_first_epoch(dataset: Any) -> Any:
     """Return the snapshot of a dataset in this process before its first epoch."""
     try:
         state = state_of(dataset)
@@ -288,18 +184,24 @@ def _of_fresh(dataset: Any) -> Any:
     return {"next": 0, "workers": [WorkerState(state=state).as_dict()]}
 
 
+def _between_epochs(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a worker's state at the beginning of the next epoch: that of the dataset alone."""
+    kept = {name: value for name, value in state.items() if name == "state"}
+    return {"batches": 0, "ended": False, **kept}
+
+
+def _own_fields(values: dict[str, Any]) -> list[Any]:
+    state = WorkerState.from_dict(values)
+    elsewhere = ["elsewhere"] if state.elsewhere else []
+    return [state.batches, state.ended, *([values["canary"]] if "canary" in values else []), *elsewhere]
+
+
 def _no_loader_of_its_own(name: str) -> UnsupportedError:
     return UnsupportedError(
         f"{name} has a state_dict() that needs arguments, which only a loader of its own knows.\n"
         "Its state could not be saved. Make the loader that its library has for it, such as StreamingDataLoader, and "
         'wrap that; or give wrap(..., resume="replay") to read each epoch again up to the place.'
     )
-
-
-def _own_place(values: dict[str, Any]) -> list[Any]:
-    state = WorkerState.from_dict(values)
-    elsewhere = ["elsewhere"] if state.elsewhere else []
-    return [state.batches, state.ended, *([values["canary"]] if "canary" in values else []), *elsewhere]
 
 
 def _restarted(
@@ -339,3 +241,105 @@ def _restarted(
             return
         finally:
             running.close()
+
+
+class Batches:
+    """Batches of an epoch; keeps the books on which worker made which.
+
+    Args:
+        running: gives the workers' items in their order.
+        plan: where the epoch was begun.
+        meter: is told what the workers needed for what is given.
+        peeks: how many workers there are, where a snapshot has the canary of the sample that each of them gives next;
+            their items are read ahead for it.
+    """
+
+    def __init__(self, running: Iterator[Item], plan: StreamPlan, meter: Meter | None, *, peeks: int) -> None:
+        self._running, self._meter, self._peeks = running, meter, peeks
+        self._ahead: deque[Item | Exception] = deque()
+        self._states = list(plan.states)
+        self._turn = plan.turn
+        self._epoch = plan.epoch
+        self.last = -1  # whose batch was given last
+        self.ended = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        while True:
+            try:
+                item = self._next()
+            except StopIteration:
+                self.ended = True
+                raise
+            self._states[item.worker] = WorkerState.from_dict(item.state)
+            self._turn = (item.worker + 1) % len(self._states)
+            if item.warning is not None:
+                warnings.warn(item.warning, StateMismatchWarning, stacklevel=2)
+            if item.batch:
+                if self._meter is not None:
+                    self._meter.add(item.seconds)
+                self.last = item.worker
+                return item.batch[0]
+
+    def _next(self) -> Item:
+        item = self._ahead.popleft() if self._ahead else next(self._running)
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    def has_more(self) -> bool:
+        """Return whether there is another batch, by reading it ahead; an error comes up where it belongs."""
+        while not any(isinstance(item, Exception) or item.batch for item in self._ahead):
+            if not self._read_ahead():
+                break
+        return any(isinstance(item, Exception) or item.batch for item in self._ahead)
+
+    def _peek(self) -> None:
+        """Read an item of each worker ahead."""
+        while len(self._ahead) < self._peeks and self._read_ahead():
+            pass
+
+    def _read_ahead(self) -> bool:
+        """Read an item ahead; an error belongs where it comes up. Return whether more may follow."""
+        try:
+            self._ahead.append(next(self._running))
+        except StopIteration:
+            return False
+        except Exception as error:  # noqa: BLE001  # of whatever type
+            self._ahead.append(error)
+            return False
+        return True
+
+    def ended_before(self, epoch: int) -> bool:
+        """Return whether these were all the batches of the epoch just before."""
+        return self.ended and epoch == self._epoch + 1
+
+    def states(self) -> list[dict[str, Any]]:
+        """Return every worker's state."""
+        return [state.as_dict() for state in self._states]
+
+    def snapshot(self) -> Any:
+        """Return every worker's state, and whose turn it is."""
+        states = self.states()
+        if self._peeks and any(state.has_own for state in self._states):
+            self._peek()
+            first: dict[int, str | None] = {}
+            for item in self._ahead:
+                if not isinstance(item, Exception):
+                    first.setdefault(item.worker, item.first)
+            states = [_with_canary(state, first.get(worker)) for worker, state in enumerate(states)]
+        return {"next": self._turn, "workers": states}
+
+    def close(self) -> None:
+        """Stop the workers."""
+        self._running.close()  # type: ignore[attr-defined]  # a generator
+
+
+def _with_canary(state: dict[str, Any], canary: str | None) -> dict[str, Any]:
+    """Return a worker's state with the canary of its next sample, where it has a state of the dataset's own."""
+    if not {"state", "iterator"} & set(state):
+        return state
+    known = {name: value for name, value in state.items() if name != "canary"}
+    return known if canary is None else {**known, "canary": canary}

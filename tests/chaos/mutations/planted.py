@@ -227,7 +227,7 @@ def seeded_by_worker() -> None:
 
         return setup
 
-    swap("resumable.backends.torch.map_style:WorkerSetup", "__call__", make)
+    swap("resumable.backends.torch.engine:WorkerSetup", "__call__", make)
     swap("resumable._fetch.workers:RequestDataset", "__getitem__", lambda real: lambda self, message: replace(
         self._reader, randomness="off").read(self.request_of(message)))  # fmt: skip
 
