@@ -5,10 +5,7 @@ from __future__ import annotations
 import inspect
 import random
 import sys
-from pathlib import Path
-from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent))  # a fresh process of the suite finds the images, too
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import nvidia.dali.backend as dali_backend
@@ -24,6 +21,9 @@ from resumable.backends.dali.graph import make_pipeline, uniforms
 from resumable.backends.dali.source import source
 from resumable.errors import PromiseWarning, SampleError
 from resumable.testing import BackendTests
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class TestFolder(BackendTests):

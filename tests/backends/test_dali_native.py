@@ -6,11 +6,7 @@ import gc
 import itertools
 import pickle
 import random
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-sys.path.insert(0, str(Path(__file__).parent))  # the helpers stand beside the tests
 
 import numpy as np
 import pytest

@@ -7,10 +7,7 @@ import subprocess
 import sys
 from importlib import import_module
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-sys.path.insert(0, str(Path(__file__).parent))  # a fresh process of the suite finds the datasets, too
 
 import logical_data as data
 import numpy as np
@@ -26,6 +23,7 @@ from resumable.testing import BackendTests, digest, rest_of_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SOURCES: dict[str, type[Replayed]] = {"replayed": Replayed, "stateful": Stateful}
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # more than there are cores

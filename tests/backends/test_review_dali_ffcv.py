@@ -6,10 +6,7 @@ import gc
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import dali_images
 import dali_pipelines
@@ -32,6 +29,7 @@ from resumable.errors import UnsupportedError
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
+    from pathlib import Path
 
 
 @pipeline_def(batch_size=4, num_threads=1, device_id=None, seed=3)  # type: ignore[untyped-decorator]  # DALI types none

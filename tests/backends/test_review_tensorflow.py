@@ -9,11 +9,11 @@ import sys
 import threading
 from collections import deque
 from concurrent.futures import Future
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tfds_builders import folder
 
 import resumable
 from resumable._order.plan import Padding
@@ -21,9 +21,6 @@ from resumable.backends.tfds.backend import _Ahead, _Job
 from resumable.backends.tfds.opening import _check_added
 from resumable.backends.tfds.opening import source as tfds_source
 from resumable.errors import ConfigurationError, StateMismatchError
-
-sys.path.insert(0, str(Path(__file__).parent))  # a fresh process loads this file by itself
-from tfds_builders import folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

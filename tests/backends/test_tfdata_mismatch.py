@@ -6,8 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tensorflow as tf
@@ -18,8 +17,10 @@ from resumable.backends import tfdata
 from resumable.backends.tfdata.fingerprint import Fingerprint
 from resumable.backends.tfdata.graph import Graph
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 pytestmark = pytest.mark.slow
-HERE = Path(__file__).parent
 
 
 def tripled(x: Any) -> Any:
@@ -65,7 +66,6 @@ SAME = {
 
 CHILD = """
 import os, pickle, sys, warnings
-sys.path.insert(0, {here!r})
 from test_tfdata_mismatch import base, CHANGED
 import resumable
 from resumable.backends import tfdata
@@ -102,9 +102,7 @@ def state_of(strategy: str) -> dict[str, Any]:
 
 
 def test_each_change_is_refused_and_none_crashes(folder: Path) -> None:
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD.format(here=str(HERE))], cwd=folder, capture_output=True, text=True, check=False
-    )
+    child = subprocess.run([sys.executable, "-c", CHILD], cwd=folder, capture_output=True, text=True, check=False)
     assert child.returncode == 0, f"{child.returncode}: {child.stderr[-2000:]}"
     said = dict(line.rsplit(" ", 1) for line in child.stdout.splitlines())
     assert len(said) == 4 * len(CHANGED)
@@ -164,7 +162,6 @@ def examples() -> Any:
 
 PRINT = """
 import json, sys
-sys.path.insert(0, {here!r})
 from test_tfdata_mismatch import NATIVE, dataset_of, examples, fingerprint
 print(json.dumps([fingerprint(dataset_of(name)) for name in NATIVE] + [fingerprint(examples())]))
 """
@@ -174,7 +171,7 @@ def test_fingerprints_are_the_same_in_every_process() -> None:
     prints = set()
     for seed in ("0", "1", "2"):
         child = subprocess.run(
-            [sys.executable, "-c", PRINT.format(here=str(HERE))],
+            [sys.executable, "-c", PRINT],
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tfds_builders import TEST, TRAIN, folder
 from torch.utils.data import DataLoader
 
 import resumable
@@ -18,8 +18,8 @@ from resumable.backends import tfds as backend
 from resumable.errors import StateMismatchError, StateMismatchWarning
 from resumable.testing import BackendTests, digest
 
-sys.path.insert(0, str(Path(__file__).parent))  # a fresh process loads this file by itself
-from tfds_builders import TEST, TRAIN, folder
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FORMATS = ("tfrecord", "array_record")
 DRAWN: dict[str, Any] = {"batch_size": 8, "shuffle": True}

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tfds_builders import TEST, TRAIN, folder
 
 import resumable
 from resumable._fetch.reader import Reader
@@ -24,9 +25,6 @@ from resumable.backends.tfds import records as tfrecord
 from resumable.backends.tfds.records import TFRecordFile, build_index, masked_crc
 from resumable.errors import ConfigurationError, DataError, MissingDependencyError, UnsupportedError
 from resumable.loader.registry import find_dataset
-
-sys.path.insert(0, str(Path(__file__).parent))
-from tfds_builders import TEST, TRAIN, folder
 
 
 @pytest.fixture

@@ -5,13 +5,9 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import time
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
 import torch

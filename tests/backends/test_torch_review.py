@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 import time
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
 import torch

@@ -7,11 +7,8 @@ failing reads and damaged checkpoints, in any order. Each schedule that Hypothes
 from __future__ import annotations
 
 import random
-import sys
 from functools import cache
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))  # the helpers stand beside the tests
 
 import numpy as np
 import pytest

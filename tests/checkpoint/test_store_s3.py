@@ -249,11 +249,7 @@ def test_the_log_says_what_takes_long(
 
 
 def test_the_newest_writer_goes_on_and_the_older_one_is_refused(server: int, url: str) -> None:
-    script = (
-        "import sys; sys.path[:0] = ['tests/checkpoint']\n"
-        "from test_store_s3 import store_at, content\n"
-        f"store_at({server}, {url!r}, keep=2).save(10, content(10))\n"
-    )
+    script = f"from test_store_s3 import store_at, content\nstore_at({server}, {url!r}, keep=2).save(10, content(10))\n"
     store = store_at(server, url, keep=2)
     store.save(1, content(1))
     subprocess.run([sys.executable, "-c", script], check=True, cwd=PROJECT)
@@ -270,8 +266,7 @@ def test_the_newest_writer_goes_on_and_the_older_one_is_refused(server: int, url
 def test_the_end_of_a_program_waits_for_a_save_in_the_background(server: int, url: str, end: str) -> None:
     """The connection is made in the thread, with a look-up of the name, for which thread pools must not be over."""
     script = (
-        "import sys; sys.path[:0] = ['tests/checkpoint']\n"
-        "from test_store_s3 import store_at\nimport torch\n"
+        "import sys, torch\nfrom test_store_s3 import store_at\n"
         f"store = store_at({server}, {url!r})\n"
         "store._steps.files.filesystem.invalidate_cache()\n"
         "store.save(7, {'step': 7, 'weight': torch.arange(8_000_000.0)}, background=True)\n"

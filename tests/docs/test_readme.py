@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # the reader of pages stands beside this file
-
 from scripts_forked import WARNINGS
 from test_docs import README, ROOT, blocks, script, slugs
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TEXT = README.read_text(encoding="utf-8")
 STEPS_PER_EPOCH = 20

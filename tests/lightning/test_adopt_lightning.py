@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
+from trainer_runs import SaveAlways
 
 import resumable
 from resumable import adopt
 from resumable.errors import ConfigurationError, StateMismatchError, StateMismatchWarning, UnsupportedError
 from resumable.integrations.lightning import ResumableCallback
 
-sys.path.insert(0, str(Path(__file__).parent))
-from trainer_runs import SaveAlways
+if TYPE_CHECKING:
+    from pathlib import Path
 
 EPOCHS = 3
 Make = Callable[[], DataLoader[Any]]

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+from sources import indexed
 from torch import distributed, nn
+from trainer_runs import Model, PlannedError, SaveOnce, check_rest, fit
 
 from resumable.integrations._buffers import Buffers
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import indexed
-from trainer_runs import Model, PlannedError, SaveOnce, check_rest, fit
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 class Holder(nn.Module):

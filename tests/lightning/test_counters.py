@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pytorch_lightning.callbacks import Callback
-
-sys.path.insert(0, str(Path(__file__).parent))
 from sources import MAKERS, validation
 from trainer_runs import Model, SaveAlways, fit
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import resumable
 
 

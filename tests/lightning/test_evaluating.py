@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities import CombinedLoader
+from sources import Samples, Stateful, indexed, replay, sized_replay, sized_snapshot, snapshot
 from torch.utils.data import DataLoader
+from trainer_runs import Model, PlannedError, SaveOnce, check_rest, fit, ids, make_trainer
 
 import resumable
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
 from resumable.integrations.lightning import ResumableCallback
 from resumable.loader import startup_checks as _opening
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import Samples, Stateful, indexed, replay, sized_replay, sized_snapshot, snapshot
-from trainer_runs import Model, PlannedError, SaveOnce, check_rest, fit, ids, make_trainer
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Reads(pl.LightningModule):

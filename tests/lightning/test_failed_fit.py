@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 from sources import MAKERS
 from trainer_runs import Model, PlannedError, SaveOnce, fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from resumable import Loader
 

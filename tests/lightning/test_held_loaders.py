@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
-import sys
 import warnings
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as lp
@@ -17,18 +15,17 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.tuner.tuning import Tuner
 from pytorch_lightning.utilities import CombinedLoader
+from sources import Samples, indexed, replay
 from torch.utils.data import DataLoader, IterableDataset
+from trainer_runs import Model, SaveOnce, check_rest, fit, ids, make_trainer
 
 import resumable
 from resumable.errors import LoopError, UnsupportedError
 from resumable.integrations.lightning import ResumableCallback
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import Samples, indexed, replay
-from trainer_runs import Model, SaveOnce, check_rest, fit, ids, make_trainer
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 SHOWN = ("dataset", "batch_size", "num_workers", "collate_fn")
 HIDDEN = ("sampler", "batch_sampler", "drop_last", "shuffle")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from pytorch_lightning.callbacks import BackboneFinetuning, StochasticWeightAveraging
+from sources import indexed
+from trainer_runs import Model, SaveAlways, check_rest, fit
 
 from resumable.errors import PromiseWarning
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import indexed
-from trainer_runs import Model, SaveAlways, check_rest, fit
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_averages_that_cannot_be_resumed_are_named() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from functools import cache
 from itertools import product
@@ -12,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.strategies import SingleDeviceStrategy
-from torch.utils.data import DataLoader
-
-import resumable
-
-sys.path.insert(0, str(Path(__file__).parent))
 from killed_runs import KILLED, Bench, attempts, said
 from made_again_run import EPOCHS, Curriculum, Level, train
+from pytorch_lightning.strategies import SingleDeviceStrategy
+from torch.utils.data import DataLoader
 from trainer_runs import Outcome, PlannedError, SaveAlways, SaveOnce, check_rest
+
+import resumable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import logging
-import sys
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pytorch_lightning.strategies import SingleDeviceStrategy
+from sources import MAKERS, Samples
 from torch.utils.data import DataLoader
+from trainer_runs import Model, SaveAlways, check_rest, fit, ids, make_trainer
 
 from resumable.errors import LoopError
 from resumable.integrations.lightning import ResumableCallback
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import MAKERS, Samples
-from trainer_runs import Model, SaveAlways, check_rest, fit, ids, make_trainer
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 WRAP: dict[str, Any] = {"seed": 3}
 

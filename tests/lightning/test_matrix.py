@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from sources import MAKERS, SIZED, validation
 from trainer_runs import Model, Outcome, PlannedError, SaveOnce, check_rest, fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 def trained(count: int) -> Callable[[Any, Any], bool]:

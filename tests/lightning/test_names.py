@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-import sys
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from sources import Samples
 from torch.utils.data import DataLoader
+from trainer_runs import Model, Outcome, PlannedError, SaveAlways, check_rest, fit
 
 import resumable
 from resumable.integrations.lightning import ResumableCallback
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import Samples
-from trainer_runs import Model, Outcome, PlannedError, SaveAlways, check_rest, fit
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def pair() -> dict[str, DataLoader[Any]]:

@@ -6,18 +6,18 @@ import importlib
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as lp
 import pytest
 import pytorch_lightning as pl
+from trainer_runs import make_trainer
 
 from resumable.errors import UnsupportedError
 from resumable.integrations.lightning import CheckedCheckpointIO, ResumableCallback, private
 
-sys.path.insert(0, str(Path(__file__).parent))
-from trainer_runs import make_trainer
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _RUN = """
 import json, sys, warnings

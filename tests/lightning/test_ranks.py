@@ -12,12 +12,9 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ddp_run
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import ddp_run
 from ddp_run import SAMPLES
 
 if TYPE_CHECKING:

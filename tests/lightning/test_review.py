@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
-import sys
 import warnings
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytorch_lightning as pl
@@ -19,13 +17,14 @@ from pytorch_lightning.callbacks import (
     GradientAccumulationScheduler,
 )
 from pytorch_lightning.utilities import CombinedLoader
+from sources import indexed, replay, snapshot, validation
+from trainer_runs import Model, PlannedError, SaveAlways, SaveOnce, check_rest, fit, make_trainer
 
 from resumable.errors import ConfigurationError, PromiseWarning, StateMismatchError
 from resumable.integrations.lightning import ResumableCallback
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import indexed, replay, snapshot, validation
-from trainer_runs import Model, PlannedError, SaveAlways, SaveOnce, check_rest, fit, make_trainer
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def always(*_: Any) -> bool:

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import copy
-import sys
 import warnings
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities import CombinedLoader
+from sources import MAKERS, Samples, batch_of, indexed, replay, snapshot, validation
 from torch.optim.swa_utils import update_bn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
+from trainer_runs import Model, Outcome, PlannedError, SaveOnce, check_rest, fit, ids, make_trainer
 
 import resumable
 from resumable import Loader
 from resumable.errors import LoopError, UnsupportedError
 from resumable.integrations.lightning import ResumableCallback
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import MAKERS, Samples, batch_of, indexed, replay, snapshot, validation
-from trainer_runs import Model, Outcome, PlannedError, SaveOnce, check_rest, fit, ids, make_trainer
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
 HOOKS = (
     "on_train_epoch_start",

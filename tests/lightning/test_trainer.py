@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import warnings
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +13,9 @@ import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint, OnExceptionCheckpoint
+from sources import MAKERS, Again, Samples, Stateful, indexed, replay, snapshot, validation
 from torch.utils.data import DataLoader, Sampler
+from trainer_runs import Model, PlannedError, SaveAlways, SaveOnce, check_rest, fit, make_trainer
 
 import resumable
 from resumable.errors import (
@@ -29,12 +29,9 @@ from resumable.errors import (
 from resumable.integrations.lightning import ResumableCallback
 from resumable.integrations.lightning.loaders import make_loader
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import MAKERS, Again, Samples, Stateful, indexed, replay, snapshot, validation
-from trainer_runs import Model, PlannedError, SaveAlways, SaveOnce, check_rest, fit, make_trainer
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 KINDS = ["indexed", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("snapshot", "replay"))]

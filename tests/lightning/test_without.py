@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,8 +14,8 @@ from resumable.integrations.lightning import ResumableCallback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 from sources import Samples, indexed
 from trainer_runs import Model, PlannedError, SaveOnce, fit, make_trainer
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import programs
 import pytest
 import pytorch_lightning
 import torch
@@ -20,10 +21,6 @@ from resumable._selfcheck import fresh
 from resumable._selfcheck.streams import first_difference, take_apart
 from resumable.cli import main
 from resumable.errors import ConfigurationError, UnsupportedError
-
-sys.path.insert(0, str(Path(__file__).parent))  # the programs stand beside this file
-
-import programs
 
 
 @pytest.fixture(autouse=True)

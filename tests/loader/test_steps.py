@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 import warnings
 from collections import deque
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from released_states import MAKERS, Reader, rarely, run
 
 import resumable
 from resumable import Cursor, World
 from resumable.errors import ConfigurationError, DataError, LoopWarning, OnePassError, UnsupportedError
-
-sys.path.insert(0, str(Path(__file__).parent))
-from released_states import MAKERS, Reader, rarely, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

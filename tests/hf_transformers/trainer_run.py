@@ -9,14 +9,12 @@ import contextlib
 import os
 import random
 import signal
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for the server
 
 import datasets
 import torch

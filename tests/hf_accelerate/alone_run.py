@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for the server
 
 import torch
 from accelerate import Accelerator

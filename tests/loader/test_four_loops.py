@@ -7,16 +7,11 @@ the loader with their `global_step`.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import loops_run
+import pytest
 from killed_runs import KILLED, Bench, attempts, said
 
 if TYPE_CHECKING:

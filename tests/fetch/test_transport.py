@@ -12,8 +12,6 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import pytest
 import torch
 import torch.multiprocessing

@@ -9,20 +9,16 @@ import copy
 import functools
 import json
 import random
-import sys
 import warnings
 from collections import Counter, deque
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from resumable.errors import ConfigurationError, LoopError, LoopWarning, StateError, UnsupportedError
-
-sys.path.insert(0, str(Path(__file__).parent))
 from fuzz_sources import MAKERS, one_lookup, plain
 from loader_model import EPOCHS, Counting, Model, Place, Reading, Stepping
+
+from resumable.errors import ConfigurationError, LoopError, LoopWarning, StateError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
+
+from tar_files import alone, kept, number, tars
 
 import resumable
 from resumable.samplers import Blocks
 from resumable.testing import BackendTests
-
-sys.path.insert(0, str(Path(__file__).parent))  # a fresh process loads this file by itself
-
-from tar_files import alone, kept, number, tars
 
 
 class TestSequential(BackendTests):

@@ -27,7 +27,7 @@ from resumable.errors import (
     MissingDependencyError,
 )
 
-RELEASED = Path(__file__).parents[1] / "core" / "states"
+RELEASED = Path(__file__).parents[1] / "state" / "states"
 
 
 @pytest.fixture(scope="module")

@@ -88,11 +88,10 @@ KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 from torch.utils.data import DataLoader
-sys.path.insert(0, sys.argv[1])
 import resumable
 from tar_files import classes, in_an_order
-folder, crash = Path(sys.argv[2]), int(sys.argv[3])
-source, order = in_an_order(sys.argv[4], folder, cache=folder / "cache")
+folder, crash = Path(sys.argv[1]), int(sys.argv[2])
+source, order = in_an_order(sys.argv[3], folder, cache=folder / "cache")
 loader = resumable.wrap(DataLoader(source, batch_size=8, num_workers=2, collate_fn=classes), seed=3, **order)
 place = folder / "state.json"
 if place.exists():
@@ -112,7 +111,7 @@ for batch in loader.steps(16):
 def test_a_run_that_was_killed_goes_on(order: str, tmp_path: Path) -> None:
     """With blocks that are read ahead by its workers, which are killed with it."""
     write_images(tmp_path, COUNTS)
-    command = [sys.executable, "-W", "error", "-c", KILLED, str(Path(__file__).parent), str(tmp_path)]
+    command = [sys.executable, "-W", "error", "-c", KILLED, str(tmp_path)]
     for crash in ("2", "9"):
         assert subprocess.run([*command, crash, order], check=False).returncode == -signal.SIGKILL
     subprocess.run([*command, "0", order], check=True)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import alone_run
+import pytest
 from killed_runs import Bench, lines, said
 
 if TYPE_CHECKING:

@@ -254,7 +254,7 @@ def test_a_canary_of_no_text_is_damage() -> None:
 
 def test_states_without_canaries_are_kept_and_load() -> None:
     """`test_state.py` goes on from each of them."""
-    folder = Path(__file__).parent / "states"
+    folder = Path(__file__).parents[1] / "state/states"
     before, now = (json.loads((folder / f"{name}.json").read_text()) for name in ("format2", "format2_canaries"))
     assert len(before) == len(now)
     assert {case["state"]["canary"] for case in before} == {None}

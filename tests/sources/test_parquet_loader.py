@@ -14,11 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from torch.utils.data import DataLoader, Subset
-
-sys.path.insert(0, str(Path(__file__).parent))  # a fresh process imports this file by itself
-
 from parquet_files import ROWS, plain, table, write
+from torch.utils.data import DataLoader, Subset
 
 import resumable
 from resumable import World
@@ -193,11 +190,10 @@ def test_a_window_that_was_chosen_stays_with_the_state() -> None:
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
 from test_parquet_loader import NAMES, drawn, in_torch
 import resumable, warnings
 warnings.simplefilter("ignore", resumable.errors.ShuffleWarning)
-folder = Path(sys.argv[2])
+folder = Path(sys.argv[1])
 
 def one_step(order, workers, steps):
     source = resumable.Parquet(folder / "*.parquet", columns=NAMES, cache_bytes=4000, transform=drawn)
@@ -234,7 +230,6 @@ def test_a_run_that_is_killed_after_each_step_reads_what_one_without_reads(tmp_p
         "error",
         "-c",
         KILLED,
-        str(Path(__file__).parent),
         str(tmp_path),
     ]
     subprocess.run(command, check=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import warnings
 from dataclasses import dataclass
 from io import BytesIO
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for the server
 
 import torch
 from accelerate import Accelerator, notebook_launcher

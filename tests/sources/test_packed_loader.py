@@ -6,8 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -19,6 +18,9 @@ from resumable import World
 from resumable.errors import StateMismatchError
 from resumable.samplers import Blocks
 from resumable.testing import BackendTests
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LENGTHS = np.random.default_rng(0).integers(1, 40, 70)
 TOKENS = np.arange(LENGTHS.sum()).astype(np.uint32)
@@ -117,7 +119,6 @@ def test_workers_read_the_same_and_resume_at_every_step() -> None:
 
 FRESH = """
 import json, sys
-sys.path.insert(0, sys.argv[1])
 from test_packed_loader import alone, plain
 for how, state in json.load(sys.stdin).items():
     loader = alone(how)
@@ -134,7 +135,7 @@ def test_a_state_goes_on_in_a_fresh_process() -> None:
         list(loader.steps(9))
         states[how] = loader.state_dict()
         rest.append(json.dumps(plain(loader.steps(16))))
-    command = [sys.executable, "-c", FRESH, str(Path(__file__).parent)]
+    command = [sys.executable, "-c", FRESH]
     child = subprocess.run(command, input=json.dumps(states), capture_output=True, text=True, check=True)
     assert child.stdout.splitlines() == rest
 

@@ -7,14 +7,11 @@ loop that reads, and no streams, snapshots or sources that could share an error 
 from __future__ import annotations
 
 import functools
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resumable.errors import ConfigurationError, LoopError
-
-sys.path.insert(0, str(Path(__file__).parent))
 from fuzz_sources import MAKERS, plain
+
+from resumable.errors import ConfigurationError, LoopError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

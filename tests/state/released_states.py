@@ -1,4 +1,4 @@
-"""Makes the files of states that the tests load for ever: `python tests/core/released_states.py states/format2.json`.
+"""Makes the files of states that the tests load for ever: `python tests/state/released_states.py states/format2.json`.
 
 Run once per released format, with the version that writes it; `format2.json` is from before there were
 canaries, `format2_data.json` has those that say something of the data, and `format2_snapshots.json` those of sources

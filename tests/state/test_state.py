@@ -7,20 +7,17 @@ import enum
 import io
 import json
 import pickle
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+from released_states import MAKERS, Reader, cases, rarely, run
 from torch.utils.data import DataLoader
 
 import resumable
 from resumable.errors import ConfigurationError, ResumableError, StateFormatError, StateMismatchError
-
-sys.path.insert(0, str(Path(__file__).parent))
-from released_states import MAKERS, Reader, cases, rarely, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import functools
 import queue
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fuzz_sources import MAKERS, plain
 
 import resumable
 from resumable.errors import ConfigurationError
-
-sys.path.insert(0, str(Path(__file__).parent))
-from fuzz_sources import MAKERS, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -12,7 +12,6 @@ import functools
 import json
 import random
 import signal
-import sys
 import warnings
 from collections import Counter
 from contextlib import contextmanager
@@ -22,11 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from fuzz_sources import DOCUMENTED, MAKERS, TheirError, one_lookup, rest
 
 from resumable.errors import PromiseWarning, StateMismatchWarning
-
-sys.path.insert(0, str(Path(__file__).parent))
-from fuzz_sources import DOCUMENTED, MAKERS, TheirError, one_lookup, rest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

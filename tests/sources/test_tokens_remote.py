@@ -6,9 +6,7 @@ import json
 import os
 import pickle
 import signal
-import sys
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -19,18 +17,16 @@ import s3fs
 from fsspec.implementations.memory import MemoryFileSystem
 from parquet_files import plain
 from parquet_files import write as write_parquet
+from s3_server import moto_server, options
 from test_token_files import LENGTHS, TOKENS, write_megatron
 from torch.utils.data import DataLoader
 
 import resumable
 from resumable.errors import ConfigurationError, DataError
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "checkpoint"))
-
-from s3_server import moto_server, options
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 def put(folder: str, *paths: Path, **storage: Any) -> None:

@@ -7,7 +7,6 @@ import os
 import pickle
 import shutil
 import signal
-import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ import fsspec
 import pytest
 from counted_files import Counted, ranges_of
 from fsspec.implementations.memory import MemoryFileSystem
+from s3_server import Proxy, moto_server, options
 from tar_files import classes, write_images
 from torch.utils.data import DataLoader
 
@@ -26,10 +26,6 @@ import resumable
 from resumable.errors import ConfigurationError, DataError, MissingDependencyError
 from resumable.samplers import Blocks
 from resumable.sources._files import Part
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "checkpoint"))
-
-from s3_server import Proxy, moto_server, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
