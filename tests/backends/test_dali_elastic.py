@@ -7,6 +7,7 @@ import random
 import sys
 from typing import TYPE_CHECKING, Any
 
+import dali_images
 import numpy as np
 import nvidia.dali.backend as dali_backend
 import pytest
@@ -23,6 +24,7 @@ from resumable.errors import PromiseWarning, SampleError
 from resumable.testing import BackendTests
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -416,3 +418,21 @@ def test_a_label_that_is_text_is_told_to_be_one() -> None:
     data = [(b"bytes", "cat")] * 4
     with pytest.raises(SampleError, match="the label of sample 0 is no number: 'cat', a str"):
         next(iter(wrap(data, graph=lambda raw, label: (label, raw))))
+
+
+def test_a_bad_file_that_dali_read_ahead_does_not_stop_a_run_that_went_elsewhere(tmp_path: Path) -> None:
+    def decode(raw: Any, label: Any) -> Any:
+        return fn.resize(fn.decoders.image(raw), size=(8, 8)), label
+
+    files = sorted(dali_images.write(tmp_path).rglob("*.jpg"))
+    make: Callable[[], resumable.Loader] = lambda: resumable.wrap(  # noqa: E731  # twice the same
+        source(list(map(str, files)), pipeline=decode), batch_size=2
+    )
+    expected = make()
+    expected.seek(epoch=0, step=5)
+    whole = [batch["label"].flatten().tolist() for batch in expected]
+    files[5].write_bytes(b"no image at all")
+    loader = make()
+    next(iter(loader))  # of step 0, while DALI works on steps 1 and 2
+    loader.seek(epoch=0, step=5)
+    assert [batch["label"].flatten().tolist() for batch in loader] == whole

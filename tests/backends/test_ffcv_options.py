@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import sys
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import ffcv_data
@@ -12,12 +16,13 @@ import torch
 from ffcv.fields.decoders import IntDecoder, SimpleRGBImageDecoder
 from ffcv.loader import Loader, OrderOption
 from ffcv.pipeline.operation import Operation
-from ffcv.transforms import ImageMixup, ToTensor
+from ffcv.transforms import ImageMixup, Squeeze, ToDevice, ToTensor
 from ffcv.traversal_order.base import TraversalOrder
 from numba import njit
 
 import resumable
 from resumable.backends.ffcv import source
+from resumable.backends.ffcv.identity import describe_pipelines
 from resumable.backends.ffcv.keyed import generator_words, seed_generator
 from resumable.backends.ffcv.pipeline import Memory
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
@@ -274,3 +279,53 @@ def test_the_generator_is_seeded_as_said() -> None:
         "state": {"key": generator_words(0x0123456789ABCDEF).astype(np.uint32), "pos": 0},
     }
     assert np.array_equal(draw(0x0123456789ABCDEF), np.random.RandomState(generator).random_sample(700))
+
+
+def test_every_rank_has_its_own_gpu_and_all_have_one_state() -> None:
+    told = {describe_pipelines(on_device(device)) for device in (torch.device("cuda:0"), torch.device("cuda:1"))}
+    assert len(told) == 1
+    assert describe_pipelines(on_device(torch.device("cpu"))) not in told
+
+
+def on_device(device: Any) -> Loader:
+    pipeline = [IntDecoder(), ToTensor(), Squeeze(), ToDevice(device, non_blocking=True)]
+    decoder = [SimpleRGBImageDecoder(), ToTensor(), ToDevice(device)]
+    return Loader(ffcv_data.beton(), batch_size=8, num_workers=1, pipelines={"raw": decoder, "label": pipeline})
+
+
+class CollectsGarbage(Operation):  # type: ignore[misc]  # FFCV ships no types
+    """Collects garbage in the thread that makes batches."""
+
+    def generate_code(self) -> Any:
+        def collect(labels: Any, _memory: Any) -> Any:
+            time.sleep(0.03)
+            gc.collect()
+            return labels
+
+        return collect
+
+    def declare_state_and_memory(self, previous_state: Any) -> Any:
+        return replace(previous_state, jit_mode=False), None
+
+
+def test_a_loader_that_is_garbage_may_be_collected_in_its_own_thread(
+    own_threads: Callable[[], list[threading.Thread]],
+) -> None:
+    pipelines = {"raw": None, "label": [IntDecoder(), ToTensor(), CollectsGarbage()]}
+    made = Loader(ffcv_data.beton(), batch_size=8, num_workers=2, pipelines=pipelines)
+    failed, hook = list[Any](), sys.unraisablehook
+    holder: dict[str, Any] = {"batches": iter(resumable.wrap(source(made, keyed={CollectsGarbage: "plain"})))}
+    holder["itself"] = holder
+    next(holder["batches"])
+    assert own_threads()
+    sys.unraisablehook = failed.append
+    gc.disable()
+    try:
+        del holder  # a cycle, which the other thread finds
+        deadline = time.monotonic() + 10
+        while own_threads() and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        gc.enable()
+        sys.unraisablehook = hook
+    assert (failed, own_threads()) == ([], [])

@@ -16,8 +16,10 @@ import resumable
 from resumable.backends import tfdata
 from resumable.backends.tfdata.fingerprint import Fingerprint
 from resumable.backends.tfdata.graph import Graph
+from resumable.errors import StateMismatchError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
@@ -193,3 +195,27 @@ def test_fingerprints_tell_pipelines_apart() -> None:
     assert len(prints) == len(changes)
     others = {tuple(fingerprint(dataset_of(name))) for name in NATIVE if "explicit" not in name}
     assert len(others) == len([name for name in NATIVE if "explicit" not in name])
+
+
+def zipped(*, swapped: bool) -> Any:
+    parts = [tf.data.Dataset.from_tensor_slices([factor * number for number in range(8)]) for factor in (1, 10)]
+    return tf.data.Dataset.zip(tuple(reversed(parts) if swapped else parts)).batch(2)
+
+
+def captured(*, other: bool) -> Any:
+    factor, offset = tf.constant(3, tf.int64), tf.constant(99 if other else 5, tf.int64)
+    return tf.data.Dataset.range(8).map(lambda x: x * factor + offset).batch(2)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda other: zipped(swapped=other), lambda other: captured(other=other)], ids=["zip", "captured number"]
+)
+def test_values_in_other_places_are_another_pipeline(make: Callable[[bool], Any]) -> None:
+    loader = resumable.wrap(make(False), seed=1)
+    next(iter(loader))
+    state = loader.state_dict()
+    with pytest.raises(StateMismatchError, match="data"):
+        resumable.wrap(make(True), seed=1).load_state_dict(state)
+    again = resumable.wrap(make(False), seed=1)
+    again.load_state_dict(state)
+    assert len(list(again)) == 3

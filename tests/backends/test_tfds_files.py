@@ -355,6 +355,7 @@ BROKEN = """
 import sys
 import resumable, resumable.backends.tfds as backend
 
+
 source = backend.source(sys.argv[1], "train", reader="tf", index_dir=False, fields=["label"], verify=True)
 loader = resumable.wrap(source, batch_size=4)
 try:
@@ -530,3 +531,25 @@ def test_a_bad_sample_is_named_by_its_index_though_others_are_read_with_it(copy:
     with pytest.raises(DataError, match="raised by sample 5"):
         list(loader)
     assert loader.cursor.step == 2
+
+
+FORKED = """
+import sys
+import resumable
+from torch.utils.data import DataLoader
+from resumable.backends import tfds as backend
+
+source = backend.source(sys.argv[1], "train", reader="tf", index_dir=False, fields=["label"], threads=0)
+if sys.argv[2] == "used":
+    source[0]
+loader = DataLoader(source, batch_size=8, num_workers=1, timeout=60, multiprocessing_context=sys.argv[3])
+print(sum(len(batch["label"]) for batch in resumable.wrap(loader, seed=1)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "expected"), [("used", "forked after a use of TensorFlow"), ("unused", "61")])
+def test_tensorflow_in_forked_workers_is_refused_where_it_would_hang(before: str, expected: str) -> None:
+    command = [sys.executable, "-c", FORKED, folder("shapes", "tfrecord"), before, "fork"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=110)
+    assert expected in (done.stderr if before == "used" else done.stdout), done.stderr[-2000:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch_datasets as datasets
-from torch.utils.data import ConcatDataset, DataLoader, Subset, get_worker_info
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Sampler, Subset, get_worker_info
 
 import resumable
 from resumable import World
-from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError, WorkerError
+from resumable.errors import ConfigurationError, PromiseWarning, StateMismatchError, UnsupportedError, WorkerError
+from resumable.samplers import Shuffle
 from resumable.testing import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from multiprocessing.process import BaseProcess
 
 
@@ -356,3 +358,96 @@ def test_behind_an_epoch_that_is_left_new_workers_begin_again() -> None:
     loader = wrap(datasets.StatefulStream(), batch_size=2, num_workers=2)
     firsts = [next(iter(epoch))[0].tolist() for epoch in loader.epochs(3)]
     assert firsts == [[1, 2]] * 3
+
+
+# ---------------------------------------------------------------------- options and samplers that do not fit
+
+
+class Shrinking(datasets.Stream):
+    length = 11
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([(index,) for index in range(self.length)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_that_ends_while_it_is_skipped_is_told(workers: int) -> None:
+    loader = wrap(Shrinking(), batch_size=2, num_workers=workers)
+    for _ in range(4):
+        next(iter(loader))
+    dataset = Shrinking()
+    dataset.length = 5
+    resumed = wrap(dataset, batch_size=2, num_workers=workers)
+    resumed.load_state_dict(loader.state_dict())
+    with pytest.raises(StateMismatchError, match=r"fewer samples.*\n.*in the checkpoint: 8\n.*in this run: +5\n.*data"):
+        next(iter(resumed))
+
+
+@pytest.mark.slow
+def test_shard_is_refused_where_the_samples_have_indices() -> None:
+    for shard in (True, False):
+        with pytest.raises(UnsupportedError, match=r"option shard does not fit a DataLoader.*\n.*world=World"):
+            wrap(datasets.Augmented(), {"shard": shard, "world": World(0, 2)}, batch_size=4)
+
+
+class Pairs(BatchSampler):
+    """Kept, as a subclass may do anything."""
+
+
+@pytest.mark.slow
+def test_a_sampler_is_refused_beside_a_batch_sampler_of_ones_own() -> None:
+    for batches in (datasets.OwnBatches(), Pairs(range(8), 2, drop_last=False)):
+        with pytest.raises(UnsupportedError, match=r"option sampler does not fit .* batch sampler of its own.*\n.*"):
+            wrap(datasets.Augmented(), {"sampler": Shuffle(23)}, batch_sampler=batches)
+    loader = wrap(datasets.Augmented(), {"sampler": Shuffle(23, seed=9)}, batch_size=4)
+    assert loader.state_dict()["sampler"]["name"] == "feistel8-v1"
+
+
+class Filtering(DataLoader[Any]):
+    """Iterates in its own way, below `__iter__`, as loaders of graphs do."""
+
+    def _get_iterator(self) -> Any:
+        return iter([("filtered", batch) for batch in super()._get_iterator()])
+
+
+@pytest.mark.slow
+def test_a_subclass_with_an_iterator_of_its_own_keeps_it() -> None:
+    assert [kind for kind, _ in resumable.wrap(Filtering(datasets.Augmented(), batch_size=4))] == ["filtered"] * 6
+
+
+class Locked(Sampler[int]):
+    """Cannot be copied, and gives another order each time."""
+
+    def __init__(self) -> None:
+        self.lock, self.random = threading.Lock(), random.Random(0)
+
+    def __len__(self) -> int:
+        return 6
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.random.sample(range(6), 6))
+
+
+class LockedAndTold(Locked):
+    def set_epoch(self, epoch: int) -> None:
+        self.random = random.Random(epoch)
+
+
+class LockedWithState(datasets.StatefulOrder):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+@pytest.mark.slow
+def test_a_sampler_that_cannot_be_copied_is_warned_about_by_promise() -> None:
+    with pytest.warns(
+        PromiseWarning, match=r"the sampler Locked cannot be copied.*\n.*same process.*\n.*set_epoch"
+    ) as told:
+        wrap(datasets.Augmented(), sampler=Locked())
+    assert [warning.filename for warning in told] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for harmless in (LockedAndTold(), LockedWithState(), datasets.OwnOrder()):
+            wrap(datasets.Augmented(), sampler=harmless)

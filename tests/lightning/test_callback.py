@@ -1,4 +1,4 @@
-"""What a hostile review of the callback found, and what has to stay as it is now."""
+"""The callback beside other callbacks, in runs that fail early, with unusual modules, and as a copy."""
 
 from __future__ import annotations
 
