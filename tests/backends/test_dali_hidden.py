@@ -171,9 +171,8 @@ def labels(batch: Any) -> list[int]:
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("prepare", [False, True])
-def test_batches_that_somebody_else_draws_are_told_of_before_the_first_one(
-    *, checkpointing: bool, prepare: bool
-) -> None:
+def test_foreign_draws_before_the_first_batch(*, checkpointing: bool, prepare: bool) -> None:
+    """Batches that other code draws are reported before the first one."""
     iterator = classification(checkpointing=checkpointing, prepare=prepare)
     loader = resumable.wrap(iterator)
     next(iterator)
@@ -181,7 +180,8 @@ def test_batches_that_somebody_else_draws_are_told_of_before_the_first_one(
         next(iter(loader))
 
 
-def test_batches_that_somebody_else_draws_are_told_of_in_an_epoch() -> None:
+def test_foreign_draws_in_an_epoch() -> None:
+    """Batches that other code draws are reported in an epoch."""
     iterator = classification(checkpointing=False)
     loader = resumable.wrap(iterator)
     batches = iter(loader)

@@ -119,7 +119,8 @@ def pixels(loader: resumable.Loader) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("noise", [Noise, PythonNoise])
-def test_an_operation_of_the_users_own_is_keyed_per_batch_and_said_to_be(noise: type[Noise]) -> None:
+def test_own_operation_is_keyed_per_batch(noise: type[Noise]) -> None:
+    """A user's operation is keyed per batch, and the user is told."""
     loader = make_loader(noise(), ToTensor())
     with pytest.warns(PromiseWarning, match="Noise draws random numbers, and may mix the samples"):
         first = pixels(resumable.wrap(loader))
@@ -130,7 +131,8 @@ def test_an_operation_of_the_users_own_is_keyed_per_batch_and_said_to_be(noise: 
 
 
 @pytest.mark.parametrize("noise", [Noise, PythonNoise])
-def test_an_operation_that_is_told_to_be_per_sample_survives_another_batch_size(noise: type[Noise]) -> None:
+def test_per_sample_operation_in_other_batches(noise: type[Noise]) -> None:
+    """An operation declared as per sample gives the same in other batch sizes."""
     made = [
         make_loader(noise(), ToTensor(), batch_size=size, num_workers=workers) for size, workers in ((10, 1), (7, 2))
     ]
@@ -168,7 +170,8 @@ class Halves(torch.nn.Module):
         return images // 2
 
 
-def test_a_module_that_draws_is_told_once_and_one_that_does_not_never() -> None:
+def test_drawing_module_is_told_once() -> None:
+    """A module that draws is told once, and one that does not never."""
     with pytest.warns(ResourceWarning):
         loader = make_loader(ToTensor(), Halves(), Drops())
     wrapped = resumable.wrap(loader)
@@ -178,7 +181,8 @@ def test_a_module_that_draws_is_told_once_and_one_that_does_not_never() -> None:
     assert pixels(resumable.wrap(loader, randomness="batch")) == first
 
 
-def test_compiled_randomness_where_the_batch_is_handed_over_is_refused() -> None:
+def test_compiled_randomness_at_the_handover() -> None:
+    """Compiled randomness at the batch's handover is rejected."""
     told = source(make_loader(Noise(), ToTensor()), keyed={Noise: "late"})
     with pytest.raises(UnsupportedError, match="Noise is compiled and draws random numbers"):
         resumable.wrap(told)
@@ -214,9 +218,10 @@ def test_bad_options_are_refused(options: dict[str, Any]) -> None:
         source(make_loader(ToTensor()), **options)
 
 
-def test_what_the_pipeline_raises_comes_out_and_the_run_can_go_on(
+def test_error_of_the_pipeline_comes_out(
     own_threads: Callable[[], list[threading.Thread]],
 ) -> None:
+    """An error of the pipeline comes out, and the run can continue."""
     loader = resumable.wrap(make_loader(ToTensor(), Fails()), seed=2)
     count = 0
     with pytest.raises(ValueError, match=r"boom\n.*raised by FFCV's pipeline\.\n.*epoch 0, step 2, rank 0") as caught:
@@ -308,9 +313,10 @@ class CollectsGarbage(Operation):  # type: ignore[misc]  # FFCV ships no types
         return replace(previous_state, jit_mode=False), None
 
 
-def test_a_loader_that_is_garbage_may_be_collected_in_its_own_thread(
+def test_garbage_is_collected_in_its_own_thread(
     own_threads: Callable[[], list[threading.Thread]],
 ) -> None:
+    """A loader that is garbage may be collected in its thread."""
     pipelines = {"raw": None, "label": [IntDecoder(), ToTensor(), CollectsGarbage()]}
     made = Loader(ffcv_data.beton(), batch_size=8, num_workers=2, pipelines=pipelines)
     failed, hook = list[Any](), sys.unraisablehook

@@ -80,7 +80,8 @@ def test_resumed_at_every_step_the_rest_is_the_same(case: streams.Case, processe
 
 
 @pytest.mark.parametrize("stateful", [True, False])
-def test_resumed_in_a_fresh_process_for_every_step_the_rest_is_the_same(stateful: bool, processes: Executor) -> None:
+def test_fresh_process_at_every_step(stateful: bool, processes: Executor) -> None:
+    """A fresh process that resumes at any step gives the same rest."""
     check(streams.Case(2, persistent=True, shuffle=True, stateful=stateful), processes, together=1)
 
 

@@ -203,7 +203,9 @@ def initialise(number: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2))])
-def test_each_stream_has_a_fresh_copy_and_a_call_of_worker_init_fn(workers: int) -> None:
+def test_each_stream_has_a_fresh_copy(workers: int) -> None:
+    """Each stream has a fresh copy and a call of `worker_init_fn`."""
+
     def run(workers: int, epochs: int = 2) -> list[list[int]]:
         options: dict[str, Any] = {"persistent_workers": True} if workers else {}
         loader = DataLoader(dataset, batch_size=9, num_workers=workers, worker_init_fn=initialise, **options)

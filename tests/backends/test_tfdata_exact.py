@@ -164,7 +164,9 @@ def typical_of_epoch(epoch: int) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
-def test_an_endless_pipeline_has_one_epoch_and_goes_on_where_it_was_left() -> None:
+def test_endless_pipeline_has_one_epoch() -> None:
+    """An endless pipeline has one epoch and continues at its place."""
+
     def make() -> resumable.Loader:
         return resumable.wrap(DATA.range(7).shuffle(4, seed=1).repeat().batch(2).prefetch(2))
 
@@ -184,7 +186,9 @@ def test_an_endless_pipeline_has_one_epoch_and_goes_on_where_it_was_left() -> No
 
 
 @pytest.mark.parametrize("make", [repeated, interleaved, lambda: explicit(interleaved(parallel=2))])
-def test_an_epoch_that_is_left_in_its_middle_does_not_change_the_next(make: Any) -> None:
+def test_epoch_left_in_its_middle(make: Any) -> None:
+    """An epoch that is left in its middle does not change the next."""
+
     def run(loader: resumable.Loader, left: list[int]) -> tuple[list[str], list[dict[str, Any]]]:
         got, states = [], []
         for epoch in loader.epochs(3):

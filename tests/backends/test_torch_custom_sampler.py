@@ -76,13 +76,15 @@ def test_another_parameter_is_refused(saved: Any, now: Any) -> None:
         loader.load_state_dict(state_of(saved()))
 
 
-def test_the_same_parameters_go_on_also_where_the_run_is_told_otherwise() -> None:
+def test_same_parameters_go_on() -> None:
+    """The same parameters continue, even if the run says otherwise."""
     loader = make(2, epoch=3)
     loader.load_state_dict(state_of(make(2)))
     assert [int(batch) for batch in loader] == [*range(2, 24, 2), *range(1, 24, 2)]
 
 
-def test_a_state_of_an_earlier_version_is_not_compared_and_that_is_said() -> None:
+def test_state_of_an_earlier_version() -> None:
+    """A state of an earlier version is not compared, and a message says so."""
     state = state_of(make(2))
     del state["backend"]["parameters"]
     state["digest"] = None
@@ -139,7 +141,8 @@ RANKS = pytest.mark.parametrize("options", [{}, {"shard": True, "world": World(1
 
 @pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 @RANKS
-def test_an_order_that_is_another_one_in_every_run_is_refused_at_every_place(options: dict[str, Any]) -> None:
+def test_order_that_changes_in_every_run(options: dict[str, Any]) -> None:
+    """An order that differs in every run is rejected at every place."""
     run, states = two_epochs(over(Unseeded(24), **options))
     for state in states:
         fresh = over(Unseeded(24), **options)
@@ -156,8 +159,11 @@ def test_an_order_that_is_another_one_in_every_run_is_refused_at_every_place(opt
 
 
 @RANKS
-def test_a_sampler_that_is_its_own_iterator_has_an_end_and_resumes_at_every_place(options: dict[str, Any]) -> None:
-    """torch itself gives its first batch for ever."""
+def test_sampler_that_is_its_own_iterator(options: dict[str, Any]) -> None:
+    """A sampler that is also its iterator has an end and resumes at every place.
+
+    torch itself gives its first batch for ever.
+    """
     run, states = two_epochs(over(Itself(24, 1), **options))
     assert len(run) == (6 if options else 12)
     for step, state in enumerate(states, start=1):

@@ -30,7 +30,8 @@ def epoch_of(loader: resumable.Loader) -> list[str]:
 
 
 @each_way
-def test_an_epoch_that_is_left_unread_is_not_given_as_the_next_one(way: dict[str, Any]) -> None:
+def test_epoch_left_unread(way: dict[str, Any]) -> None:
+    """An epoch that is left unread is not given as the next one."""
     golden_loader = wrap(datasets.Stream(), batch_size=4, **way)
     golden = [epoch_of(golden_loader) for _ in range(4)]
     got = {}
@@ -41,7 +42,8 @@ def test_an_epoch_that_is_left_unread_is_not_given_as_the_next_one(way: dict[str
 
 
 @each_way
-def test_jumps_after_the_end_of_an_epoch_are_those_of_a_fresh_loader(way: dict[str, Any]) -> None:
+def test_jumps_after_the_end_of_an_epoch(way: dict[str, Any]) -> None:
+    """Jumps after the end of an epoch are those of a fresh loader."""
     loader = wrap(datasets.Stream(), batch_size=4, **way)
     beginning = loader.state_dict()
     golden = [epoch_of(loader) for _ in range(3)]
@@ -68,7 +70,9 @@ def test_a_stream_with_a_state_goes_back_to_its_beginning(way: dict[str, Any]) -
 @pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 @each_way
 @pytest.mark.parametrize("randomness", ["sample", "batch"])
-def test_the_epoch_in_a_datasets_state_does_not_hide_the_next_epoch(way: dict[str, Any], randomness: str) -> None:
+def test_epoch_in_a_datasets_state(way: dict[str, Any], randomness: str) -> None:
+    """The epoch in a dataset's state does not hide the next epoch."""
+
     def make() -> resumable.Loader:
         return wrap(datasets.EpochInState(), {"randomness": randomness}, batch_size=3, **way)
 
@@ -109,7 +113,9 @@ def test_a_dataset_that_ends_twice_is_read_as_in_an_unbroken_run(way: dict[str, 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("randomness", ["sample", "batch"])
-def test_an_order_drawn_when_a_stream_is_opened_belongs_to_the_epoch(workers: int, randomness: str) -> None:
+def test_order_drawn_at_the_opening(workers: int, randomness: str) -> None:
+    """An order drawn when a stream is opened belongs to the epoch."""
+
     def make() -> resumable.Loader:
         return wrap(datasets.EagerStream(), {"randomness": randomness}, batch_size=2, num_workers=workers)
 

@@ -41,7 +41,8 @@ def samples_of(loader: resumable.Loader) -> list[tuple[float, ...]]:
 # ---------------------------------------------------------------------- randomness
 
 
-def test_the_augmentations_are_the_same_with_any_workers_and_batch_size() -> None:
+def test_augmentations_with_any_workers() -> None:
+    """The augmentations are the same with any workers and batch size."""
     golden = samples_of(wrap(datasets.Augmented(), batch_size=1, shuffle=True))
     assert len(set(golden)) == 23
     cases: tuple[dict[str, Any], ...] = (
@@ -114,7 +115,8 @@ def open_files(worker: int) -> None:
     info.dataset.opened = 100 + worker  # type: ignore[attr-defined]  # as in torch's documentation
 
 
-def test_worker_init_fn_meets_the_users_dataset_and_the_users_worker_number() -> None:
+def test_worker_init_fn_meets_the_users_dataset() -> None:
+    """`worker_init_fn` gets the user's dataset and the user's worker number."""
     loader = wrap(Tagged(), batch_size=4, num_workers=2, worker_init_fn=open_files)
     told = [[set(part.tolist()) for part in batch[1:]] for batch in loader]
     assert told == [[{0}, {100}], [{1}, {101}]] * 3
@@ -165,8 +167,11 @@ def test_pinning_and_time_outs_are_handed_on() -> None:
     assert run_of(wrap(datasets.Augmented(), batch_size=4, shuffle=True, timeout=60, num_workers=1)) == golden
 
 
-def test_nothing_is_drawn_from_the_trainers_generator_by_starting_workers() -> None:
-    """A plain `DataLoader` draws a seed at each `iter()`, so that an interrupted run would differ in its dropout."""
+def test_starting_workers_draws_nothing() -> None:
+    """Starting workers draws nothing from the trainer's generator.
+
+    A plain `DataLoader` draws a seed at each `iter()`, so that an interrupted run would differ in its dropout.
+    """
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
@@ -206,7 +211,8 @@ def test_several_ranks_must_be_told_whether_a_stream_is_shared() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_sample_that_fails_is_named_and_the_state_before_it_resumes(workers: int) -> None:
+def test_failing_sample_is_named(workers: int) -> None:
+    """A sample that fails is named, and the state before it resumes."""
     golden = run_of(wrap(datasets.Augmented(), batch_size=4), 1)
     loader, got = wrap(datasets.Augmented(broken=9), batch_size=4, num_workers=workers), list[str]()
     with pytest.raises(OSError, match=r"torn file\n.*raised by sample 9(, in worker 0)?\.\n.*epoch 0, step 2, rank 0"):
@@ -262,7 +268,8 @@ def test_a_killed_worker_is_an_error_and_no_hang() -> None:
     assert run_of(mended, 1) == run_of(wrap(datasets.Augmented(), batch_size=4), 1)[steps:]
 
 
-def test_a_dataset_that_cannot_be_pickled_is_told_apart_from_other_trouble() -> None:
+def test_dataset_that_cannot_be_pickled() -> None:
+    """A dataset that cannot be pickled is told apart from other trouble."""
     dataset: Any = datasets.Augmented()
     dataset.transform = lambda sample: sample
     loader = wrap(dataset, num_workers=1, multiprocessing_context="spawn")
@@ -441,7 +448,8 @@ class LockedWithState(datasets.StatefulOrder):
 
 
 @pytest.mark.slow
-def test_a_sampler_that_cannot_be_copied_is_warned_about_by_promise() -> None:
+def test_sampler_that_cannot_be_copied() -> None:
+    """A warning names the promise that a sampler without copies breaks."""
     with pytest.warns(
         PromiseWarning, match=r"the sampler Locked cannot be copied.*\n.*same process.*\n.*set_epoch"
     ) as told:

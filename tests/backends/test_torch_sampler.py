@@ -32,7 +32,8 @@ def global_batches(samplers: list[ResumableSampler], batch_size: int) -> list[li
     return [[index for part in parts for index in part[start : start + batch_size]] for start in starts]
 
 
-def test_it_is_a_distributed_sampler_so_trainers_leave_it_in_place() -> None:
+def test_it_is_a_distributed_sampler() -> None:
+    """It is a `DistributedSampler`, so trainers leave it in place."""
     sampler = ResumableSampler(range(LENGTH), 4, 1, seed=7, drop_last=True)
     assert isinstance(sampler, DistributedSampler)
     assert isinstance(sampler, torch.utils.data.Sampler)
@@ -48,7 +49,8 @@ def test_it_is_a_public_name() -> None:
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_without_a_batch_size_it_divides_like_distributed_sampler(world: int, drop_last: bool, shuffle: bool) -> None:
+def test_divides_like_distributed_sampler(world: int, drop_last: bool, shuffle: bool) -> None:
+    """Without a batch size, it divides like `DistributedSampler`."""
     for rank in range(world):
         options: dict[str, Any] = {"num_replicas": world, "rank": rank, "shuffle": shuffle, "drop_last": drop_last}
         mine = ResumableSampler(range(LENGTH), **options)
@@ -166,7 +168,8 @@ def test_the_world_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(sampler) == list(ResumableSampler(LENGTH, 3, 2, batch_size=2))
 
 
-def test_one_of_rank_and_world_size_is_enough_where_it_is_the_detected_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_or_world_size_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of `rank` and `world_size` suffices if it is the detected one."""
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "3")
     assert ResumableSampler(LENGTH, num_replicas=3).rank == 2

@@ -106,7 +106,8 @@ def test_a_state_behind_the_last_index_is_that_behind_the_end() -> None:
         assert resumed.epoch == sampler.epoch + 1
 
 
-def test_loops_with_a_counter_of_their_own_train_on_every_sample_once() -> None:
+def test_loops_with_their_own_counter() -> None:
+    """Loops with a counter of their own train on every sample once."""
     golden = list(with_set_epoch(make()))
     sampler = make()
     for step, (epoch, _) in enumerate(with_set_epoch(sampler), start=1):
@@ -202,9 +203,8 @@ def resized(plan: list[tuple[int, int]], drop_last: bool) -> list[list[int]]:
 
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 6, 12]), st.integers(1, 6)), max_size=6), st.booleans())
-def test_resized_in_the_middle_of_an_epoch_every_global_batch_is_the_same(
-    plan: list[tuple[int, int]], drop_last: bool
-) -> None:
+def test_global_batches_after_a_resize(plan: list[tuple[int, int]], drop_last: bool) -> None:
+    """After a resize in the middle of an epoch, every global batch is the same."""
     assert resized(plan, drop_last) == resized([], drop_last)
 
 
@@ -223,7 +223,8 @@ def test_with_another_global_batch_the_flat_order_stays(later: int) -> None:
     assert flat == expected
 
 
-def test_a_larger_global_batch_that_leaves_nothing_goes_on_with_the_next_epoch() -> None:
+def test_larger_global_batch_leaves_nothing() -> None:
+    """A larger global batch that leaves nothing continues with the next epoch."""
     sampler = make(batch_size=5, drop_last=True)
     state = next(saved(sampler) for count, _ in enumerate(sampler) if count == 14)
     larger = make(batch_size=10, drop_last=True)
@@ -232,7 +233,8 @@ def test_a_larger_global_batch_that_leaves_nothing_goes_on_with_the_next_epoch()
     assert list(larger) == Shuffle(LENGTH, seed=3).indices(1, 0, 20).tolist()
 
 
-def test_a_state_in_the_middle_of_a_batch_needs_the_same_ranks_and_batch_size() -> None:
+def test_state_in_the_middle_of_a_batch() -> None:
+    """A state in the middle of a batch needs the same ranks and batch size."""
     sampler = make(2, 1, batch_size=4)
     state = next(saved(sampler) for count, _ in enumerate(sampler) if count == 5)
     assert state["within_batch"] == 2
@@ -358,7 +360,8 @@ def test_without_workers_a_state_counts_what_was_handed_over(drop_last: bool) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True])
-def test_with_workers_the_sampler_is_ahead_and_batches_done_says_how_far(persistent: bool) -> None:
+def test_batches_done_corrects_workers(persistent: bool) -> None:
+    """With workers, the sampler is ahead and `batches_done` says how far."""
     sampler = ResumableSampler(40, 1, 0, batch_size=4)
     golden = [Shuffle(40).indices(epoch, start, start + 4).tolist() for epoch in range(3) for start in range(0, 40, 4)]
     loader = loader_of(sampler, num_workers=2, prefetch_factor=2, persistent_workers=persistent)

@@ -114,7 +114,9 @@ def test_what_nobody_knows_is_rejected_as_pytorch_rejects_it() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, OverflowError, LookupError])
-def test_what_a_length_raises_is_raised_unchanged_if_it_is_needed(error: type[Exception]) -> None:
+def test_error_of_a_needed_length(error: type[Exception]) -> None:
+    """An error of a length is raised unchanged if the length is needed."""
+
     class Broken(Rows):
         def __len__(self) -> int:
             raise error("a real error")

@@ -105,7 +105,8 @@ def test_a_digest_belongs_to_the_value(element: Any) -> None:
     assert Canary(element).fits(element)
 
 
-def test_an_element_that_can_change_is_digested_at_once_and_another_one_when_asked() -> None:
+def test_changing_elements_are_digested_at_once() -> None:
+    """An element that can change is digested at once, any other one on request."""
     element = [1, 2]
     canary = Canary(element)
     element.append(3)
@@ -181,7 +182,9 @@ def test_it_can_be_turned_off(how: str) -> None:
     assert len(list(loader)) == 3
 
 
-def test_elements_that_a_loop_changes_in_place_are_known_as_they_were_drawn() -> None:
+def test_elements_changed_in_place_by_a_loop() -> None:
+    """Elements that a loop changes in place are known as they were drawn."""
+
     def arrays() -> Iterator[Any]:
         for number in range(6):
             yield np.full(3, number)
@@ -203,7 +206,8 @@ def test_elements_that_a_loop_changes_in_place_are_known_as_they_were_drawn() ->
         assert [batch[0] for batch in resumed] == list(range(7 + step, 13))
 
 
-def test_the_element_that_is_compared_is_the_only_one_that_an_own_skip_leaves() -> None:
+def test_own_skip_leaves_one_element_to_compare() -> None:
+    """A source with a skip has only one element left to compare."""
     drawn = []
 
     class Skips:

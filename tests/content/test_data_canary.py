@@ -189,7 +189,8 @@ def accepted(loader: Loader, state: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_reversed_list_is_refused_at_every_step_of_every_source(name: str) -> None:
+def test_reversed_list_is_refused(name: str) -> None:
+    """A reversed list is rejected at every step of every source."""
     states, other = states_of(SOURCES[name](FILES), 1), SOURCES[name](FILES[::-1])
     for state in states:
         assert state["fingerprint"]
@@ -323,7 +324,9 @@ def test_what_a_state_says_in_another_form_is_not_compared(other: Any) -> None:
     accepted(listed(FILES), listed(FILES[::-1]).state_dict() | {"fingerprint": other, "digest": None})
 
 
-def test_a_state_of_others_on_more_ranks_and_of_other_batches_is_refused_and_the_same_goes_on() -> None:
+def test_state_of_more_ranks_or_other_batches() -> None:
+    """A state of more ranks with different batches is rejected, and one with the same batches continues."""
+
     def make(files: Sequence[str], rank: int, size: int, batch_size: int) -> Loader:
         options: Any = {"world": World(rank, size), "on_change": "continue"}
         return resumable.wrap(list(files), batch_size=batch_size, shuffle=True, **options)
@@ -395,7 +398,8 @@ class Alive(Images):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_a_dataset_computes_is_not_compared_and_its_code_not_called(workers: int) -> None:
+def test_computed_attributes_are_not_compared(workers: int) -> None:
+    """Computed attributes of a dataset are not compared, and their code is not called."""
     states = states_of(loaded(Alive(FILES), num_workers=workers))
     calls = Alive.calls
     for state in states:
@@ -404,7 +408,8 @@ def test_what_a_dataset_computes_is_not_compared_and_its_code_not_called(workers
     assert Alive.calls == calls
 
 
-def test_a_curriculum_goes_on_whether_it_is_brought_back_before_or_after_the_load() -> None:
+def test_curriculum_before_or_after_the_load() -> None:
+    """A curriculum continues whether it is restored before or after the load."""
     dataset: Any = Held(samples=list(FILES))
     states: list[tuple[int, dict[str, Any]]] = []
     loader = loaded(dataset)
@@ -439,7 +444,8 @@ def test_labels_that_a_run_makes_itself_go_on() -> None:
     refused(make(torch.full((12,), 7))[1], state)
 
 
-def test_elements_that_a_loop_changes_go_on_in_this_process_and_in_another() -> None:
+def test_changed_elements_in_two_processes() -> None:
+    """Elements that a loop changes continue in this process and in another."""
     original = [{"file": file, "seen": 0} for file in FILES]
     used = copy.deepcopy(original)
     loader, states = listed(used), []
@@ -525,7 +531,9 @@ def test_files_that_a_run_writes_again_go_on(tmp_path: Path) -> None:
             accepted(loaded(Held(files=files)), state)
 
 
-def test_datasets_of_other_lengths_that_are_held_too_do_not_hide_the_samples() -> None:
+def test_held_datasets_of_other_lengths() -> None:
+    """Other datasets of other lengths, held too, do not hide the samples."""
+
     def make(files: Sequence[str]) -> Loader:
         subset = Subset(Held(files=["x.y", "z.w"] * 10), range(7))
         others = [subset, TensorDataset(torch.arange(40)), ConcatDataset([Held(files=["a.b", "c.d"])])]
@@ -541,7 +549,9 @@ def test_an_attribute_that_is_no_longer_there_is_not_compared() -> None:
     accepted(loaded(Held(paths=FILES)), loaded(Held(files=FILES)).state_dict())
 
 
-def test_names_that_are_made_up_at_each_start_do_not_hide_the_files() -> None:
+def test_made_up_names_hide_no_files() -> None:
+    """Names that are made up at each start do not hide the files."""
+
     def make(files: Sequence[str], salt: int) -> Loader:
         keys, draws = [f"{salt} {number}" for number in range(12)], [random.Random(salt).random() for _ in range(12)]
         return loaded(Held(keys=keys, draws=draws, files=files))
@@ -551,7 +561,9 @@ def test_names_that_are_made_up_at_each_start_do_not_hide_the_files() -> None:
     refused(make(FILES[::-1], 1), state)
 
 
-def test_what_is_the_same_for_all_samples_or_only_numbers_them_does_not_hide_the_rest() -> None:
+def test_constant_and_counting_columns_hide_nothing() -> None:
+    """Values that are equal for all samples, or only number them, do not hide the rest."""
+
     def make(**kept: Any) -> Loader:
         return loaded(Held(root=["data.zip"] * 12, order=np.arange(5, 17), ids=list(map(str, range(12))), **kept))
 
@@ -602,7 +614,8 @@ def test_a_dataset_may_say_what_its_data_are() -> None:
         refused(loaded(Says("v2")), state, r"fingerprint\(\)")
 
 
-def test_the_choice_among_samples_of_a_dataset_that_says_it_is_compared() -> None:
+def test_choice_of_samples_is_compared() -> None:
+    """The choice among a dataset's samples is compared if the dataset tells it."""
     state = loaded(Subset(Says("v1"), range(9))).state_dict()
     refused(loaded(Subset(Says("v1"), range(1, 10))), state)
     refused(loaded(Subset(Says("v2"), range(9))), state)
@@ -646,7 +659,9 @@ def test_a_backend_of_ones_own_may_say_what_it_stores() -> None:
 
 
 @pytest.mark.parametrize("stored", [lambda _: {"x": [random.random()]}, lambda _: {"x": [1, 2, 3]}])  # no secret
-def test_the_conformance_suite_finds_a_backend_that_stores_something_else_each_time_or_too_little(stored: Any) -> None:
+def test_suite_finds_a_backend_with_wrong_storage(stored: Any) -> None:
+    """The conformance suite finds a backend that stores different data each time, or too little."""
+
     class Checked(BackendTests):
         __test__ = False
         records = Records(FILES)
@@ -683,7 +698,8 @@ for batch in loader.steps(8):
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_with_its_files_and_not_with_them_backwards(tmp_path: Path) -> None:
+def test_killed_run_with_its_files(tmp_path: Path) -> None:
+    """A killed run continues with its files and not with them backwards."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
 

@@ -104,7 +104,8 @@ def test_digests_are_those_of_earlier_states(name: str) -> None:
     assert digests_of(CONTENTS[name]) == json.loads(PINNED.read_text(encoding="utf-8"))[name]
 
 
-def test_every_pinned_digest_is_compared_and_they_tell_contents_apart() -> None:
+def test_every_pinned_digest_is_compared() -> None:
+    """Every pinned digest is compared, and they tell contents apart."""
     pinned = json.loads(PINNED.read_text(encoding="utf-8"))
     assert pinned.keys() == CONTENTS.keys()
     assert len({digest for _, _, digest in pinned.values()}) == len(pinned)

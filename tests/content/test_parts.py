@@ -30,7 +30,8 @@ def content(**more: Any) -> dict[str, Any]:
     return {"model": model.state_dict(), "rng": [1, [2, 3], None], "step": 3, **more}
 
 
-def test_parts_are_named_by_dotted_paths_and_short_values_by_themselves() -> None:
+def test_parts_have_dotted_paths() -> None:
+    """Parts are named by dotted paths, and short values by themselves."""
     parts = parts_of(content(lr=0.1, words=list(range(600)), empty={}, deep=[{"a": np.float32(2)}], name="x" * 99))
     assert parts["step"] == "3"
     assert parts["lr"] == "0.1"
@@ -99,7 +100,8 @@ def of_process(one: float, seed: str) -> Any:
 
 
 @pytest.mark.slow
-def test_two_processes_have_the_same_parts_and_each_kind_differs_with_its_value() -> None:
+def test_two_processes_have_the_same_parts() -> None:
+    """Two processes have the same parts, and each kind differs with its value."""
     one, same, other = of_process(2.0, "1"), of_process(2.0, "2"), of_process(3.0, "1")
     assert one == same
     assert [name for name in one if one[name] == other[name]] == []
@@ -118,7 +120,8 @@ TREES = st.dictionaries(
 @pytest.mark.slow
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(TREES)
-def test_copies_have_the_same_parts_in_any_order_and_what_is_shared_counts_as_copied(tree: Any) -> None:
+def test_copies_have_the_same_parts(tree: Any) -> None:
+    """Copies have the same parts in any order, and shared parts count as copied."""
     parts = parts_of(tree)
     assert parts == parts_of(copy.deepcopy(tree)) == parts_of(dict(reversed(tree.items())))
     assert parts_of([tree, tree]) == parts_of([tree, copy.deepcopy(tree)])
@@ -163,7 +166,8 @@ def test_each_key_is_written_in_one_way(content: Any, path: str) -> None:
     assert len(split(path)) == len(str(content).split("{")) - 1
 
 
-def test_all_that_are_no_numbers_are_the_same_and_zeros_have_signs() -> None:
+def test_nans_are_equal_and_zeros_signed() -> None:
+    """All NaNs are the same, and zeros have signs."""
     for kind, bits in ((torch.float32, torch.int32), (torch.float16, torch.int16), (torch.bfloat16, torch.int16)):
         nan = torch.tensor([float("nan"), 1.0], dtype=kind)
         other = nan.clone()

@@ -29,7 +29,8 @@ class Noting:
             raise
 
 
-def test_the_end_by_hand_is_told_from_the_end_by_the_garbage_collector() -> None:
+def test_end_by_hand_and_by_the_collector() -> None:
+    """The end by hand is told from the end by the garbage collector."""
     source = Noting()
     loader = resumable.wrap(source)
     next(iter(loader))

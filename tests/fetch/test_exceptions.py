@@ -145,7 +145,9 @@ def test_the_loop_goes_on_with_the_batch_that_failed(kind: Any, workers: int) ->
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_classes_that_cannot_be_sent_come_as_the_nearest_that_can(workers: int) -> None:
+def test_unsendable_classes_come_as_the_nearest(workers: int) -> None:
+    """Classes that cannot be sent come as the nearest that can."""
+
     class HiddenError(FileNotFoundError):
         pass
 
@@ -216,7 +218,9 @@ def test_a_collate_fn_and_a_transform_are_named(workers: int) -> None:
         assert "step 0" in error.__notes__[-1]
 
 
-def test_an_element_of_an_iterable_is_named_and_so_is_the_place_on_a_rank() -> None:
+def test_iterable_element_and_rank_are_named() -> None:
+    """An element of an iterable is named, and so is its place on a rank."""
+
     def numbers() -> Iterator[int]:
         yield from range(5)
         raise FileNotFoundError(errno.ENOENT, "No such file", "shard-1")
@@ -231,7 +235,8 @@ def test_an_element_of_an_iterable_is_named_and_so_is_the_place_on_a_rank() -> N
     assert "epoch 0, step 1, rank 1" in caught.value.__notes__[-1]
 
 
-def test_an_exception_object_that_is_raised_again_gets_no_note_twice() -> None:
+def test_exception_raised_again() -> None:
+    """An exception object that is raised again gets no note twice."""
     kept = OSError("torn")
 
     def read(_: int) -> Any:

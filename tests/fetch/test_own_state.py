@@ -127,7 +127,8 @@ def test_a_resumed_run_has_the_rest_of_the_samples(way: Callable[..., Any], kind
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_not_acknowledged_is_read_again_with_what_was_remembered(way: Callable[..., Any]) -> None:
+def test_unacknowledged_with_its_memory(way: Callable[..., Any]) -> None:
+    """Batches that are not acknowledged are reread with what was remembered."""
     data = Counting()
     loader = way(data, ack="manual")
     reading = iter(loader)

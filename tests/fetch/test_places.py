@@ -123,7 +123,8 @@ def test_a_failure_right_after_a_rollback_leaves_the_place() -> None:
     assert list(fresh) == list(loader) == list(range(6))
 
 
-def test_what_was_never_acknowledged_is_handed_over_again_from_the_very_beginning() -> None:
+def test_nothing_acknowledged_starts_over() -> None:
+    """Batches that were never acknowledged are delivered again from the beginning."""
     loader = resumable.wrap(Told(), ack="manual")
     first = loader.state_dict()
     iterator = iter(loader)
@@ -134,7 +135,8 @@ def test_what_was_never_acknowledged_is_handed_over_again_from_the_very_beginnin
     assert list(loader) == list(range(6))
 
 
-def test_a_failure_between_acknowledgements_hands_nothing_over_twice() -> None:
+def test_failure_between_acknowledgements() -> None:
+    """A failure between acknowledgements delivers nothing twice."""
     source = Told()
     loader = resumable.wrap(source, ack="manual")
     iterator = iter(loader)
@@ -151,8 +153,11 @@ def test_a_failure_between_acknowledgements_hands_nothing_over_twice() -> None:
     assert loader.acknowledged.position == 6
 
 
-def test_a_state_taken_while_an_element_is_drawn_is_that_before_it() -> None:
-    """As by a handler of SIGTERM, in the middle of `next()`."""
+def test_state_while_an_element_is_drawn() -> None:
+    """A state taken while an element is drawn is that before it.
+
+    As by a handler of SIGTERM, in the middle of `next()`.
+    """
     states: list[Any] = []
 
     class Slow(Told):
@@ -253,7 +258,9 @@ def test_a_length_that_is_too_small_does_no_harm() -> None:
         assert rest_of_run(fresh, 2) == run[step:]
 
 
-def test_epochs_that_are_not_read_are_passed_by_live_and_resumed_alike() -> None:
+def test_unread_epochs_live_and_resumed() -> None:
+    """Unread epochs are passed alike by a live and a resumed loader."""
+
     def train(loader: resumable.Loader, limit: int) -> list[tuple[int, int]]:
         got = []
         for epoch in loader.epochs(5):
@@ -289,7 +296,8 @@ def test_there_are_no_places_before_the_beginning() -> None:
         resumable.wrap(range(5)).sample_indices(epoch=-1, step=0)
 
 
-def test_a_failure_on_the_way_to_the_end_of_an_epoch_gives_no_empty_epoch() -> None:
+def test_failure_on_the_way_to_an_epochs_end() -> None:
+    """A failure on the way to the end of an epoch gives no empty epoch."""
     fails = [False]
 
     def numbers(epoch: int) -> Iterator[int]:

@@ -165,8 +165,11 @@ def tries_a_large_one(answers: Any) -> None:
     answers.send((told, large.is_shared(), small.is_shared(), content))
 
 
-def test_a_large_answer_is_left_to_the_thread_before_it_is_shared() -> None:
-    """What was moved to shared memory, and is not sent, stays there as long as the worker lives."""
+def test_large_answer_goes_to_the_thread() -> None:
+    """A large answer is left to the thread before it is shared.
+
+    What was moved to shared memory, and is not sent, stays there as long as the worker lives.
+    """
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
     process = context.Process(target=tries_a_large_one, args=(there,))

@@ -132,8 +132,11 @@ def pool(count: int, **options: Any) -> Workers:
     return Workers(RequestDataset(Reader(Told(), list, "off"), in_worker=count > 0), lambda: options)
 
 
-def test_every_worker_is_told_before_it_is_asked_also_if_a_run_is_short() -> None:
-    """The plans differ in what is at a position, so that one that is not told would be seen."""
+def test_every_worker_is_told_before_it_is_asked() -> None:
+    """Every worker is told before it is asked, also if a run is short.
+
+    The plans differ in what is at a position, so that one that is not told would be seen.
+    """
     workers = pool(2)
     living: set[int] = set()
     for order in orders(7, 9, 5, 7):
@@ -173,7 +176,8 @@ def test_a_worker_that_was_not_told_reads_nothing() -> None:
         dataset[request[:6]]
 
 
-def test_what_is_sent_is_numbers_and_the_order_once_to_each_worker() -> None:
+def test_sent_are_numbers_and_one_order() -> None:
+    """Numbers are sent, and the order once to each worker."""
     first, second = orders(7, 9)
     messages = _Messages(2, first)
     messages.requests = requests(first, 3)

@@ -73,7 +73,8 @@ def plainly(epoch: int) -> Iterator[tuple[int, float]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "batch"), [(2, 1), (2, 3), (3, 4), (4, 2)])
-def test_each_rank_draws_its_share_and_the_last_element_of_a_global_batch(size: int, batch: int) -> None:
+def test_each_rank_draws_its_share(size: int, batch: int) -> None:
+    """Each rank draws its share and the last element of a global batch."""
     opened: list[Lines] = []
 
     def lines(epoch: int) -> Lines:
@@ -171,7 +172,8 @@ class Rows:
         return rest
 
 
-def test_an_iterable_that_returns_the_rest_is_not_read_up_to_the_place() -> None:
+def test_iterable_that_returns_the_rest() -> None:
+    """An iterable that returns the rest is not read up to the place."""
     assert len(every_cut(lambda: resumable.wrap(Rows()))) == 2 * LENGTH
     loader = resumable.wrap(Rows())
     for _ in zip(range(9), loader, strict=False):

@@ -83,7 +83,9 @@ def test_the_message_names_batch_samples_rank_and_code(messages: Messages) -> No
 
 
 @pytest.mark.parametrize("where", ["open", "middle", "end", "peek"])
-def test_a_stream_without_indices_is_watched_from_its_opening_to_its_end(messages: Messages, where: str) -> None:
+def test_stream_without_indices_is_watched(messages: Messages, where: str) -> None:
+    """A stream without indices is watched from its opening to its end."""
+
     def stream() -> Iterator[int]:
         for element in range(3):
             if element == {"open": 0, "middle": 1, "peek": 0}.get(where):
@@ -103,7 +105,9 @@ def test_a_stream_without_indices_is_watched_from_its_opening_to_its_end(message
 
 
 @pytest.mark.slow
-def test_it_is_said_again_after_twice_the_time_and_for_another_batch(messages: Messages) -> None:
+def test_said_again_after_twice_the_time(messages: Messages) -> None:
+    """It is said again after twice the time and for another batch."""
+
     def read(sample: int) -> int:
         if sample == 1:
             messages.hang(4)
@@ -134,7 +138,9 @@ def test_a_slow_loop_says_nothing(messages: Messages) -> None:
     assert not messages.texts
 
 
-def test_a_sampler_that_hangs_is_named_where_it_cannot_say_which_samples_come(messages: Messages) -> None:
+def test_hanging_sampler_is_named(messages: Messages) -> None:
+    """A sampler that hangs is named if it cannot say which samples come."""
+
     class Slow(resumable.samplers.Sequential):
         def indices(self, epoch: int, start: int, stop: int) -> Any:
             if threading.current_thread() is not threading.main_thread():
@@ -177,7 +183,8 @@ def test_the_thread_ends_with_the_stream(how: str, threads: Threads) -> None:
 
 
 @pytest.mark.slow
-def test_one_thread_is_enough_for_all_and_none_without_the_option(threads: Threads) -> None:
+def test_one_thread_only_with_the_option(threads: Threads) -> None:
+    """One thread is enough for all, and none starts without the option."""
     loaders = [resumable.wrap(range(6), stall_after=limit) for limit in (NEVER, NEVER, None)]
     iterators = [iter(loader) for loader in reversed(loaders)]
     counts = []
@@ -236,7 +243,8 @@ def test_the_worker_is_named_and_writes_its_stack(kind: str, start: str, tmp_pat
         assert "epoch 0, step 3\n  samples:     [6, 7]\n" in text
 
 
-def test_a_process_that_would_be_ended_by_the_signal_does_not_get_it() -> None:
+def test_process_that_the_signal_would_end() -> None:
+    """A process that would be ended by the signal does not get it."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         assert not stalls._has(child.pid, "SigCgt")

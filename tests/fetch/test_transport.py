@@ -114,8 +114,11 @@ def test_what_is_small_comes_by_value_and_can_be_written_to() -> None:
                 assert set(tensor.untyped_storage().tolist()) == {1}, name  # type: ignore[no-untyped-call]
 
 
-def test_a_batch_is_of_its_own_also_where_the_dataset_gives_one_tensor_twice() -> None:
-    """Torch moves it to shared memory, so that what the loop writes is in the next batch, too."""
+def test_one_tensor_given_twice() -> None:
+    """Each batch is separate, even if the dataset gives one tensor twice.
+
+    Torch moves it to shared memory, so that what the loop writes is in the next batch, too.
+    """
     kept = data.numbers(4)
     batches = sent(lambda _: kept, 3)
     batches[0].fill_(7)

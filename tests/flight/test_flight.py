@@ -132,7 +132,8 @@ def test_a_look_at_the_next_batch_moves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("randomness", ["sample", "batch", "off"])
-def test_each_sample_is_noted_while_it_is_read_and_none_afterwards(randomness: Any, tmp_path: Path) -> None:
+def test_sample_is_noted_while_it_is_read(randomness: Any, tmp_path: Path) -> None:
+    """Each sample is noted while it is read, and none afterwards."""
     data = Watched(tmp_path)
     loader = wrap(tmp_path, data, shuffle=True, randomness=randomness, collate=lambda _: record_of(tmp_path).sample)
     assert [sample for epoch in loader.epochs(2) for sample in epoch] == [None] * 8
@@ -308,9 +309,8 @@ def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
             wrap(folder)
 
 
-def test_a_disk_that_is_full_is_refused_at_once_and_harmless_later(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_full_disk_is_refused_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A full disk is rejected at once and harmless later."""
     with files_at_most(100), pytest.raises(ConfigurationError, match="cannot be written to"):
         wrap(tmp_path)
     content = crash(tmp_path)

@@ -196,8 +196,11 @@ def test_killed_within_a_save_it_resumes_from_the_one_before(bench: Bench, file:
 
 @pytest.mark.parametrize("torn", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("file", FILES)
-def test_killed_while_a_checkpoint_is_written_over_nothing_is_loaded(bench: Bench, file: int, torn: bool) -> None:
-    """Not the new weights with the old place."""
+def test_killed_while_a_checkpoint_is_replaced(bench: Bench, file: int, torn: bool) -> None:
+    """Killed while a checkpoint is overwritten, a run loads nothing.
+
+    Not the new weights with the old place.
+    """
     folder = bench.new()
     assert bench.run(folder, in_place=True, die_in=[3, file], torn=torn) == [KILLED]
     assert bench.run(folder, in_place=True) == [1]
@@ -261,7 +264,8 @@ def test_metrics_of_two_ranks_have_no_padding(bench: Bench) -> None:
         assert scores == [[[0, 1, 2, 3], [4, 5, 6]]] * EPOCHS
 
 
-def test_the_ranks_of_notebook_launcher_go_on_from_what_others_saved(bench: Bench) -> None:
+def test_notebook_launcher_resumes_other_saves(bench: Bench) -> None:
+    """The ranks of `notebook_launcher` continue from the saves of others."""
     options = {"loader": "indexed", "accumulate": 2, "world": 2}
     whole, folder = bench.whole(**options), bench.new()
     assert bench.run(folder, die_at=3, **options) == [KILLED, KILLED]

@@ -102,7 +102,8 @@ def test_the_optimizer_steps_where_a_dataloader_lets_it(kind: str, across: bool)
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_it_tells_the_end_to_the_accelerator_and_the_loop_around_again(kind: str) -> None:
+def test_end_is_told_to_the_accelerator(kind: str) -> None:
+    """The accelerator is told of the end, and then again of the loop around."""
     accelerator = Accelerator(cpu=True)
     train, test = (prepare(accelerator, make()) for make in (MAKERS[kind], evaluation))
     told = []
@@ -180,7 +181,8 @@ def test_a_batch_counts_at_the_optimizers_step(tmp_path: Path) -> None:
     assert next(iter(run.loader)).tolist() == expected
 
 
-def test_without_a_prepared_optimizer_the_synchronised_gradients_count() -> None:
+def test_synchronised_gradients_count() -> None:
+    """Without a prepared optimizer, the synchronised gradients count."""
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     loader, counted = prepare(accelerator, indexed()), []
     for _ in loader:
@@ -289,7 +291,8 @@ def test_steps_goes_through_epochs_up_to_a_number(tmp_path: Path) -> None:
     assert resumed.outcome() == expected
 
 
-def test_a_loop_that_counts_its_epochs_after_a_resume_is_warned_of(tmp_path: Path) -> None:
+def test_own_epoch_counter_after_a_resume(tmp_path: Path) -> None:
+    """A warning tells a loop that counts its epochs after a resume."""
     run = trained(epochs=1)
     run.accelerator.save_state(str(tmp_path))
     run.accelerator.load_state(str(tmp_path))
@@ -346,7 +349,8 @@ def test_a_loop_over_the_inner_loader_raises_and_takes_no_batch(kind: str, at: i
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("left", [4, 5, 6])
 @pytest.mark.parametrize("second", ["plain", "epochs", "steps"])
-def test_the_newest_prepared_loop_wins_and_starts_after_the_last_step(kind: str, left: int, second: str) -> None:
+def test_newest_prepared_loop_wins(kind: str, left: int, second: str) -> None:
+    """The newest prepared loop wins and starts after the last step."""
     options: dict[str, Any] = {"gradient_accumulation_steps": 3}
     whole = trained(epochs=1, loader=MAKERS[kind](), **options)
     expected = whole.outcome()
@@ -372,7 +376,8 @@ def test_the_newest_prepared_loop_wins_and_starts_after_the_last_step(kind: str,
     assert run.outcome() == expected
 
 
-def test_a_loop_over_the_loader_while_one_over_epochs_or_steps_is_open() -> None:
+def test_plain_loop_while_another_is_open() -> None:
+    """A loop over the Loader is rejected while one over epochs or steps is open."""
     run = Training()
     epochs = run.loader.epochs(3)
     epoch = next(epochs)
@@ -450,8 +455,11 @@ def test_a_state_of_other_data_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("saved_at", [2, 3])
-def test_another_accumulation_counts_from_the_place_of_the_checkpoint(saved_at: int, tmp_path: Path) -> None:
-    """Accelerate's own count would let the first step cover one batch, at a third of its weight."""
+def test_another_accumulation(saved_at: int, tmp_path: Path) -> None:
+    """A different accumulation counts from the place of the checkpoint.
+
+    Accelerate's own count would let the first step cover one batch, at a third of its weight.
+    """
     run = Training(gradient_accumulation_steps=2)
     batches = iter(run.loader)
     for _ in range(saved_at):

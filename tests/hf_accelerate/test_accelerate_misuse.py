@@ -69,7 +69,8 @@ def test_a_loop_that_fetches_a_batch_ahead_is_warned_of_once(accumulate: int) ->
     assert told[0].filename == __file__
 
 
-def test_a_batch_with_more_passes_than_one_and_several_at_once_are_not() -> None:
+def test_batches_with_several_passes() -> None:
+    """A batch with several passes is no misuse, nor are several batches at once."""
     run = Training(gradient_accumulation_steps=2)
     batches = iter(run.loader)
     several = [next(batches) for _ in range(2)]
@@ -94,8 +95,11 @@ FORMS: dict[str, Callable[[Any], Iterator[Any]]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_a_loop_over_the_loader_and_not_over_what_prepare_returned_is_rejected(form: str, accumulate: int) -> None:
-    """Anywhere in the training, which continues as if nothing had happened."""
+def test_loop_over_the_unprepared_loader(form: str, accumulate: int) -> None:
+    """A loop over the Loader instead of the result of `prepare` is rejected.
+
+    Anywhere in the training, which continues as if nothing had happened.
+    """
     loader = numbers()
     loops = [FORMS[form](loader)]  # one from before it was prepared
     run = Training(loader=loader, gradient_accumulation_steps=accumulate)
@@ -138,7 +142,8 @@ def test_evaluation_loaders_are_not_driven() -> None:
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_a_second_loop_over_what_prepare_returned_is_rejected_at_an_epochs_end(accumulate: int) -> None:
+def test_second_prepared_loop_at_an_epochs_end(accumulate: int) -> None:
+    """A second loop over the result of `prepare` is rejected at an epoch's end."""
     run = Training(gradient_accumulation_steps=accumulate)
     for epoch in run.loader.epochs(2):
         for batch in epoch:
@@ -150,8 +155,11 @@ def test_a_second_loop_over_what_prepare_returned_is_rejected_at_an_epochs_end(a
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_a_second_loop_within_steps_is_rejected_and_drops_no_gradients(accumulate: int) -> None:
-    """At each micro-batch: what is delivered and waits for the optimizer's step is not delivered again."""
+def test_second_loop_within_steps(accumulate: int) -> None:
+    """A second loop within steps is rejected and drops no gradients.
+
+    At each micro-batch: what is delivered and waits for the optimizer's step is not delivered again.
+    """
     run = Training(gradient_accumulation_steps=accumulate)
     for batch in run.loader.steps(20):
         run.on(batch)
@@ -161,8 +169,11 @@ def test_a_second_loop_within_steps_is_rejected_and_drops_no_gradients(accumulat
     assert run.seen == ([*range(8)] * 3)[:20]
 
 
-def test_a_second_loop_within_an_epoch_ends_the_first_with_an_error() -> None:
-    """It reads the rest of the epoch, as people write it in a function of their own; no batch is lost."""
+def test_second_loop_within_an_epoch() -> None:
+    """A second loop within an epoch ends the first with an error.
+
+    It reads the rest of the epoch, as people write it in a function of their own; no batch is lost.
+    """
     run = Training()
     with pytest.raises(LoopError, match="a newer loop"):
         for epoch in run.loader.epochs(2):
@@ -207,8 +218,11 @@ def test_a_source_that_cannot_go_back_is_trained_on_to_its_end() -> None:
     assert (run.seen, run.loader.global_step) == ([*range(8)], 8)
 
 
-def test_a_new_loop_within_an_accumulation_says_that_the_source_cannot_go_back() -> None:
-    """Nothing is changed by that: neither the gradients nor the accelerator's count."""
+def test_new_loop_within_an_accumulation() -> None:
+    """A new loop within an accumulation says that the source cannot go back.
+
+    Nothing is changed by that: neither the gradients nor the accelerator's count.
+    """
     run = Training(loader=once(), gradient_accumulation_steps=3)
     for batch in run.loader:
         run.on(batch)
@@ -280,8 +294,11 @@ def test_the_number_goes_on_where_the_folder_is_empty(tmp_path: Path) -> None:
     assert resumed.accelerator.save_iteration == 3
 
 
-def test_a_resumed_run_writes_the_number_that_the_baseline_writes(tmp_path: Path) -> None:
-    """Also where the folders are named by the loop: the number is in the checkpoint."""
+def test_resumed_run_writes_the_same_number(tmp_path: Path) -> None:
+    """A resumed run writes the number that the baseline writes.
+
+    Also where the folders are named by the loop: the number is in the checkpoint.
+    """
     run = Training()
     for name in ("one", "two", "three"):
         run.accelerator.save_state(str(tmp_path / name))
@@ -346,7 +363,8 @@ def test_the_same_loader_is_prepared_again_after_free_memory() -> None:
 
 
 @pytest.mark.slow
-def test_an_optimizer_that_was_prepared_in_the_first_batch_is_refused_at_the_save(tmp_path: Path) -> None:
+def test_optimizer_prepared_in_the_first_batch(tmp_path: Path) -> None:
+    """The save rejects an optimizer that was prepared in the first batch."""
     run = Training()
     run.accelerator.free_memory()
     run.loader = prepare(run.accelerator, numbers())

@@ -43,7 +43,8 @@ def loader(**options: Any) -> resumable.Loader[Any]:
         lambda one, loader: one._prepare_one(loader, first_pass=True),
     ],
 )
-def test_a_loader_that_is_given_to_accelerates_prepare_is_refused(give: Callable[..., Any]) -> None:
+def test_loader_given_to_prepare(give: Callable[..., Any]) -> None:
+    """A Loader that is given to Accelerate's `prepare` is rejected."""
     with pytest.raises(UnsupportedError, match=r"integrations.accelerate.prepare\(accelerator, loader\)"):
         give(Accelerator(cpu=True), loader())
 

@@ -66,7 +66,8 @@ def test_a_part_that_is_damaged_or_newer_is_refused(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", cases(own=False))
-def test_more_ranks_continue_from_the_loaders_of_rank_0_and_no_other_buffers(case: Case) -> None:
+def test_more_ranks_start_from_rank_0(case: Case) -> None:
+    """More ranks continue from the loaders of rank 0 and without other buffers."""
     saved = case.schema.from_dict(case.values)
     assert [saved.of_rank(rank, 2)["loaders"] for rank in (0, 1)] == [one["loaders"] for one in saved.ranks]
     third = saved.of_rank(3, 4)

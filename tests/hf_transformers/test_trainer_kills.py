@@ -210,7 +210,8 @@ def test_killed_within_a_save_it_resumes_from_the_one_before(bench: Bench, part:
         check(folder, whole, rank)
 
 
-def test_killed_within_the_first_save_it_says_that_nothing_can_be_resumed(bench: Bench) -> None:
+def test_killed_within_the_first_save(bench: Bench) -> None:
+    """Killed within the first save, it says that nothing can be resumed."""
     folder = bench.new()
     assert bench.run(folder, die_in=[1, "save_to_json"]) == [KILLED]
     assert bench.run(folder) == [1]
@@ -249,7 +250,8 @@ def test_resumed_after_its_end_nothing_is_trained(bench: Bench) -> None:
 # ---------------------------------------------------------------------- what it does alone
 
 
-def test_alone_the_trainer_gives_other_augmentations_after_a_resume(bench: Bench) -> None:
+def test_alone_the_trainer_augments_otherwise(bench: Bench) -> None:
+    """Alone, the Trainer gives other augmentations after a resume."""
     options = {"alone": True, **arguments(gradient_accumulation_steps=3)}
     whole, folder = bench.whole(**options), bench.new()
     assert bench.run(folder, die_at=7, **options) == [KILLED]
@@ -267,7 +269,8 @@ def test_alone_the_trainer_trains_on_after_its_last_step(bench: Bench) -> None:
     assert [len(steps(attempt)) for attempt in attempts(folder)] == [5, 1]
 
 
-def test_alone_the_trainer_leaves_out_an_evaluation_that_a_kill_came_before(bench: Bench) -> None:
+def test_alone_the_trainer_skips_an_evaluation(bench: Bench) -> None:
+    """Without the library, the Trainer leaves out an evaluation after a kill before it."""
     folder, options = bench.new(), {"alone": True, **arguments(eval_strategy="epoch")}
     assert bench.run(folder, die_after_save=11, **options) == [KILLED]
     assert bench.run(folder, **options) == [0], said(folder)

@@ -152,7 +152,9 @@ class OwnLoader(Noting):
         return loader()
 
 
-def test_a_loader_of_a_trainers_own_method_is_taken_like_a_given_one(tmp_path: Path) -> None:
+def test_loader_of_a_trainers_own_method(tmp_path: Path) -> None:
+    """A loader from a trainer's method is taken like a given one."""
+
     def of(folder: Path, **options: Any) -> Any:
         return OwnLoader(Net(), TrainingArguments(str(folder), **{**QUIET, **options}), train_dataset=Numbers())
 
@@ -227,7 +229,8 @@ def test_a_loop_in_a_callback_is_rejected_and_takes_nothing(tmp_path: Path, form
         assert trainer.seen == expected
 
 
-def test_loops_that_were_started_before_the_run_are_rejected_in_it(tmp_path: Path) -> None:
+def test_loops_started_before_the_run(tmp_path: Path) -> None:
+    """Loops that were started before the run are rejected in it."""
     own = loader()
     open_before = own.epochs(9)
     next(open_before)
@@ -273,7 +276,9 @@ def test_after_a_run_loops_continue_where_it_ended(tmp_path: Path, options: dict
     assert [batch["x"][:, 0].tolist() for batch in resumed] == whole[done : (done // 6 + 1) * 6]
 
 
-def test_after_a_run_that_failed_loops_continue_with_the_batch_that_failed(tmp_path: Path) -> None:
+def test_loops_continue_after_a_failed_run(tmp_path: Path) -> None:
+    """After a run that failed, loops continue with the batch that failed."""
+
     class Fails(Noting):
         def training_step(self, model: Any, inputs: Any, *rest: Any) -> Any:
             if len(getattr(self, "seen", [])) == 5:
@@ -444,7 +449,8 @@ def test_without_any_checkpoint_the_trainer_itself_says_so(tmp_path: Path) -> No
         prepare(trainer_in(tmp_path)).train(resume_from_checkpoint=True)
 
 
-def test_a_checkpoint_of_a_trainer_that_was_not_prepared_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_an_unprepared_trainer(tmp_path: Path) -> None:
+    """A checkpoint of a Trainer that was not prepared is rejected."""
     trainer_in(tmp_path).train()
     with pytest.raises(CheckpointError, match="not prepared"):
         prepare(trainer_in(tmp_path)).train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))

@@ -116,9 +116,10 @@ def test_words_that_are_missing(words: list[str], capsys: pytest.CaptureFixture[
     ],
     ids=" ".join,
 )
-def test_help_and_wrong_words_fit_into_60_columns_and_name_the_statuses(
+def test_help_fits_into_60_columns(
     words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Help and wrong words fit into 60 columns and name the statuses."""
     monkeypatch.delenv("COLUMNS")  # in a pipe there are 60
     monkeypatch.setattr(sys, "__stdout__", None)
     monkeypatch.setattr(sys, "__stderr__", None)

@@ -144,7 +144,8 @@ def test_a_folder_of_shards_that_is_damaged(tmp_path: Path, content: dict[str, A
         resumable.inspect(folder)
 
 
-def test_one_damaged_file_of_several_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
+def test_one_damaged_file_of_several(tmp_path: Path) -> None:
+    """One damaged file of several is named, and the others are shown."""
     folder = of_accelerate(tmp_path)
     optimizer = folder / "optimizer.bin"
     optimizer.write_bytes(optimizer.read_bytes()[:500])

@@ -81,7 +81,8 @@ def test_it_says_where_the_data_stood_and_which_samples_come(kind: str, written:
     assert resumable.diff(written[kind], written[kind]).is_equal
 
 
-def test_states_in_trainer_state_json_are_found_as_they_are_and_packed(written: dict[str, Path]) -> None:
+def test_states_in_trainer_state_json(written: dict[str, Path]) -> None:
+    """States in `trainer_state.json` are found, plain and packed."""
     (state,) = resumable.inspect(written["Trainer"]).states
     inside = '"trainer_state.json".stateful_callbacks.InTrainerState.attributes'
     assert set(state.also) == {f"{inside}.state", f"{inside}.packed.loader"}

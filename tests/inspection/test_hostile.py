@@ -193,7 +193,8 @@ assert "torch" not in sys.modules
 """
 
 
-def test_the_commands_write_nothing_run_nothing_and_unpickle_nothing(tmp_path: Path) -> None:
+def test_commands_only_read(tmp_path: Path) -> None:
+    """The commands write nothing, run nothing and unpickle nothing."""
     bad = tmp_path / "bad.pt"
     torch.save({"bad": Runs(tmp_path / "touched"), "w": torch.ones(3)}, bad)
     good = of_torch(tmp_path, trained(2))

@@ -254,7 +254,8 @@ def test_shapes_that_are_not_dicts(tmp_path: Path) -> None:
     assert (part.name, part.type, part.tensors, part.bytes) == ("", "bfloat16 [3, 2]", 1, 12)
 
 
-def test_a_dataset_that_is_a_checkpoints_neighbour_is_not_gone_through(tmp_path: Path) -> None:
+def test_neighbour_of_a_checkpoint(tmp_path: Path) -> None:
+    """A dataset beside a checkpoint is not searched."""
     for number in range(600):
         (tmp_path / f"{number}.txt").write_text("x")
     with pytest.raises(resumable.errors.CheckpointError, match="more than 500 files"):
@@ -276,8 +277,11 @@ def test_tied_weights_and_parameters(tmp_path: Path) -> None:
     assert (parts["model"].tensors, parts["model"].bytes) == (1, 16)
 
 
-def test_tensors_in_a_pickle_are_read_from_the_bytes_of_their_storages(tmp_path: Path) -> None:
-    """Whose key is an address, so that the bytes of equal ones differ."""
+def test_tensors_in_a_pickle(tmp_path: Path) -> None:
+    """Tensors in a pickle are read from the bytes of their storages.
+
+    Whose key is an address, so that the bytes of equal ones differ.
+    """
     one, other = ({"weight": torch.arange(6.0).reshape(2, 3).T, "steps": [torch.tensor(3)]} for _ in range(2))
     for name, content in (("a.pkl", one), ("b.pkl", other), ("c.pkl", {**one, "weight": torch.ones(3, 2)})):
         (tmp_path / name).write_bytes(pickle.dumps(content))

@@ -39,7 +39,9 @@ def run(trainer: Any, model: Model, *data: Any, **options: Any) -> None:
         trainer.fit(model, *data, **options)
 
 
-def test_a_run_that_fails_before_its_optimizer_is_restored_saves_nothing_to_go_on_from(tmp_path: Path) -> None:
+def test_failure_before_the_optimizer_is_restored(tmp_path: Path) -> None:
+    """A run that fails before its optimizer is restored saves nothing to continue from."""
+
     class Fails(Callback):
         def on_fit_start(self, *_: Any) -> None:
             raise PlannedError
@@ -53,7 +55,9 @@ def test_a_run_that_fails_before_its_optimizer_is_restored_saves_nothing_to_go_o
         fit(Model(), indexed(), checkpoint=second)
 
 
-def test_a_run_that_fails_before_it_begins_can_be_begun_from_its_checkpoint(tmp_path: Path) -> None:
+def test_failure_before_the_run_begins(tmp_path: Path) -> None:
+    """A run that fails before it begins can be begun from its checkpoint."""
+
     class Fails(Callback):
         def on_fit_start(self, *_: Any) -> None:
             raise PlannedError
@@ -173,8 +177,11 @@ def test_a_normalisation_that_is_not_initialised_yet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [indexed, snapshot])
-def test_loaders_that_are_due_to_be_made_anew_behind_a_checkpoint(make: Any, tmp_path: Path) -> None:
-    """The uninterrupted run makes them again in the next epoch, whatever stands in the checkpoint of the old ones."""
+def test_loaders_due_behind_a_checkpoint(make: Any, tmp_path: Path) -> None:
+    """Loaders that are due to be made anew behind a checkpoint are made anew.
+
+    The uninterrupted run makes them again in the next epoch, whatever stands in the checkpoint of the old ones.
+    """
 
     class Reloads(Model):
         def train_dataloader(self) -> Any:
@@ -198,7 +205,8 @@ def test_what_was_given_is_given_back() -> None:
 
 
 @pytest.mark.parametrize("make", [indexed, snapshot])
-def test_a_fit_after_one_that_failed_in_the_last_batch_of_an_epoch(make: Any) -> None:
+def test_fit_after_a_failed_last_batch(make: Any) -> None:
+    """A fit works after one that failed in the last batch of an epoch."""
     loader = make()
     with suppress(PlannedError):
         fit(Model(fail_at=4), loader)

@@ -140,7 +140,8 @@ def test_every_hook_of_a_fit_sees_what_the_loader_shows(made: str) -> None:
     assert answers == dict.fromkeys(HOOKS["fit"], expected)
 
 
-def test_every_hook_of_a_fit_sees_what_the_validation_loader_shows() -> None:
+def test_hooks_see_the_validation_loader() -> None:
+    """Every hook of a fit sees what the validation loader shows."""
     for validation in (wrapped(), wrapped(evaluation=True)):
         expected = seen_in(validation)
         answers = asked_in_fit(lambda trainer: seen_in(trainer.val_dataloaders), indexed(), validation)
@@ -287,8 +288,11 @@ def test_loaders_that_the_trainer_holds_can_be_given_to_it_again() -> None:
 
 @pytest.mark.parametrize("evaluation", [False, True])
 @pytest.mark.parametrize("other", [plain(shuffle=True), DataLoader(Stream(), batch_size=2)], ids=["shuffled", "stream"])
-def test_overfit_batches_with_validation_loaders_of_which_some_are_not_wrapped(other: Any, evaluation: bool) -> None:
-    """Lightning makes a DataLoader again over the dataset of everything that shows one, and raises for a Loader."""
+def test_overfit_with_unwrapped_validation(other: Any, evaluation: bool) -> None:
+    """`overfit_batches` works with validation loaders of which some are not wrapped.
+
+    Lightning makes a DataLoader again over the dataset of everything that shows one, and raises for a Loader.
+    """
     answers = asked_in_fit(
         lambda trainer: [getattr(one, "dataset", None) for one in trainer.val_dataloaders],
         indexed(),

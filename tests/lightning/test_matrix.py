@@ -172,7 +172,8 @@ CASES = [
 ]
 
 
-def test_the_sample_of_the_grid_has_each_kind_of_loader_at_each_kind_of_moment() -> None:
+def test_sample_of_the_grid_is_complete() -> None:
+    """The sample of the grid has each kind of loader at each kind of moment."""
     for kind in MAKERS:
         rows = [row for row in ROWS if (row.name, kind) in SAMPLE]
         assert {row.hook for row in rows} >= {"on_train_batch_end", "on_exception"}, kind

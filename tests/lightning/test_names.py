@@ -27,7 +27,8 @@ def batches(outcome: Outcome) -> list[dict[str, list[float]]]:
 
 
 @pytest.mark.slow
-def test_the_loaders_of_a_collection_are_no_twins_and_go_on_from_every_checkpoint(tmp_path: Path) -> None:
+def test_loaders_of_a_collection_are_no_twins(tmp_path: Path) -> None:
+    """The loaders of a collection are no twins and continue from every checkpoint."""
     saver = SaveAlways(tmp_path)
     whole = fit(Model(), pair(), callbacks=[saver], resume=ResumableCallback(wrap=True), max_epochs=2)
     steps = batches(whole)

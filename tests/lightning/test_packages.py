@@ -148,7 +148,9 @@ def test_lightning_s_command_line(package: Any, monkeypatch: pytest.MonkeyPatch)
     assert isinstance(made.trainer.strategy.checkpoint_io, CheckedCheckpointIO)
 
 
-def test_a_subclass_is_a_callback_with_the_same_part_of_the_checkpoint() -> None:
+def test_subclass_of_the_callback() -> None:
+    """A subclass is a callback with the same part of the checkpoint."""
+
     class Own(ResumableCallback):
         pass
 

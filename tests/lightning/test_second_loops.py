@@ -136,7 +136,9 @@ def test_a_second_loop_raises_in_each_hook_and_takes_no_batch(kind: str) -> None
         same(whole, run(kind, hook))
 
 
-def test_a_loop_that_was_open_before_the_training_raises_at_its_next_batch() -> None:
+def test_loop_open_before_the_training() -> None:
+    """A loop that was open before the training raises at its next batch."""
+
     def run_after_a_batch(*, tries: bool) -> Outcome:
         loader = indexed()
         before = iter(loader)
@@ -253,9 +255,8 @@ ENDS: dict[str, tuple[int, dict[str, Any], Any]] = {
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("kind", MAKERS)
-def test_after_a_fit_loops_continue_after_the_last_batch_in_the_weights(
-    kind: str, end: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loops_continue_after_a_fit(kind: str, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fit, loops continue after the last batch in the weights."""
     monkeypatch.setattr("signal.signal", lambda *_: None)  # after Ctrl+C, the Trainer ignores any further one
     whole = rest_of(MAKERS[kind]())
     assert len(whole) == 15

@@ -42,7 +42,8 @@ def test_loops_continue_after_the_last_batch_that_counts(make: Any) -> None:
     assert list(loader) == [3, 4]
 
 
-def test_batches_in_flight_are_delivered_again_to_whoever_comes_next() -> None:
+def test_batches_in_flight_come_again() -> None:
+    """Batches in flight are delivered again to the next loop."""
     loader = numbers(ack="manual")
     batches = iter(loader)
     assert [next(batches), next(batches)] == [0, 1]
@@ -55,7 +56,8 @@ def test_batches_in_flight_are_delivered_again_to_whoever_comes_next() -> None:
     assert list(loader) == [2, 3, 4]
 
 
-def test_a_source_that_cannot_go_back_is_not_driven_over_batches_in_flight() -> None:
+def test_batches_in_flight_and_no_way_back() -> None:
+    """A source that cannot go back is not driven over batches in flight."""
     loader = once(ack="manual")
     batches = iter(loader)
     assert next(batches) == 0
@@ -65,7 +67,8 @@ def test_a_source_that_cannot_go_back_is_not_driven_over_batches_in_flight() -> 
     assert next(batches) == 1
 
 
-def test_a_batch_that_was_only_fetched_ahead_is_an_error_if_its_epoch_is_read_on() -> None:
+def test_fetched_batch_of_an_epoch_read_on() -> None:
+    """A batch that was only fetched ahead is an error if its epoch is read further."""
     loader = once()
     loader.drive("a framework")
     assert delivered(loader, 3) == [0, 1, 2]

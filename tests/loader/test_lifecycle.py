@@ -80,7 +80,8 @@ def run(loader: resumable.Loader[Any]) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
-def test_closed_in_an_epoch_and_between_two_it_has_no_workers_and_goes_on(kind: str, own_children: Children) -> None:
+def test_closed_loader_has_no_workers(kind: str, own_children: Children) -> None:
+    """A closed loader has no workers and continues, in an epoch and between two."""
     with resumable.wrap(WORKERS[kind](), seed=5) as loader:
         golden = run(loader)
     per_epoch = sum(epoch == 0 for epoch, _ in golden)
@@ -170,7 +171,8 @@ def test_in_a_cycle_it_is_no_wait_for_the_garbage_collector(kind: str, on_death:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["map", "iterable"])
-def test_an_evaluation_has_no_workers_after_a_break_nor_at_its_end(kind: str, own_children: Children) -> None:
+def test_evaluation_leaves_no_workers(kind: str, own_children: Children) -> None:
+    """An evaluation has no workers after a `break` nor at its end."""
     loader = resumable.wrap(WORKERS[kind](), evaluation=True)
     first = plain(loader)
     assert not own_children()
@@ -244,7 +246,8 @@ def test_a_generator_is_closed_and_opened_again() -> None:
     assert list(loader) == [10, 11, 12, 13, 14]
 
 
-def test_what_a_function_opens_is_closed_and_what_the_user_opened_is_not(tmp_path: Any) -> None:
+def test_only_own_openings_are_closed(tmp_path: Any) -> None:
+    """A source that a function opens is closed, and one that the user opened is not."""
     path = tmp_path / "lines"
     path.write_text("a\nb\nc\n")
     opened = []

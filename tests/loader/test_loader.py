@@ -38,8 +38,11 @@ def state_after(batches: int, **options: Any) -> dict[str, Any]:
 # ---------------------------------------------------------------------- epochs
 
 
-def test_what_stands_behind_the_inner_loop_is_done_once_per_epoch_whenever_the_run_is_killed() -> None:
-    """A crash between the last batch and the end-of-epoch code neither skips nor doubles that code."""
+def test_code_behind_the_inner_loop_runs_once() -> None:
+    """Code behind the inner loop runs once per epoch, whenever the run is killed.
+
+    A crash between the last batch and the end-of-epoch code neither skips nor doubles that code.
+    """
 
     def train(state: dict[str, Any] | None, kill_at: int) -> tuple[list[str], dict[str, Any] | None]:
         """Save after each batch and at the end of the body; `kill_at` counts the things done."""
@@ -142,7 +145,8 @@ def test_acknowledged_late_as_by_a_trainer_that_fetches_ahead() -> None:
     assert trained == run
 
 
-def test_what_was_not_acknowledged_is_delivered_again_after_rewind() -> None:
+def test_unacknowledged_after_rewind() -> None:
+    """Batches that were not acknowledged are delivered again after a rewind."""
     run = list(make())
     loader = make(ack="manual")
     got = [next(iter(loader)), next(iter(loader))]
@@ -241,7 +245,8 @@ def test_a_changed_batch_size_is_refused_or_moves_the_borders() -> None:
     assert loader.state_dict()["global_batch"] == 5
 
 
-def test_a_batch_size_that_gives_the_same_global_batch_is_accepted() -> None:
+def test_same_global_batch_is_accepted() -> None:
+    """A batch size that gives the same global batch is accepted."""
     state = state_after(2, batch_size=8, length=48)
     loader = make(48, batch_size=4, world=World(1, 2))
     loader.load_state_dict(state)
@@ -319,7 +324,8 @@ MISMATCHES: dict[str, tuple[Callable[[], resumable.Loader], str, str]] = {
 
 
 @pytest.mark.parametrize("field", MISMATCHES)
-def test_a_state_of_another_run_is_refused_with_both_values_and_the_way_out(field: str) -> None:
+def test_state_of_another_run_is_explained(field: str) -> None:
+    """A state of a different run is rejected with both values and the fix."""
     other, before, now = MISMATCHES[field]
     loader = other()
     with pytest.raises(StateMismatchError, match=rf"{field} differs") as caught:

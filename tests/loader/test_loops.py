@@ -104,7 +104,8 @@ def test_enumerate_continues_after_a_resume_at_every_step() -> None:
         assert [row[:3] for row in run(make(state))] == [row[:3] for row in whole[number:]]
 
 
-def test_enumerate_starts_where_it_is_told_and_keeps_no_batch_alive() -> None:
+def test_enumerate_starts_and_holds_nothing() -> None:
+    """`enumerate` starts at its argument and keeps no batch alive."""
     loader = resumable.wrap([torch.zeros(1) + number for number in range(3)])
     for epoch in loader.epochs(2):
         pairs, freed = epoch.enumerate(10), list[Any]()
@@ -170,8 +171,11 @@ def test_an_exhausted_iterator_stays_exhausted() -> None:
     assert list(second) == [1, 2]
 
 
-def test_a_function_may_loop_over_the_loader_in_place_of_the_epoch() -> None:
-    """`train(loader, epoch)`, as people write it, within `epochs()`."""
+def test_function_that_loops_over_the_loader() -> None:
+    """A function may loop over the Loader in place of the epoch.
+
+    `train(loader, epoch)`, as people write it, within `epochs()`.
+    """
     loader, got = resumable.wrap(list(range(4)), shuffle=True, seed=0), list[Any]()
     for epoch in loader.epochs(3):
         for step, batch in enumerate(loader):
@@ -181,7 +185,8 @@ def test_a_function_may_loop_over_the_loader_in_place_of_the_epoch() -> None:
 
 
 @pytest.mark.parametrize("again", [lambda loader, _: list(loader), lambda _, epoch: list(epoch)])
-def test_a_second_loop_within_epochs_is_rejected_and_takes_nothing(again: Callable[..., Any]) -> None:
+def test_second_loop_within_epochs(again: Callable[..., Any]) -> None:
+    """A second loop within epochs is rejected and takes nothing."""
     loader, got = resumable.wrap(list(range(4)), shuffle=True, seed=0), list[Any]()
     for epoch in loader.epochs(3):
         got += epoch
@@ -235,7 +240,8 @@ def test_a_loop_that_has_ended_is_not_in_the_way(form: str, end: str) -> None:
 
 
 @pytest.mark.parametrize("leave", ["rewind and read", "load and read"])
-def test_an_epoch_that_is_left_by_break_is_over_also_after_a_rollback_in_it(leave: str) -> None:
+def test_left_epoch_is_over_after_a_rollback(leave: str) -> None:
+    """An epoch that is left by `break` is over, also after a rollback in it."""
     loader, got = resumable.wrap(list(range(5))), list[tuple[int, int]]()
     for epoch in loader.epochs(3):
         state, failed = loader.state_dict(), False
@@ -284,7 +290,8 @@ def test_a_loop_that_an_exception_left_open_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("ack", ["auto", "manual"])
-def test_end_epoch_after_an_epoch_that_ended_by_itself_skips_nothing(ack: Any) -> None:
+def test_end_epoch_after_a_finished_epoch(ack: Any) -> None:
+    """`end_epoch` after an epoch that ended by itself skips nothing."""
     loader, got = resumable.wrap(list(range(3)), ack=ack), list[tuple[int, int]]()
     for epoch in loader.epochs(3):
         for batch in epoch:
@@ -309,7 +316,8 @@ def test_a_newer_epochs_replaces_an_older_one() -> None:
     assert [len(list(epoch)) for epoch in newer] == [4, 4], "epoch 0 was left"
 
 
-def test_an_epoch_whose_last_batch_is_acknowledged_late_ends_with_its_loop() -> None:
+def test_late_ack_of_an_epochs_last_batch() -> None:
+    """An epoch whose last batch is acknowledged late ends with its loop."""
     loader, inside = resumable.wrap(list(range(4)), ack="manual"), []
     for epoch in loader.epochs(2):
         assert loader.state_dict()["cursor"] == {"epoch": int(epoch), "position": 0, "step": 0}
@@ -366,9 +374,11 @@ class Numbers(IterableDataset[int]):
 
 
 @pytest.mark.parametrize("make_one", EVALUATED.values(), ids=EVALUATED)
-def test_an_evaluation_is_one_pass_of_epoch_0_and_leaves_the_training_alone(
+def test_evaluation_is_one_pass_of_epoch_0(
     make_one: Callable[[], resumable.Loader[Any]],
 ) -> None:
+    """An evaluation is one pass of epoch 0 and leaves the training alone."""
+
     def told(batches: Any) -> list[Any]:
         return [batch.tolist() if isinstance(batch, torch.Tensor) else batch for batch in batches]
 
@@ -456,7 +466,8 @@ def over_steps(loader: resumable.Loader, total: int) -> None:
 
 
 @pytest.mark.parametrize("loop", [over_range, through_a_function, over_steps])
-def test_a_plain_loop_after_a_resume_in_a_later_epoch_is_told_once(loop: Callable[..., None]) -> None:
+def test_plain_loop_after_a_resume_is_told(loop: Callable[..., None]) -> None:
+    """A plain loop after a resume in a later epoch is told once."""
     with pytest.warns(LoopWarning, match=r"is in epoch 2, .*\n.*range\(loader\.epoch, total\)") as told:
         loop(make(state_at(2)), 4)
     assert len(told) == 1

@@ -192,8 +192,11 @@ def test_every_move_is_said_once_and_no_epoch_of_a_loop(caplog: pytest.LogCaptur
 
 
 @pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
-def test_an_epoch_that_was_left_counts_what_is_gone_through_again(caplog: pytest.LogCaptureFixture) -> None:
-    """The number is that of the elements that were drawn before those of the first batch."""
+def test_left_epoch_counts_repeats(caplog: pytest.LogCaptureFixture) -> None:
+    """An epoch that was left counts the elements that are read again.
+
+    The number is that of the elements that were drawn before those of the first batch.
+    """
     drawn = []
 
     class Watched(Stateful):
@@ -307,9 +310,10 @@ def test_what_is_not_divided_here_is_not_warned_of(
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_sampler_that_found_its_rank_in_the_environment_says_so(
+def test_sampler_found_its_rank(
     wrapped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A sampler that found its rank in the environment says so."""
     launched(monkeypatch, 1, 2)
 
     def read(**given: Any) -> list[int]:
@@ -361,7 +365,8 @@ def test_an_evaluation_by_a_sampler_that_divides_is_meant(caplog: pytest.LogCapt
 # ---------------------------------------------------------------------- whole processes
 
 
-def test_a_script_without_logging_sees_the_warnings_and_nothing_else() -> None:
+def test_script_without_logging() -> None:
+    """A script without logging sees the warnings and nothing else."""
     script = "import resumable; print(list(resumable.wrap([1, 2, 3, 4], batch_size=1)))"
     environment = {**os.environ, "RANK": "1", "WORLD_SIZE": "2"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)

@@ -185,9 +185,8 @@ def test_the_state_after_each_ack_is_that_of_the_weights(kind: str, prefetcher: 
 @pytest.mark.parametrize("loops", LOOPS)
 @pytest.mark.parametrize("prefetcher", PREFETCHERS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_loop_that_is_left_continues_after_a_rewind_with_no_batch_twice(
-    kind: str, prefetcher: str, loops: Loops
-) -> None:
+def test_rewind_after_a_left_loop(kind: str, prefetcher: str, loops: Loops) -> None:
+    """A loop that is left continues after a rewind with no batch twice."""
     whole = whole_run(kind)
     for left in range(1, len(whole)):
         run = Training(kind, 1)
@@ -210,7 +209,8 @@ def test_a_loop_that_is_left_continues_after_a_rewind_with_no_batch_twice(
 
 
 @pytest.mark.parametrize("prefetcher", PREFETCHERS)
-def test_without_a_rewind_the_batches_in_flight_are_not_delivered_twice(prefetcher: str) -> None:
+def test_batches_in_flight_come_once(prefetcher: str) -> None:
+    """Without a rewind, the batches in flight are not delivered twice."""
     whole, run = whole_run("list"), Training("list", 1)
     reading = PREFETCHERS[prefetcher](run.loader.steps(run.steps))
     for batch in reading:
@@ -225,8 +225,11 @@ def test_without_a_rewind_the_batches_in_flight_are_not_delivered_twice(prefetch
 
 
 @pytest.mark.parametrize("prefetcher", PREFETCHERS)
-def test_a_prefetcher_that_asks_for_the_next_epoch_too_early_raises(prefetcher: str) -> None:
-    """Around `epochs()`, a prefetcher belongs around each epoch, or it ends one whose batches are in flight."""
+def test_prefetcher_asks_for_an_epoch_too_early(prefetcher: str) -> None:
+    """A prefetcher that asks for the next epoch too early raises.
+
+    Around `epochs()`, a prefetcher belongs around each epoch, or it ends one whose batches are in flight.
+    """
     run = Training("list", 1)
     batches = (batch for epoch in run.loader.epochs(EPOCHS) for batch in epoch)
     with pytest.raises(ConfigurationError, match="batches that were delivered and not acknowledged"):

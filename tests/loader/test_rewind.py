@@ -317,7 +317,9 @@ def test_no_warning_comes_without_a_state_in_a_handler(
 # ---------------------------------------------------------------------- states in handlers
 
 
-def test_a_state_in_a_finally_counts_the_last_batch_unless_an_exception_passes() -> None:
+def test_state_in_a_finally() -> None:
+    """A state in a `finally` counts the last batch, unless an exception passes."""
+
     def run(*, fails: bool) -> int:
         loader = resumable.wrap([1, 2, 3])
         state: dict[str, Any] = {}
@@ -372,7 +374,9 @@ def test_a_state_in_a_handler_inside_of_the_loop_is_warned_of() -> None:
     assert steps == [0, 1, 2, 3, 4], "and the loop continued"
 
 
-def test_an_exception_after_the_next_batch_was_requested_leaves_the_last_one_counted() -> None:
+def test_exception_after_the_next_request() -> None:
+    """An exception after the request of the next batch leaves the last one counted."""
+
     def samples() -> Iterator[int]:
         yield from range(3)
         raise LossError
@@ -494,7 +498,8 @@ def test_a_running_loop_continues_where_rewind_went() -> None:
     assert (got, failed) == ([0, 1, 2, 3, 4, 0, 1, 2, 3, 4], [1, 4])
 
 
-def test_rewind_changes_nothing_if_nothing_was_delivered_since_the_position_was_set() -> None:
+def test_rewind_without_deliveries() -> None:
+    """A rewind changes nothing if nothing was delivered since the position was set."""
     loader = resumable.wrap(list(range(5)))
     loader.rewind()
     assert (loader.cursor.step, loader.progress.moves) == (0, 0)
@@ -541,8 +546,11 @@ def test_sources_that_cannot_go_back_say_so_and_change_nothing() -> None:
         evaluation.rewind()
 
 
-def test_a_batch_that_is_interrupted_on_its_way_is_delivered_next() -> None:
-    """It never reached the loop, so it is neither lost nor counted, also for a source that is read once."""
+def test_batch_interrupted_on_its_way() -> None:
+    """A batch that is interrupted on its way is delivered next.
+
+    It never reached the loop, so it is neither lost nor counted, also for a source that is read once.
+    """
     makers: list[Callable[..., resumable.Loader[Any]]] = [
         lambda **options: resumable.wrap(list(range(6)), **options),
         lambda **options: resumable.wrap(iter(range(6)), **options),
@@ -580,7 +588,8 @@ class Interrupts(deque[Any]):
             raise KeyboardInterrupt
 
 
-def test_an_interrupt_within_a_delivery_leaves_no_batch_in_flight() -> None:
+def test_interrupt_within_a_delivery() -> None:
+    """An interrupt within a delivery leaves no batch in flight."""
     loader = resumable.wrap(list(range(4)), ack="manual")
     loader.progress._in_flight = Interrupts()
     with pytest.raises(KeyboardInterrupt):
@@ -669,7 +678,9 @@ print(trained)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fails", [0, 7, 19, 20, 39])
-def test_a_state_that_is_saved_in_a_handler_resumes_in_another_process(tmp_path: Path, fails: int) -> None:
+def test_state_saved_in_a_handler(tmp_path: Path, fails: int) -> None:
+    """A state that is saved in a handler resumes in another process."""
+
     def start() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-c", SCRIPT, str(fails)], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -103,7 +103,8 @@ def test_they_grow_over_resizes_and_batch_changes() -> None:
     assert naive != sorted(naive)
 
 
-def test_they_grow_where_the_ranks_change_and_each_keeps_its_batch() -> None:
+def test_they_grow_when_ranks_change() -> None:
+    """They grow if the number of ranks changes, and each keeps its batch."""
     state, told = make(48, tail="drop").state_dict(), []
     for ranks in (1, 4, 2, 3):
         loader = make(48, tail="drop", world=World(0, ranks), on_change="keep_local")
@@ -179,7 +180,8 @@ def test_a_rollback_in_the_loop_is_followed() -> None:
         assert loader.global_step == 9
 
 
-def test_the_next_epoch_of_the_loader_is_the_right_one_after_the_last_step() -> None:
+def test_next_epoch_after_the_last_step() -> None:
+    """The next epoch of the loader is the right one after the last step."""
     for total in range(9):
         loader = resumable.wrap(Reader(9), batch_size=4, tail="drop")
         list(loader.steps(total))
@@ -238,7 +240,8 @@ def acknowledged(loader: resumable.Loader[Any], total: int) -> Iterator[Any]:
         loader.ack()
 
 
-def test_what_was_not_acknowledged_is_delivered_again_after_rewind() -> None:
+def test_unacknowledged_after_rewind() -> None:
+    """Batches that were not acknowledged are delivered again after a rewind."""
     for confirmed in range(6):
         loader, whole = make(ack="manual"), list(make().steps(6))
         assert list(loader.steps(6)) == whole
@@ -340,7 +343,8 @@ def test_stages_and_finished_runs_are_not_told() -> None:
         assert len(list(finished.steps(9))) == 9
 
 
-def test_a_loop_over_steps_is_not_taken_for_one_that_counts_from_zero() -> None:
+def test_steps_loop_does_not_count_from_zero() -> None:
+    """A loop over steps is not taken for one that counts from zero."""
     loader = make()
     loader.seek(epoch=2)
     again = resumed(make, loader.state_dict())

@@ -116,8 +116,11 @@ def test_a_schedule_is_a_plan(schedule: Schedule, position: int, size: int) -> N
 
 @settings(max_examples=40)
 @given(PLANS, st.integers(1, 3))
-def test_requests_say_what_the_sampler_and_the_keys_say_at_their_positions(plan: Plan, size: int) -> None:
-    """For every kind of plan: position by position, from the plan's segments alone."""
+def test_requests_match_sampler_and_keys(plan: Plan, size: int) -> None:
+    """Requests match the sampler and the keys at their positions.
+
+    For every kind of plan: position by position, from the plan's segments alone.
+    """
     length = 70 if isinstance(plan, Growing) else plan.positions(0)
     sampler = Shuffle(length, seed=3)
     for rank in range(size):
@@ -135,7 +138,8 @@ def test_requests_say_what_the_sampler_and_the_keys_say_at_their_positions(plan:
 
 
 @given(PLANS, st.booleans())
-def test_another_process_finds_the_same_by_a_copy_of_the_order_or_of_the_request(plan: Plan, keyed: bool) -> None:
+def test_order_and_request_in_another_process(plan: Plan, keyed: bool) -> None:
+    """Another process finds the same with a copy of the order or of the request."""
     order = Order(Shuffle(80, seed=1), plan, 2, keyed=keyed)
     asked = requests(order, 2, World(0, 1))
     bare = pickle.dumps(Order(Shuffle(80, seed=1), plan, 2, keyed=keyed))
@@ -182,7 +186,8 @@ def test_several_threads_may_ask_one_order() -> None:
         sys.setswitchinterval(before)
 
 
-def test_ranges_without_positions_are_empty_also_at_the_border_of_a_block() -> None:
+def test_empty_ranges_at_block_borders() -> None:
+    """Ranges without positions are empty, also at the border of a block."""
     for place in (0, 5, BlockCache.BLOCK):
         assert BlockCache(np.arange, 1 << 20).take(place, place).tolist() == []
 

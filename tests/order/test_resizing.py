@@ -49,7 +49,8 @@ def test_each_rank_keeps_its_batch_and_the_order_stays() -> None:
     assert accumulations == [{1}, {2}, {None}, {4}, {4}, {2}, {1}, {1}]
 
 
-def test_the_global_batch_is_kept_unless_it_is_asked_for_otherwise() -> None:
+def test_global_batch_is_kept() -> None:
+    """The global batch is kept, unless the user asks otherwise."""
     (alone,) = [make(4)]
     next(iter(alone))
     state = alone.state_dict()
@@ -110,7 +111,8 @@ def test_elements_that_are_whole_batches_are_resized() -> None:
     assert [next(iter(one)) for one in three] == [2, 3, 4]
 
 
-def test_a_bookmark_is_of_its_place_whatever_is_loaded_afterwards() -> None:
+def test_bookmark_is_of_its_place() -> None:
+    """A bookmark is of its place, whatever is loaded afterwards."""
     loader = make(2)
     next(iter(loader))
     expected, bookmark = loader.state_dict(), loader.progress.bookmark()
@@ -135,10 +137,11 @@ def test_a_damaged_journal_is_refused(entry: Any) -> None:
 @pytest.mark.parametrize("length", [7, 10, 11, 13])
 @pytest.mark.parametrize("tail", ["pad_ranks", "drop_ranks", "partial", "pad", "drop"])
 @pytest.mark.parametrize(("before", "now"), [(2, 1), (1, 2), (2, 3), (3, 2), (6, 2), (3, 6)])
-def test_an_epoch_that_is_over_stays_so_on_another_number_of_ranks(
-    tail: Any, length: int, before: int, now: int
-) -> None:
-    """The position alone does not say so: for other ranks, the epoch may have a few samples more, or fewer."""
+def test_finished_epoch_on_other_ranks(tail: Any, length: int, before: int, now: int) -> None:
+    """An epoch that is over stays so on a different number of ranks.
+
+    The position alone does not say so: for other ranks, the epoch may have a few samples more, or fewer.
+    """
 
     def ranks(count: int) -> list[resumable.Loader[Any]]:
         options: dict[str, Any] = {"batch_size": 6 // count, "shuffle": True, "tail": tail}

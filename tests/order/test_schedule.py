@@ -125,8 +125,11 @@ def test_the_shares_of_the_ranks_are_the_batch_in_its_order(start: int, count: i
 @pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.data())
-def test_global_batches_stay_the_same_under_any_kills_and_resizes(data: st.DataObject) -> None:
-    """Promise 3, first half: with the global batch kept, sample for sample, for every history."""
+def test_global_batches_under_kills_and_resizes(data: st.DataObject) -> None:
+    """Global batches stay the same under any kills and resizes.
+
+    Promise 3, first half: with the global batch kept, sample for sample, for every history.
+    """
     size = data.draw(st.sampled_from([1, 2, 4, 6, 12]), "global batch")
     length = data.draw(st.integers(size, 50), "length")
     tail = data.draw(TAILS, "tail")
@@ -161,8 +164,11 @@ def test_global_batches_stay_the_same_under_any_kills_and_resizes(data: st.DataO
 @pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.data())
-def test_the_order_of_the_samples_stays_when_the_batch_size_changes(data: st.DataObject) -> None:
-    """Promise 3, second half: the borders move, the flattened order does not."""
+def test_order_stays_in_other_batch_sizes(data: st.DataObject) -> None:
+    """The order of the samples stays when the batch size changes.
+
+    Promise 3, second half: the borders move, the flattened order does not.
+    """
     length = data.draw(st.integers(12, 50), "length")
     tail: Any = data.draw(st.sampled_from(["partial", "carry"]), "tail")
     golden = resumable.wrap(range(length), batch_size=1, shuffle=True, tail=tail)

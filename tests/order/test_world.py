@@ -58,9 +58,10 @@ def test_mpis_launchers_too(monkeypatch: pytest.MonkeyPatch, launcher: tuple[str
     assert World.detect() == World(3, 7)
 
 
-def test_variables_count_in_an_environment_that_was_put_in_the_place_of_the_first(
+def test_variables_in_a_replaced_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Variables count in an environment that replaced the first one."""
     with monkeypatch.context() as patched:
         patched.setattr(os, "environ", {"RANK": "1", "WORLD_SIZE": "2"})
         assert World.detect() == World(1, 2)
@@ -115,9 +116,10 @@ def test_a_rank_that_cannot_be_says_which_variables_say_so(
     assert next(iter(resumable.wrap(range(8), batch_size=2, world=World(1, 2)))) == [2, 3]
 
 
-def test_variables_of_another_launcher_are_named_where_the_first_ones_are_wrong(
+def test_variables_of_another_launcher(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Variables of another launcher are named if the first ones are wrong."""
     for name, value in zip((*PAIRS["torchrun"], *PAIRS["srun"]), "3234", strict=True):
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigurationError, match=r"RANK='3', WORLD_SIZE='2'\.\n") as caught:
@@ -157,7 +159,8 @@ def test_a_size_without_its_rank_is_told(
     assert f"({PAIRS[launcher][1]}=4), and no variable says which one this is: it reads all the data" in told
 
 
-def test_a_world_that_is_given_counts_before_wrong_variables_also_for_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_world_counts_before_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A given world counts before wrong variables, also for the seed."""
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "2")
     torch.manual_seed(5)  # on which ranks would have to agree
@@ -188,7 +191,8 @@ def test_any_kind_of_integer_is_kept_as_pythons(kind: Any) -> None:
 
 
 @pytest.mark.slow
-def test_an_initialised_process_group_counts_before_the_variables() -> None:
+def test_process_group_counts_before_variables() -> None:
+    """An initialised process group counts before the variables."""
     script = """
 import os, torch.distributed as dist
 from resumable import World

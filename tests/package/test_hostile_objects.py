@@ -106,7 +106,9 @@ def collate_with(held: Any) -> Any:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", OBJECTS)
-def test_a_dataset_that_holds_it_is_read_and_what_is_next_to_it_is_found(kind: str, place: str) -> None:
+def test_holder_and_neighbour_are_found(kind: str, place: str) -> None:
+    """A dataset that holds it is read, and its neighbours are found."""
+
     def make(generator: random.Random | None = None) -> Any:
         return load(Numbers(PLACES[place](OBJECTS[kind]()), generator), BATCH)
 
@@ -614,7 +616,9 @@ def test_what_a_user_s_own_method_raises_comes_as_it_is(name: str, randomness: A
             next(iter(resumable.wrap(one, seed=0, randomness=randomness)))
 
 
-def test_an_attribute_that_is_named_after_the_package_is_not_hidden_where_it_raises() -> None:
+def test_attribute_named_like_the_package() -> None:
+    """An attribute that is named after the package is not hidden if it raises."""
+
     class Named(Numbers):
         @property
         def resumable_identity(self) -> Any:

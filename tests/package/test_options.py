@@ -59,7 +59,8 @@ def test_none_leaves_a_choice_to_the_adapter() -> None:
     assert (options.shuffle, options.shard, options.evaluation) == (None, None, False)
 
 
-def test_a_source_that_shards_itself_is_believed_whatever_kind_of_false_says_so() -> None:
+def test_false_of_any_kind_for_sharding() -> None:
+    """A source that shards itself is believed, whatever kind of false says so."""
     false: Any = np.False_
     loader = resumable.wrap(lambda: iter(SAMPLES), shard=false, identity="own", world=World(1, 2))
     assert list(loader) == SAMPLES
@@ -175,14 +176,16 @@ def test_an_iterable_need_not_know_its_length(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: None, lambda: 5, lambda: np.array(5)], ids=["none", "number", "array"])
-def test_a_function_that_returns_nothing_to_iterate_over_is_named(make: Callable[[], Any]) -> None:
+def test_function_that_returns_nothing(make: Callable[[], Any]) -> None:
+    """A function that returns nothing to iterate over is named."""
     loader = resumable.wrap(make, identity="make")
     with pytest.raises(UnsupportedError, match="make gives nothing to iterate over, but an object of the type"):
         next(iter(loader))
 
 
 @pytest.mark.parametrize("source", [range, functools.partial(range, "a")], ids=repr)
-def test_a_call_that_fails_is_told_from_an_error_inside_of_the_function(source: Any) -> None:
+def test_failed_call_and_error_inside(source: Any) -> None:
+    """A call that fails is told from an error inside of the function."""
     with pytest.raises(UnsupportedError, match="could not be called: .*\n.*functools.partial"):
         next(iter(resumable.wrap(source)))
 
@@ -202,7 +205,8 @@ class Endless:
 
 
 @pytest.mark.parametrize("source", [torch.nn.Linear(1, 1), Endless()], ids=lambda source: type(source).__name__)
-def test_an_object_that_goes_on_but_cannot_be_iterated_over_is_refused(source: Any) -> None:
+def test_object_that_cannot_be_iterated(source: Any) -> None:
+    """An object that continues but cannot be iterated over is rejected."""
     with pytest.raises(UnsupportedError, match="gives nothing to iterate over, but an object of the type"):
         resumable.wrap(source)
 

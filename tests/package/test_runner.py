@@ -53,7 +53,8 @@ def run_pytest(folder: Path, hang: str, *options: str) -> subprocess.CompletedPr
 
 
 @pytest.mark.slow
-def test_a_test_that_hangs_fails_with_the_stacks_of_all_threads_and_the_next_one_runs(tmp_path: Path) -> None:
+def test_hanging_test_fails_with_stacks(tmp_path: Path) -> None:
+    """A test that hangs fails with the stacks of all threads, and the next one runs."""
     result = run_pytest(tmp_path, "time.sleep(60)", "-o", "timeout=3", "test_hanging.py")
     assert "1 failed, 1 passed" in result.stdout, result.stdout + result.stderr
     assert "in hang_here" in result.stdout or "hang_here()" in result.stdout
@@ -62,7 +63,8 @@ def test_a_test_that_hangs_fails_with_the_stacks_of_all_threads_and_the_next_one
 
 
 @pytest.mark.slow
-def test_a_worker_that_hangs_in_c_is_ended_with_its_stack_and_another_one_goes_on(tmp_path: Path) -> None:
+def test_worker_that_hangs_in_c_is_replaced(tmp_path: Path) -> None:
+    """A worker that hangs in C is ended with its stack, and a new one continues."""
     seconds = ("-o", "timeout=2", "-o", "faulthandler_timeout=4")
     result = run_pytest(tmp_path, IN_C, *seconds, "--numprocesses", "1", "test_hanging.py")
     assert "in hang_here" in result.stderr, result.stdout + result.stderr
@@ -123,7 +125,8 @@ def test_the_help_lists_every_target() -> None:
     assert sorted(line.split()[0] for line in make("help").splitlines()) == sorted(targets[1].split())
 
 
-def test_the_limits_are_far_from_what_a_test_takes_and_in_this_order() -> None:
+def test_limits_are_far_and_ordered() -> None:
+    """The limits are far above the time of a test and in this order."""
     options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
     assert 300 <= options["timeout"] < options["faulthandler_timeout"] < 1800
 

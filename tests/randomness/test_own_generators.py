@@ -237,7 +237,8 @@ def test_in_workers(context: str, cuts: range) -> None:
     assert golden == assert_exact(lambda: make(workers=0), range(1))
 
 
-def test_a_reader_that_is_sent_to_another_process_finds_the_generators_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that is sent to another process finds the generators there."""
     loader = resumable.wrap(Numbers(Attribute(random.Random())), batch_size=4, seed=7)
     golden = [list(loader), list(loader)]
 
@@ -303,7 +304,9 @@ def test_a_sample_that_fails_gives_it_back() -> None:
     assert generator.getstate() == before
 
 
-def test_a_first_batch_that_fails_without_its_seed_is_read_with_it() -> None:
+def test_failed_first_batch_without_its_seed() -> None:
+    """A first batch that fails without its seed is read with it."""
+
     class Fails(Attribute):
         calls = 0
 
@@ -376,7 +379,9 @@ def test_it_is_made_or_drawn_from_later(kind: Callable[[], Any]) -> None:
     assert_exact(lambda: DataLoader(Numbers(kind()), BATCH, shuffle=True))
 
 
-def test_one_that_is_replaced_between_epochs_or_while_samples_are_read() -> None:
+def test_generator_replaced_during_a_run() -> None:
+    """A generator that is replaced between epochs or while samples are read gives the same numbers."""
+
     def run(of: Any, *, renew: bool) -> list[Any]:
         loader = resumable.wrap(DataLoader(Numbers(of), BATCH, shuffle=True), seed=7)
         got: list[Any] = []
@@ -405,7 +410,8 @@ class Projection:
         return float(self.weights[index])
 
 
-def test_what_is_drawn_once_and_kept_is_what_the_source_would_draw_alone() -> None:
+def test_draws_that_are_kept() -> None:
+    """Draws that are made once and kept are those that the source makes alone."""
     golden = assert_exact(lambda: DataLoader(Numbers(Projection()), BATCH, shuffle=True))
     weights = np.random.default_rng(3).normal(size=LENGTH)
     for indices, values in golden:
@@ -425,7 +431,8 @@ def test_one_that_comes_up_late_is_told() -> None:
     assert len(told) == 1
 
 
-def test_with_randomness_batch_it_belongs_to_the_batch_and_with_off_it_is_left_alone() -> None:
+def test_randomness_batch_and_off() -> None:
+    """Randomness "batch" belongs to the batch, and "off" leaves randomness alone."""
     assert_exact(lambda: DataLoader(Numbers(Attribute(random.Random())), BATCH), randomness="batch")
     generator = random.Random(5)
     got = draws(Attribute(generator), batch_size=4, randomness="off", tail="partial")
@@ -434,7 +441,9 @@ def test_with_randomness_batch_it_belongs_to_the_batch_and_with_off_it_is_left_a
 
 
 @pytest.mark.parametrize("loader", [True, False])
-def test_a_dataset_with_a_state_of_its_own_brings_back_its_generator_itself(loader: bool) -> None:
+def test_dataset_state_brings_its_generator(loader: bool) -> None:
+    """A dataset with a state restores its generator itself."""
+
     class Remembers(Numbers):
         def __init__(self) -> None:
             self.own = random.Random(1)

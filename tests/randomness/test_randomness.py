@@ -110,7 +110,8 @@ def test_what_a_sample_gets_depends_on_its_position_alone(name: str, batch_size:
     assert alone == golden
 
 
-def test_a_batch_is_read_again_only_where_an_idle_generator_was_drawn_from() -> None:
+def test_reread_only_after_an_idle_draw() -> None:
+    """A batch is reread only if an idle generator was drawn from."""
     source = Source(SOURCES["python, late"])
     list(resumable.wrap(source, batch_size=4))
     assert source.read == [*range(16), *range(12, 24)]
@@ -233,7 +234,8 @@ def test_another_bit_generator_of_numpy_is_left_alone() -> None:
         numpy_random.set_bit_generator(own)
 
 
-def test_the_sample_that_fails_is_named_in_a_batch_that_is_read_again() -> None:
+def test_failing_sample_in_a_batch_read_again() -> None:
+    """The sample that fails is named in a batch that is reread."""
     calls = []
 
     def when(index: int) -> list[str]:
@@ -344,7 +346,9 @@ def test_states_of_cuda_devices_are_a_list(cuda: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
-def test_generators_of_devices_that_are_not_there_are_named_and_all_others_restored(kind: str) -> None:
+def test_generators_of_missing_devices(kind: str) -> None:
+    """Generators of missing devices are named, and all others are restored."""
+
     def draws() -> list[Any]:
         own = [torch.rand((), device=f"{kind}:{number}").item() for number in range(present)]
         return [*own, *(draw(name) for name in KINDS)]

@@ -110,7 +110,8 @@ def test_a_seed_as_an_unseeded_process_has_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 5])
-def test_the_seed_of_a_distributed_sampler_counts_before_that_of_torch(seed: int) -> None:
+def test_seed_of_a_distributed_sampler(seed: int) -> None:
+    """The seed of a `DistributedSampler` counts before that of torch."""
     torch.manual_seed(7)
     sampler: Any = DistributedSampler(Noisy(), num_replicas=1, rank=0, seed=seed)
     loader = resumable.wrap(DataLoader(Noisy(), batch_size=4, sampler=sampler))
@@ -150,7 +151,9 @@ def test_a_generator_that_nobody_seeded_has_no_say() -> None:
     assert resumable.wrap(loader, seed=1).seed == 1
 
 
-def test_an_explicit_seed_against_that_of_a_distributed_sampler_is_refused_unless_that_is_the_default() -> None:
+def test_explicit_seed_against_distributed_sampler() -> None:
+    """An explicit seed that differs from a `DistributedSampler`'s is rejected, unless the sampler has its default."""
+
     def make(own: int) -> DataLoader[Any]:
         sampler: Any = DistributedSampler(Noisy(), num_replicas=1, rank=0, seed=own)
         return DataLoader(Noisy(), batch_size=4, sampler=sampler)
@@ -165,7 +168,8 @@ def test_an_explicit_seed_against_that_of_a_distributed_sampler_is_refused_unles
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_a_loader_without_a_seed_goes_on_with_that_of_the_state_from_every_step(kind: str) -> None:
+def test_no_seed_takes_that_of_the_state(kind: str) -> None:
+    """A loader without a seed continues with that of the state from every step."""
     make = KINDS[kind]
     reference = make(seed=5, name="left")
     whole, states = [], [reference.state_dict()]
@@ -182,7 +186,8 @@ def test_a_loader_without_a_seed_goes_on_with_that_of_the_state_from_every_step(
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_a_loader_that_has_read_goes_on_with_the_seed_of_the_state(kind: str) -> None:
+def test_read_loader_takes_the_state_s_seed(kind: str) -> None:
+    """A loader that has read continues with the seed of the state."""
     make = KINDS[kind]
     reference = make(seed=5)
     first = [torch.as_tensor(batch).tolist() for batch in islice(reference, 2)]
@@ -212,7 +217,8 @@ def test_workers_that_live_on_read_with_the_seed_of_the_state(workers: int) -> N
         assert rest(used) == rest(reference)
 
 
-def test_what_was_given_stays_given_where_the_state_brings_the_rest() -> None:
+def test_given_values_stay_given() -> None:
+    """Given values stay given if the state brings the rest."""
     loader = indexed(name="left")
     loader.load_state_dict(indexed(name="left", seed=5).state_dict())
     loader.load_state_dict(indexed(name="left", seed=6).state_dict())
@@ -227,7 +233,8 @@ def test_what_was_given_stays_given_where_the_state_brings_the_rest() -> None:
     assert loader.name == "right"
 
 
-def test_an_explicit_seed_against_that_of_the_state_is_refused_and_nothing_changes() -> None:
+def test_explicit_seed_against_the_state() -> None:
+    """An explicit seed that differs from the state's is rejected, and nothing changes."""
     state = indexed(seed=5).state_dict()
     loader = indexed(seed=1)
     next(iter(loader))
@@ -238,7 +245,8 @@ def test_an_explicit_seed_against_that_of_the_state_is_refused_and_nothing_chang
     assert loader.seed == 1
 
 
-def test_a_state_that_is_refused_for_something_else_leaves_the_seed_alone() -> None:
+def test_refused_state_leaves_the_seed_alone() -> None:
+    """A state that is rejected for a different reason leaves the seed alone."""
     state = resumable.wrap(np.arange(N + 1), batch_size=4, shuffle=True, seed=5, name="left").state_dict()
     loader = plain()
     with pytest.raises(StateMismatchError):
@@ -334,7 +342,8 @@ def test_a_name_that_is_no_string_is_refused(name: Any) -> None:
 # ---------------------------------------------------------------------- twins
 
 
-def test_two_loops_that_meet_under_one_seed_and_name_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_two_loops_under_one_seed(caplog: pytest.LogCaptureFixture) -> None:
+    """Two loops that meet under one seed and name are told once."""
     with caplog.at_level(logging.WARNING, "resumable"):
         for _ in zip(plain(seed=101), indexed(seed=101), strict=True):
             pass
@@ -379,7 +388,8 @@ def test_ranks_that_cannot_agree_are_refused() -> None:
     assert list(loader)
 
 
-def test_the_refusal_names_lightning_where_that_seeded_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_names_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names Lightning if Lightning seeded the process."""
     monkeypatch.setitem(sys.modules, "lightning", sys)
     monkeypatch.setenv("PL_GLOBAL_SEED", "7")
     loader = resumable.wrap(range(12), batch_size=3, shuffle=True, world=World(0, 2))
@@ -406,7 +416,8 @@ LATE = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("other", [0, 1])
-def test_ranks_that_wrapped_before_their_group_was_there_are_compared(other: int, tmp_path: Path) -> None:
+def test_ranks_that_wrapped_before_their_group(other: int, tmp_path: Path) -> None:
+    """Ranks that wrapped before their group existed are compared."""
     script = textwrap.dedent(LATE)
     ranks = [
         subprocess.Popen(

@@ -53,7 +53,8 @@ def laps_of(mixture: Mixture, name: str, epochs: int) -> list[list[int]]:
     return [mine[start : start + NAMES[name]] for start in range(0, len(mine), NAMES[name])]
 
 
-def test_each_source_comes_once_per_epoch_of_its_own_and_window_after_window() -> None:
+def test_each_source_once_per_own_epoch() -> None:
+    """Each source comes once per epoch of that source, window after window."""
     mixture = order()
     for name, sizes in SIZES.items():
         *laps, _ = laps_of(mixture, name, 6)
@@ -130,7 +131,8 @@ class Bound(Mix):
 
 @pytest.mark.parametrize("tail", ["drop", "pad", "partial", "carry"])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_source_is_told_its_own_blocks_before_their_window_begins(tail: Any, ranks: int) -> None:
+def test_source_is_told_its_blocks_in_time(tail: Any, ranks: int) -> None:
+    """A source is told its blocks before their window begins."""
     sources = {"a": Told("a"), "plain": list(range(PLAIN)), "b": Told("b")}
     mixed = Bound(sources, named=False, plan={})
     loader = resumable.wrap(mixed, batch_size=12 // ranks, tail=tail, world=World(ranks - 1, ranks))
@@ -234,7 +236,8 @@ class Wrong(Told):
 
 
 @pytest.mark.filterwarnings("default::resumable.errors.ShuffleWarning")
-def test_a_window_that_is_too_small_for_the_part_of_the_batch_is_warned_about() -> None:
+def test_too_small_window_for_the_batch() -> None:
+    """A warning tells of a window that is too small for its part of the batch."""
     sizes = {"large": 100_000, "small": 100_000}
     weights = {"large": 0.9, "small": 0.1}
     given = {name: Blocks(size, block=4, window=100) for name, size in sizes.items()}

@@ -152,7 +152,8 @@ def served(folder: Path) -> Iterator[str]:
             server.shutdown()
 
 
-def test_a_server_without_ranges_and_one_that_is_not_there_are_told_apart(tmp_path: Path) -> None:
+def test_server_without_ranges_or_absent(tmp_path: Path) -> None:
+    """A server without ranges and an absent server are told apart."""
     paths = write_parquet(tmp_path)
     with served(tmp_path) as url:
         with pytest.raises(DataError, match=rf"{url}/{paths[0].name}, .* bytes came where \d+ were asked for"):
@@ -188,8 +189,11 @@ def test_another_format_is_not_read_as_tokens(name: str, make: Any, message: str
 
 
 @pytest.mark.parametrize("source", ["Tokens", "Packed"])
-def test_a_file_that_is_cut_while_it_is_mapped_is_refused_and_ends_no_process(source: str, tmp_path: Path) -> None:
-    """Reading the pages that are gone would be a SIGBUS."""
+def test_file_cut_while_mapped(source: str, tmp_path: Path) -> None:
+    """A file that is cut while it is mapped is rejected and ends no process.
+
+    Reading the pages that are gone would be a SIGBUS.
+    """
     script = f"""
 import numpy, os, resumable
 numpy.arange(100_000, dtype="u2").tofile("a.bin")
@@ -206,7 +210,8 @@ except resumable.errors.DataError as error:
     assert (ended.returncode, ended.stdout) == (0, "refused\n"), ended.stderr
 
 
-def test_a_file_that_is_written_in_place_while_it_is_mapped_is_refused(tmp_path: Path) -> None:
+def test_file_written_in_place_while_mapped(tmp_path: Path) -> None:
+    """A file that is written in place while it is mapped is rejected."""
     path = tmp_path / "a.bin"
     np.arange(10_000, dtype="u2").tofile(path)
     tokens = resumable.Tokens(path, 64)
@@ -218,8 +223,11 @@ def test_a_file_that_is_written_in_place_while_it_is_mapped_is_refused(tmp_path:
         tokens[0]
 
 
-def test_a_file_that_is_replaced_while_it_is_mapped_is_read_to_its_end(tmp_path: Path) -> None:
-    """What is mapped stays the old file, so nothing is wrong before the next start."""
+def test_file_replaced_while_mapped(tmp_path: Path) -> None:
+    """A file that is replaced while it is mapped is read to its end.
+
+    What is mapped stays the old file, so nothing is wrong before the next start.
+    """
     path = tmp_path / "a.bin"
     np.arange(10_000, dtype="u2").tofile(path)
     tokens = resumable.Tokens(path, 64)
@@ -256,7 +264,8 @@ def test_what_fills_up_windows_is_an_integer(pad: Any) -> None:
 # ---------------------------------------------------------------------- mixtures
 
 
-def test_a_weight_of_0_in_every_phase_leaves_a_source_out_as_one_weight_does() -> None:
+def test_weight_of_0_in_every_phase() -> None:
+    """A weight of 0 in every phase leaves a source out as one weight does."""
     phases = [(0, {"a": 1, "b": 0, "c": 2}), (100, {"a": 2, "b": 0, "c": 1})]
     mixture = Mixture({"a": 10, "b": 10, "c": 10}, weights=phases)
     assert set(mixture.sources(0, 0, mixture.length).tolist()) == {0, 2}

@@ -26,7 +26,8 @@ def case(trial: int) -> tuple[Any, Any, int, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", HOWS)
-def test_each_token_comes_once_and_any_window_is_as_in_the_stream(how: Any) -> None:
+def test_each_token_once_in_any_window(how: Any) -> None:
+    """Each token comes once, and any window is as in the stream."""
     for trial in range(12):
         tokens, lengths, length, block = case(trial)
         given: dict[str, Any] = {"documents": lengths, "how": how, "block": block, "seed": trial, "pad": -7}

@@ -304,7 +304,8 @@ def test_damage_is_told_with_file_and_row_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["again", "same size", "gone", "cut"])
-def test_a_file_that_is_another_one_while_it_is_read_is_refused_by_name(change: str, tmp_path: Path) -> None:
+def test_file_replaced_while_read(change: str, tmp_path: Path) -> None:
+    """A file that is replaced while it is read is rejected by name."""
     paths = write(tmp_path)
     source = resumable.Parquet(paths)
     sample = plain(source[0])

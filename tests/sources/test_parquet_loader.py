@@ -221,8 +221,11 @@ for order, workers in (("turn", 0), ("shuffle", 0), ("blocks", 0), ("blocks", 2)
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_after_each_step_reads_what_one_without_reads(tmp_path: Path) -> None:
-    """A process for each step, ended by SIGKILL with its workers; over three epochs."""
+def test_killed_after_each_step(tmp_path: Path) -> None:
+    """A run that is killed after each step reads the same as one without kills.
+
+    A process for each step, ended by SIGKILL with its workers; over three epochs.
+    """
     write(tmp_path)
     command = [
         sys.executable,

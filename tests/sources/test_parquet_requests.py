@@ -59,7 +59,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_in_blocks_each_row_group_is_one_request_per_epoch_and_comes_before_its_window(folder: Path) -> None:
+def test_blocks_take_one_request_per_row_group(folder: Path) -> None:
+    """In blocks, each row group is one request per epoch and comes before its window."""
     rows = source(folder, transform=itemgetter("id"))
     window = rows.resumable_blocks["window"]
     assert window == 5
@@ -104,7 +105,8 @@ def test_a_full_shuffle_costs_a_request_for_nearly_every_row(folder: Path) -> No
     assert sum(groups_of(folder).values()) > ROWS / 2
 
 
-def test_columns_that_are_neighbours_are_one_request_and_others_are_not_fetched(folder: Path) -> None:
+def test_neighbouring_columns_are_one_request(folder: Path) -> None:
+    """Neighbouring columns are one request, and other columns are not fetched."""
     for columns, count in ((("id", "half"), 1), (("id", "last"), 2)):
         rows = source(folder, *columns)
         groups_of(folder)

@@ -43,7 +43,8 @@ def leaves(content: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_pre_training_killed_anywhere_is_the_baseline_one_bit_for_bit(tmp_path: Path) -> None:
+def test_killed_pre_training_is_bit_equal(tmp_path: Path) -> None:
+    """A pre-training killed anywhere is the baseline one bit for bit."""
     corpus.write(str(tmp_path))
     assert train(tmp_path, tmp_path / "baseline") == 0
     for kill in KILLS:

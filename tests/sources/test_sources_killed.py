@@ -72,8 +72,11 @@ def one_rank(folder: Path, rank: int, ranks: int, until: int) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_that_are_killed_and_come_back_as_others_read_the_same(folder: Path) -> None:
-    """4 -> 3 -> 1 -> 2 ranks in processes of their own, each killed a step after the save; no step is lost."""
+def test_killed_ranks_come_back_as_others(folder: Path) -> None:
+    """Ranks that are killed and come back as others read the same.
+
+    4 -> 3 -> 1 -> 2 ranks in processes of their own, each killed a step after the save; no step is lost.
+    """
     expected = [told(batch) for batch in wrapped(folder).steps(STEPS)]
     begin = 0
     for ranks, until in ((4, 3), (3, 9), (1, 13), (2, STEPS)):

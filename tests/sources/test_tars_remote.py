@@ -68,7 +68,8 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counted
 
 
-def test_shards_of_a_url_are_read_by_index_with_an_index_beside_them(url: str, requests: Counter[str]) -> None:
+def test_shards_of_a_url(url: str, requests: Counter[str]) -> None:
+    """Shards of a URL are read by index, with an index beside them."""
     tars = resumable.Tars(f"{url}/train-{{000..002}}.tar")
     assert (tars.shards[1], tars.sizes.tolist()) == (f"{url}/train-001.tar", [40, 7, 33])
     assert [sample["cls"] for sample in tars] == list(range(80))
@@ -337,9 +338,8 @@ def test_a_piece_that_is_damaged_is_not_believed(damage: str, read: Read, expect
     assert list(read.loader().steps(30)) == expected
 
 
-def test_an_error_in_what_is_read_ahead_is_none_before_it_is_needed(
-    read: Read, expected: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_read_ahead_comes_when_needed(read: Read, expected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in what is read ahead is none before it is needed."""
     loader = read.loader()
     whole, broken = Counted.cat_file, list[str]()
 
@@ -359,7 +359,8 @@ def test_an_error_in_what_is_read_ahead_is_none_before_it_is_needed(
     assert list(loader.steps(30)) == expected[1 + len(found) :]
 
 
-def test_a_process_that_is_killed_while_it_fetches_holds_up_no_other_one(read: Read, expected: list[Any]) -> None:
+def test_killed_fetch_holds_up_nobody(read: Read, expected: list[Any]) -> None:
+    """A process that is killed while it fetches holds up no other one."""
     child = os.fork()
     if not child:
         pieces = read.loader().dataset._reading._pieces

@@ -185,10 +185,11 @@ def killed(source: Any, folder: Path, steps: int) -> None:
 @pytest.mark.parametrize(
     "name", ["parquet", pytest.param("tokens", marks=pytest.mark.long), pytest.param("packed", marks=pytest.mark.long)]
 )
-def test_a_run_from_a_bucket_that_is_killed_after_each_step_reads_the_same(
-    name: str, bucket: tuple[str, dict[str, Any]], tmp_path: Path
-) -> None:
-    """With two workers, in forks of a process that has read from the bucket."""
+def test_killed_after_each_step_from_a_bucket(name: str, bucket: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+    """A run from a bucket that is killed after each step reads the same.
+
+    With two workers, in forks of a process that has read from the bucket.
+    """
     folder, storage = bucket
     local = tmp_path / "local"
     local.mkdir()

@@ -156,7 +156,8 @@ def test_no_field_can_change_unnoticed(name: str) -> None:
         assert loader.state_dict() == before, path
 
 
-def test_a_state_that_was_changed_on_purpose_says_so_by_its_digest() -> None:
+def test_state_changed_on_purpose() -> None:
+    """A state that was changed on purpose says so by its digest."""
     state = state_of("list", 2)
     state["cursor"] = {"epoch": 1, "position": 2, "step": 1}
     loader = MAKERS["list"]()
@@ -307,8 +308,11 @@ def test_what_is_raised_is_documented() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
-def test_a_place_that_a_replayed_sampler_never_reaches_is_refused() -> None:
-    """When the next batch is asked for: no index is drawn before that."""
+def test_place_a_replayed_sampler_never_reaches() -> None:
+    """A place that a replayed sampler never reaches is rejected.
+
+    When the next batch is asked for: no index is drawn before that.
+    """
     samples: Any = list(range(6))
     loader = resumable.wrap(DataLoader(samples, batch_size=2, sampler=[3, 1, 2, 0, 4, 5]))
     state = next(loader.state_dict() for _ in loader)
@@ -320,8 +324,11 @@ def test_a_place_that_a_replayed_sampler_never_reaches_is_refused() -> None:
         next(iter(loader))
 
 
-def test_a_state_whose_format_was_damaged_is_not_taken_for_an_older_one() -> None:
-    """As that would be without a digest."""
+def test_damaged_format_is_not_an_older_one() -> None:
+    """A state whose format was damaged is not taken for an older one.
+
+    As that would be without a digest.
+    """
     loader = MAKERS["function"]()
     with pytest.raises(StateFormatError, match="its format is 1, but it has a digest"):
         loader.load_state_dict({**state_of("function", 2), "format": 1})
@@ -356,7 +363,8 @@ def test_so_it_is_in_the_state_of_a_sampler(field: str) -> None:
     assert sampler.state_dict() == before
 
 
-def test_a_state_without_a_tail_is_not_taken_for_one_of_an_older_version() -> None:
+def test_state_without_a_tail() -> None:
+    """A state without a tail is not taken for one of an older version."""
     with pytest.raises(StateMismatchError, match="tail differs"):
         MAKERS["list"]().load_state_dict({**state_of("list", 2), "tail": None, "digest": None})
 

@@ -192,7 +192,8 @@ def test_as_dict_is_plain_numbers_for_a_logger() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataloader_is_measured_where_its_batches_are_waited_for(workers: int) -> None:
+def test_dataloader_is_measured_at_its_wait(workers: int) -> None:
+    """A `DataLoader` is measured at the wait for its batches."""
     from torch.utils.data import DataLoader  # noqa: PLC0415  # here only
 
     data: Any = Napping()
