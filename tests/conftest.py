@@ -46,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     It is no folder of pytest's: the path of a Unix socket has 108 bytes at most.
     """
+    folders = [*map(str, config.getini("pythonpath")), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, dict.fromkeys(folders)))
     if hasattr(config, "workerinput"):  # xdist's processes have that of the one that started them
         return
     config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # where it has always been, and stays

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from scripts_forked import run_script
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 OWN = {
     "ray_train": "distributed/test_ray.py",
     "torchtitan_loader": "distributed/test_titan.py",
-    "transformers_trainer": "trainer/test_trainer_alone.py",
-    "trl_sft": "trainer/test_trainer_alone.py",
+    "transformers_trainer": "hf_transformers/test_trainer_alone.py",
+    "trl_sft": "hf_transformers/test_trainer_alone.py",
 }  # run in separate environments, by these tests
 
 LONG = {"chaos_ranks", "elastic_torchrun"}

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import ffcv_data
 import numpy as np
 import torch

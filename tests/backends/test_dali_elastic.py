@@ -5,11 +5,9 @@ from __future__ import annotations
 import inspect
 import random
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).parent))  # a fresh process of the suite finds the images, too
-
+import dali_images
 import numpy as np
 import nvidia.dali.backend as dali_backend
 import pytest
@@ -24,6 +22,10 @@ from resumable.backends.dali.graph import make_pipeline, uniforms
 from resumable.backends.dali.source import source
 from resumable.errors import PromiseWarning, SampleError
 from resumable.testing import BackendTests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 class TestFolder(BackendTests):
@@ -77,7 +79,8 @@ VECTORS = [
 ]
 
 
-def test_the_uniforms_of_a_key_do_not_depend_on_what_stands_beside_it() -> None:
+def test_uniforms_of_a_key_stand_alone() -> None:
+    """The uniforms of a key do not depend on its neighbours."""
     keys = np.random.default_rng(0).integers(2**63, size=1000).astype(np.uint64)
     whole = uniforms(keys, 8)
     assert (uniforms(keys[17:18], 8) == whole[17]).all()
@@ -134,7 +137,8 @@ def test_without_labels_the_sample_index_stands_for_them() -> None:
     assert batch["label"].flatten().tolist() == list(range(COUNT))
 
 
-def test_a_moved_folder_is_the_same_data_and_a_changed_one_is_not(tmp_path: Path) -> None:
+def test_moved_folder_and_changed_folder(tmp_path: Path) -> None:
+    """A moved folder is the same data, and a changed one is not."""
     state = wrap(write(tmp_path / "here")).state_dict()
     wrap(write(tmp_path / "elsewhere")).load_state_dict(state)
     changed = write(tmp_path / "changed")
@@ -196,7 +200,8 @@ def test_conditions_in_the_graph() -> None:
 
 @pytest.mark.parametrize("damage", ["truncated", "junk", "missing", "empty"])
 @pytest.mark.parametrize("depth", [1, 2, 4])
-def test_a_bad_file_is_named_and_the_batches_before_it_are_handed_over(tmp_path: Path, damage: str, depth: int) -> None:
+def test_bad_file_after_its_good_batches(tmp_path: Path, damage: str, depth: int) -> None:
+    """A bad file is named, and the batches before it are delivered."""
     folder = write(tmp_path / "digits", 40)
     files = sorted(folder.rglob("*.jpg"), key=str)
     bad = files[22]
@@ -231,7 +236,9 @@ def test_a_dataset_that_fails_is_named() -> None:
     assert loader.cursor.position == 8, "the batches before it were delivered"
 
 
-def test_looking_for_a_bad_sample_leaves_the_trainers_randomness_alone() -> None:
+def test_search_leaves_the_trainers_randomness() -> None:
+    """Looking for a bad sample leaves the trainer's randomness alone."""
+
     class Broken(Bytes):
         def __getitem__(self, index: int) -> Any:
             raw, label = super().__getitem__(index)
@@ -287,7 +294,8 @@ RANDOM = {
 }
 
 
-def test_a_graph_that_reads_nothing_but_a_source_of_its_own_is_refused() -> None:
+def test_graph_with_a_source_of_its_own() -> None:
+    """A graph that reads only its own external source is rejected."""
     with pytest.raises(resumable.errors.UnsupportedError, match=r"external_source \(.*test_dali_elastic.py:\d+\)"):
         wrap(graph=own_source_only)
 
@@ -402,7 +410,9 @@ def test_a_dataset_that_gives_no_bytes_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("taken", "enough"), [(7, 8), (3, 4), (-4, 4)])
-def test_a_uniform_that_there_is_not_is_refused_where_it_is_wrapped(taken: int, enough: int) -> None:
+def test_missing_uniform_is_refused(taken: int, enough: int) -> None:
+    """A uniform that does not exist is rejected at `wrap`."""
+
     def graph(raw: Any, label: Any, u: Any) -> Any:
         return u[taken] + u[2] + u[-3] + label[0], u[1:9]
 
@@ -416,3 +426,23 @@ def test_a_label_that_is_text_is_told_to_be_one() -> None:
     data = [(b"bytes", "cat")] * 4
     with pytest.raises(SampleError, match="the label of sample 0 is no number: 'cat', a str"):
         next(iter(wrap(data, graph=lambda raw, label: (label, raw))))
+
+
+def test_bad_file_read_ahead_by_dali(tmp_path: Path) -> None:
+    """A bad file that DALI read ahead does not stop a run that continued elsewhere."""
+
+    def decode(raw: Any, label: Any) -> Any:
+        return fn.resize(fn.decoders.image(raw), size=(8, 8)), label
+
+    files = sorted(dali_images.write(tmp_path).rglob("*.jpg"))
+    make: Callable[[], resumable.Loader] = lambda: resumable.wrap(  # noqa: E731  # twice the same
+        source(list(map(str, files)), pipeline=decode), batch_size=2
+    )
+    expected = make()
+    expected.seek(epoch=0, step=5)
+    whole = [batch["label"].flatten().tolist() for batch in expected]
+    files[5].write_bytes(b"no image at all")
+    loader = make()
+    next(iter(loader))  # of step 0, while DALI works on steps 1 and 2
+    loader.seek(epoch=0, step=5)
+    assert [batch["label"].flatten().tolist() for batch in loader] == whole

@@ -97,7 +97,8 @@ def test_batches_that_grow_with_fewer_ranks_fit_the_pipeline() -> None:
     assert run([loader]) == alone(tail="drop")
 
 
-def test_another_batch_size_keeps_the_order_and_each_samples_pixels() -> None:
+def test_another_batch_size_keeps_pixels() -> None:
+    """A different batch size keeps the order and each sample's pixels."""
     flat = [sample for batch in alone(tail="partial") for sample in batch]
     for size in (1, 3, 5, COUNT):
         loader = wrap(batch_size=size, tail="partial")

@@ -161,9 +161,10 @@ def test_the_death_of_a_worker_is_told_and_can_be_gone_on_from(monkeypatch: pyte
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_below")
-def test_a_worker_that_dies_while_dali_works_is_forgotten_though_the_error_is_kept(
+def test_dead_dali_worker_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A worker that dies while DALI works is forgotten, even if the error is kept."""
     loader = wrap(Bytes(), shuffle=False, py_num_workers=1, py_start_method="fork")
     whole = [pixels(batch) for batch in wrap(Bytes(), shuffle=False)]
     before, make = children(os.getpid()), vars(engine)["tensors"]
@@ -217,7 +218,8 @@ class Collecting(Bytes):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_below")
-def test_a_forked_worker_does_not_free_the_pipelines_of_its_parent() -> None:
+def test_forked_worker_frees_no_pipelines() -> None:
+    """A forked worker does not free the pipelines of its parent."""
     whole = [pixels(batch) for batch in wrap(Bytes(), shuffle=False)]
     gc.disable()
     try:

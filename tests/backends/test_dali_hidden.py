@@ -6,9 +6,12 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import dali_pipelines
 import pytest
 import torch
 from dali_pipelines import iterator
+from nvidia.dali import pipeline_def
+from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPolicy
 from torch.utils.data import DataLoader, IterableDataset
 
 import resumable
@@ -144,3 +147,82 @@ def test_what_holds_no_iterators_or_resumes_them_itself_is_taken(an_iterator: An
 def test_nothing_is_looked_at_where_dali_was_not_imported(an_iterator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "nvidia.dali.plugin.base_iterator")
     resumable.wrap(Wrapper(an_iterator))
+
+
+@pipeline_def(batch_size=4, num_threads=1, device_id=None, seed=3)  # type: ignore[untyped-decorator]  # DALI types none
+def images() -> Any:
+    return dali_pipelines.images_and_labels({})
+
+
+def classification(*, checkpointing: bool, prepare: bool = False, auto_reset: bool = True) -> Any:
+    """The iterator of NVIDIA's ImageNet scripts."""
+    return DALIClassificationIterator(
+        images(enable_checkpointing=checkpointing),
+        reader_name="Reader",
+        last_batch_policy=LastBatchPolicy.PARTIAL,
+        auto_reset=auto_reset,
+        prepare_first_batch=prepare,
+    )
+
+
+def labels(batch: Any) -> list[int]:
+    return list(map(int, batch[0]["label"].flatten()))
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("prepare", [False, True])
+def test_foreign_draws_before_the_first_batch(*, checkpointing: bool, prepare: bool) -> None:
+    """Batches that other code draws are reported before the first one."""
+    iterator = classification(checkpointing=checkpointing, prepare=prepare)
+    loader = resumable.wrap(iterator)
+    next(iterator)
+    with pytest.raises(UnsupportedError, match="somebody else has drawn batches"):
+        next(iter(loader))
+
+
+def test_foreign_draws_in_an_epoch() -> None:
+    """Batches that other code draws are reported in an epoch."""
+    iterator = classification(checkpointing=False)
+    loader = resumable.wrap(iterator)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    next(iterator)
+    with pytest.raises(UnsupportedError, match="4 samples of the epoch\n.* 8 samples"):
+        next(batches)
+    expected = list(map(labels, resumable.wrap(classification(checkpointing=False))))
+    loader.load_state_dict(state)  # the way back
+    assert list(map(labels, loader)) == expected[1:]
+
+
+def test_a_reset_behind_a_loop_that_counts_batches_is_told_of() -> None:
+    iterator = classification(checkpointing=False, auto_reset=False)
+    loader = resumable.wrap(iterator)
+    for _ in zip(range(len(loader)), loader, strict=False):  # stops without asking for the end of the epoch
+        pass
+    iterator.reset()
+    with pytest.raises(UnsupportedError, match="or reset it"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("auto_reset", [False, True])
+def test_a_reset_behind_an_epoch_and_a_new_iter_are_harmless(*, auto_reset: bool) -> None:
+    alone = resumable.wrap(classification(checkpointing=False, auto_reset=auto_reset))
+    iterator = classification(checkpointing=False, auto_reset=auto_reset)
+    loader = resumable.wrap(iterator)
+    for _ in range(2):
+        assert list(map(labels, loader)) == list(map(labels, alone))
+        iterator.reset()
+        iter(iterator)
+
+
+def test_an_iterator_that_two_loaders_have_is_told_of() -> None:
+    iterator = classification(checkpointing=False)
+    resumable.wrap(iterator)
+    with pytest.raises(UnsupportedError, match="was wrapped before"):
+        resumable.wrap(iterator)
+    own = classification(checkpointing=True)
+    one, other = resumable.wrap(own), resumable.wrap(own)
+    next(iter(one))
+    with pytest.raises(UnsupportedError, match="somebody else"):
+        next(iter(other))

@@ -6,11 +6,7 @@ import gc
 import itertools
 import pickle
 import random
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-sys.path.insert(0, str(Path(__file__).parent))  # the helpers stand beside the tests
 
 import numpy as np
 import pytest
@@ -111,7 +107,8 @@ class TestDaliFromAFunction(TestDali):
 
 
 @pytest.mark.slow
-def test_the_pipeline_of_the_lightning_page_with_everything_left_to_dali() -> None:
+def test_pipeline_of_the_lightning_page() -> None:
+    """The pipeline of the Lightning page resumes with everything left to DALI."""
     check_every_step(lambda: made(pipelines(), DALIClassificationIterator))
 
 
@@ -205,7 +202,8 @@ def test_a_size_instead_of_a_readers_name(policy: LastBatchPolicy) -> None:
 
 
 @WARNED
-def test_the_executors_of_early_versions_and_checkpointing_turned_on_by_the_user() -> None:
+def test_early_executors_and_checkpointing() -> None:
+    """Executors of early versions work, and so does checkpointing that the user turned on."""
     early = {"exec_dynamic": False, "exec_async": False, "exec_pipelined": False, "enable_checkpointing": True}
     run = check_every_step(lambda: iterator(pipeline=early), stride=3)
     loader = resumable.wrap(iterator())
@@ -221,7 +219,8 @@ def test_a_state_is_valid_under_other_threads_and_prefetching() -> None:
     assert rest_of_run(loader, EPOCHS) == run[7:]
 
 
-def test_without_a_seed_a_resumed_run_goes_on_with_the_random_numbers_of_the_first() -> None:
+def test_random_numbers_without_a_seed() -> None:
+    """Without a seed, a resumed run continues with the random numbers of the first."""
     run, states = run_and_states(resumable.wrap(iterator(pipeline={"seed": None})))
     loader = resumable.wrap(iterator(pipeline={"seed": None}))
     loader.load_state_dict(states[6])
@@ -376,8 +375,11 @@ def test_python_functions(policy: str, prepare: bool) -> None:
 @WARNED
 @pytest.mark.parametrize("auto", [True, False])
 @pytest.mark.parametrize("prepare", [True, False])
-def test_a_state_of_an_epochs_last_batch_that_was_taken_before_its_end_was_known(auto: bool, prepare: bool) -> None:
-    """As a signal handler would, while the Loader draws: the new iterator may pass the end while it is made."""
+def test_state_before_the_end_was_known(auto: bool, prepare: bool) -> None:
+    """A state of an epoch's last batch resumes even if its end was not known yet.
+
+    As a signal handler would, while the Loader draws: the new iterator may pass the end while it is made.
+    """
 
     def make(checkpoints: list[bytes] | None) -> Any:
         checkpoint = checkpoints[0] if checkpoints else None

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import sys
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
-
 import dali_pipelines
+import pytest
 from forked import ranks, step_together
 
 import resumable

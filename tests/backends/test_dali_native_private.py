@@ -41,7 +41,8 @@ def test_the_constructors_take_what_they_are_given() -> None:
     assert {"dry_run", "end_iteration"} < set(dry)
 
 
-def test_every_option_of_a_pipeline_is_passed_on_or_known_not_to_matter() -> None:
+def test_every_pipeline_option_is_known() -> None:
+    """Every option of a pipeline is passed on or known not to matter."""
     elsewhere = {"self", "batch_size", "enable_checkpointing", "checkpoint"}
     in_the_definition = {"output_dtype", "output_ndim", "output_layout"}
     of_python_sources = {"py_num_workers", "py_start_method", "py_callback_pickler"}  # such pipelines are made again

@@ -185,7 +185,8 @@ def test_a_damaged_checkpoint_of_dalis_is_refused() -> None:
 
 
 @WARNED
-def test_a_checkpoint_of_another_pipeline_is_refused_where_the_identity_was_overruled() -> None:
+def test_overruled_identity_of_another_pipeline() -> None:
+    """A checkpoint of a different pipeline is rejected if the identity was overruled."""
     loader = wrapped()
     next(iter(loader))
     other = other_graph()
@@ -233,7 +234,8 @@ def test_python_sources_that_nobody_can_bring_back(kind: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Please set `reader_name`:Warning")  # DALI's, of a size
-def test_python_functions_of_an_iterator_need_a_function_that_makes_it() -> None:
+def test_python_functions_need_a_maker() -> None:
+    """Python functions of an iterator need a function that makes it."""
     pipeline = numbers(source=lambda info: np.array([1]), batch=False)()
     with pytest.raises(UnsupportedError, match=r"calls Python functions \(external_source\).*(\n.*)*checkpoints"):
         resumable.wrap(DALIGenericIterator(pipeline, ["n"]))

@@ -114,11 +114,10 @@ def test_the_loader_draws_nothing_ahead_to_tell_an_epochs_end() -> None:
 _CHILD = """
 import os, pickle, signal, sys
 from pathlib import Path
-sys.path.insert(0, {here!r})
 import dali_pipelines, resumable
 from resumable.testing import digest
 folder, die = Path(sys.argv[1]), int(sys.argv[2])
-loader = resumable.wrap(dali_pipelines.iterator(2, reader={{"file_root": str(folder / "images")}}))
+loader = resumable.wrap(dali_pipelines.iterator(2, reader={"file_root": str(folder / "images")}))
 if (folder / "state").exists():
     loader.load_state_dict(pickle.loads((folder / "state").read_bytes()))
 for epoch in loader.epochs(3):
@@ -140,7 +139,7 @@ def test_killed_and_gone_on_with_in_a_new_process(tmp_path: Path) -> None:
     expected = [what for _, what in rest_of_run(loader, 3)]
     statuses = []
     for die in (2, 4, 99):
-        words = [sys.executable, "-c", _CHILD.format(here=str(HERE)), str(tmp_path), str(die)]
+        words = [sys.executable, "-c", _CHILD, str(tmp_path), str(die)]
         statuses.append(subprocess.run(words, check=False, timeout=120).returncode)
     assert statuses == [-signal.SIGKILL, -signal.SIGKILL, 0]
     assert (tmp_path / "seen").read_text().split() == expected

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
 import torch
@@ -99,8 +95,11 @@ SIZES = [(old, new) for old in (1, 2, 4) for new in (1, 2, 4) if old != new]
 
 @pytest.mark.parametrize(("old", "new"), SIZES)
 @pytest.mark.parametrize("rank", [0, -1])
-def test_replayed_streams_go_on_from_the_state_of_any_rank_on_other_ranks(old: int, new: int, rank: int) -> None:
-    """Also where the epoch has no whole step of all ranks at its end: its last batches are left out."""
+def test_replayed_streams_on_other_ranks(old: int, new: int, rank: int) -> None:
+    """Replayed streams continue from the state of any rank on other ranks.
+
+    Also where the epoch has no whole step of all ranks at its end: its last batches are left out.
+    """
     run, states = run_and_states(ranks("replayed", old))
     each = len(run) // EPOCHS
     for step, of_ranks in enumerate(states, start=1):
@@ -113,7 +112,8 @@ def test_replayed_streams_go_on_from_the_state_of_any_rank_on_other_ranks(old: i
 
 
 @pytest.mark.parametrize("new", [2, 4])
-def test_streams_with_a_state_are_divided_from_the_state_of_one_rank(new: int) -> None:
+def test_streams_divided_from_one_state(new: int) -> None:
+    """Streams with a state are divided from the state of one rank."""
     run, states = run_and_states(ranks("stateful", 1))
     for step in range(new, len(run) // EPOCHS + 1, new):
         loaders = ranks("stateful", new)
@@ -184,8 +184,11 @@ def test_a_place_between_streams_that_ended_is_not_divided() -> None:
     loaders[0].load_state_dict(state)  # the end of the epoch
 
 
-def test_a_source_that_divides_itself_has_all_streams_on_each_rank() -> None:
-    """Each rank is a world of its own, with keys of its own."""
+def test_source_that_divides_itself() -> None:
+    """A source that divides itself has all streams on each rank.
+
+    Each rank is a world of its own, with keys of its own.
+    """
     loaders = ranks("replayed", 2, 0, shard=False, streams=2)
     first, second = (torch.cat([batch[3] for batch in loader]) for loader in loaders)
     assert not torch.equal(first, second)

@@ -220,8 +220,11 @@ def test_an_epoch_after_one_that_was_left_is_not_empty(source: str, data: st.Dat
 
 @pytest.mark.parametrize("source", ["reader", "sized reader", "told reader", "list", "nodes", "stream", "sampler"])
 @pytest.mark.parametrize("tail", ["drop", "partial"])
-def test_after_an_epochs_last_batch_the_loader_is_in_the_next_one(source: str, tail: str) -> None:
-    """So that `range(loader.epoch, EPOCHS)` trains as many epochs as are left; where the end can be known."""
+def test_next_epoch_after_the_last_batch(source: str, tail: str) -> None:
+    """After an epoch's last batch, the loader is in the next one.
+
+    So that `range(loader.epoch, EPOCHS)` trains as many epochs as are left; where the end can be known.
+    """
     case = Case(source, 8, 2 if source not in DATA_LOADERS else 1, 1, tail)
     loader = case.loader()
     for done in range(1, EPOCHS + 1):
@@ -250,8 +253,11 @@ class Rare(Reader):
 
 
 @pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
-def test_what_was_drawn_to_see_whether_an_epoch_is_over_is_given_back() -> None:
-    """No snapshot is taken of a source that is an element ahead."""
+def test_draw_to_see_the_end_is_given_back() -> None:
+    """A draw that finds out whether an epoch is over is given back.
+
+    No snapshot is taken of a source that is an element ahead.
+    """
     loader = resumable.wrap(Rare(8), ack="manual")
     for _ in zip(range(2), loader, strict=False):
         loader.ack()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-sys.path.insert(0, str(Path(__file__).parent))  # a fresh process of the suite finds the data, too
 
 import ffcv_data
 import numpy as np

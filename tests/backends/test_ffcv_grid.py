@@ -86,7 +86,8 @@ def ordered(loader: Any) -> list[Any]:
     return [order[start : start + 10] for start in range(0, 70, 10)]
 
 
-def test_bytes_are_padded_with_zeros_and_not_with_what_was_there_before() -> None:
+def test_bytes_are_padded_with_zeros() -> None:
+    """Bytes are padded with zeros and not with earlier contents."""
     loader = loader_of("plain")
     text = names(loader).index("text")
     for batch in resumable.wrap(loader):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import sys
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import ffcv_data
@@ -12,12 +16,13 @@ import torch
 from ffcv.fields.decoders import IntDecoder, SimpleRGBImageDecoder
 from ffcv.loader import Loader, OrderOption
 from ffcv.pipeline.operation import Operation
-from ffcv.transforms import ImageMixup, ToTensor
+from ffcv.transforms import ImageMixup, Squeeze, ToDevice, ToTensor
 from ffcv.traversal_order.base import TraversalOrder
 from numba import njit
 
 import resumable
 from resumable.backends.ffcv import source
+from resumable.backends.ffcv.identity import describe_pipelines
 from resumable.backends.ffcv.keyed import generator_words, seed_generator
 from resumable.backends.ffcv.pipeline import Memory
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
@@ -114,7 +119,8 @@ def pixels(loader: resumable.Loader) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("noise", [Noise, PythonNoise])
-def test_an_operation_of_the_users_own_is_keyed_per_batch_and_said_to_be(noise: type[Noise]) -> None:
+def test_own_operation_is_keyed_per_batch(noise: type[Noise]) -> None:
+    """A user's operation is keyed per batch, and the user is told."""
     loader = make_loader(noise(), ToTensor())
     with pytest.warns(PromiseWarning, match="Noise draws random numbers, and may mix the samples"):
         first = pixels(resumable.wrap(loader))
@@ -125,7 +131,8 @@ def test_an_operation_of_the_users_own_is_keyed_per_batch_and_said_to_be(noise: 
 
 
 @pytest.mark.parametrize("noise", [Noise, PythonNoise])
-def test_an_operation_that_is_told_to_be_per_sample_survives_another_batch_size(noise: type[Noise]) -> None:
+def test_per_sample_operation_in_other_batches(noise: type[Noise]) -> None:
+    """An operation declared as per sample gives the same in other batch sizes."""
     made = [
         make_loader(noise(), ToTensor(), batch_size=size, num_workers=workers) for size, workers in ((10, 1), (7, 2))
     ]
@@ -163,7 +170,8 @@ class Halves(torch.nn.Module):
         return images // 2
 
 
-def test_a_module_that_draws_is_told_once_and_one_that_does_not_never() -> None:
+def test_drawing_module_is_told_once() -> None:
+    """A module that draws is told once, and one that does not never."""
     with pytest.warns(ResourceWarning):
         loader = make_loader(ToTensor(), Halves(), Drops())
     wrapped = resumable.wrap(loader)
@@ -173,7 +181,8 @@ def test_a_module_that_draws_is_told_once_and_one_that_does_not_never() -> None:
     assert pixels(resumable.wrap(loader, randomness="batch")) == first
 
 
-def test_compiled_randomness_where_the_batch_is_handed_over_is_refused() -> None:
+def test_compiled_randomness_at_the_handover() -> None:
+    """Compiled randomness at the batch's handover is rejected."""
     told = source(make_loader(Noise(), ToTensor()), keyed={Noise: "late"})
     with pytest.raises(UnsupportedError, match="Noise is compiled and draws random numbers"):
         resumable.wrap(told)
@@ -209,9 +218,10 @@ def test_bad_options_are_refused(options: dict[str, Any]) -> None:
         source(make_loader(ToTensor()), **options)
 
 
-def test_what_the_pipeline_raises_comes_out_and_the_run_can_go_on(
+def test_error_of_the_pipeline_comes_out(
     own_threads: Callable[[], list[threading.Thread]],
 ) -> None:
+    """An error of the pipeline comes out, and the run can continue."""
     loader = resumable.wrap(make_loader(ToTensor(), Fails()), seed=2)
     count = 0
     with pytest.raises(ValueError, match=r"boom\n.*raised by FFCV's pipeline\.\n.*epoch 0, step 2, rank 0") as caught:
@@ -274,3 +284,54 @@ def test_the_generator_is_seeded_as_said() -> None:
         "state": {"key": generator_words(0x0123456789ABCDEF).astype(np.uint32), "pos": 0},
     }
     assert np.array_equal(draw(0x0123456789ABCDEF), np.random.RandomState(generator).random_sample(700))
+
+
+def test_every_rank_has_its_own_gpu_and_all_have_one_state() -> None:
+    told = {describe_pipelines(on_device(device)) for device in (torch.device("cuda:0"), torch.device("cuda:1"))}
+    assert len(told) == 1
+    assert describe_pipelines(on_device(torch.device("cpu"))) not in told
+
+
+def on_device(device: Any) -> Loader:
+    pipeline = [IntDecoder(), ToTensor(), Squeeze(), ToDevice(device, non_blocking=True)]
+    decoder = [SimpleRGBImageDecoder(), ToTensor(), ToDevice(device)]
+    return Loader(ffcv_data.beton(), batch_size=8, num_workers=1, pipelines={"raw": decoder, "label": pipeline})
+
+
+class CollectsGarbage(Operation):  # type: ignore[misc]  # FFCV ships no types
+    """Collects garbage in the thread that makes batches."""
+
+    def generate_code(self) -> Any:
+        def collect(labels: Any, _memory: Any) -> Any:
+            time.sleep(0.03)
+            gc.collect()
+            return labels
+
+        return collect
+
+    def declare_state_and_memory(self, previous_state: Any) -> Any:
+        return replace(previous_state, jit_mode=False), None
+
+
+def test_garbage_is_collected_in_its_own_thread(
+    own_threads: Callable[[], list[threading.Thread]],
+) -> None:
+    """A loader that is garbage may be collected in its thread."""
+    pipelines = {"raw": None, "label": [IntDecoder(), ToTensor(), CollectsGarbage()]}
+    made = Loader(ffcv_data.beton(), batch_size=8, num_workers=2, pipelines=pipelines)
+    failed, hook = list[Any](), sys.unraisablehook
+    holder: dict[str, Any] = {"batches": iter(resumable.wrap(source(made, keyed={CollectsGarbage: "plain"})))}
+    holder["itself"] = holder
+    next(holder["batches"])
+    assert own_threads()
+    sys.unraisablehook = failed.append
+    gc.disable()
+    try:
+        del holder  # a cycle, which the other thread finds
+        deadline = time.monotonic() + 10
+        while own_threads() and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        gc.enable()
+        sys.unraisablehook = hook
+    assert (failed, own_threads()) == ([], [])

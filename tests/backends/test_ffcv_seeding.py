@@ -65,8 +65,11 @@ def normals_of(key: Any, count: Any, all_words: Any) -> Any:
 
 
 @pytest.mark.parametrize("all_words", [False, True])
-def test_the_second_of_a_pair_of_normal_numbers_is_not_left_for_the_next_sample(*, all_words: bool) -> None:
-    """They are made in pairs, and the second one is kept in the generator."""
+def test_second_normal_number_is_not_kept(*, all_words: bool) -> None:
+    """The second of a pair of normal numbers is not left for the next sample.
+
+    They are made in pairs, and the second one is kept in the generator.
+    """
     pair = normals_of(np.uint64(7), 2, all_words)
     assert list(normals_of(np.uint64(7), 1, all_words)) == [pair[0]]
     assert list(normals_of(np.uint64(7), 2, all_words)) == list(pair)

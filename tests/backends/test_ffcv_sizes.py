@@ -126,7 +126,8 @@ def test_loading_sets_what_was_set_whatever_was_set_before() -> None:
     assert shapes(loader) == [SIZES[2]] * 3
 
 
-def test_an_epoch_without_a_batch_may_begin_again_with_another_size() -> None:
+def test_epoch_without_a_batch_changes_size() -> None:
+    """An epoch without a batch may begin again with another size."""
     decoder, loader = make(ack="manual")
     decoder.output_size = SIZES[2]
     next(iter(loader))
@@ -187,7 +188,8 @@ class Brighter(Operation):  # type: ignore[misc]  # FFCV ships no types
         return previous_state, None
 
 
-def test_settings_are_plain_attributes_that_the_operation_does_not_assign_itself() -> None:
+def test_settings_are_plain_attributes() -> None:
+    """Settings are plain attributes that the operation does not assign itself."""
     operation = Brighter()
     pipelines = {"raw": [CenterCropRGBImageDecoder((8, 8), 1), ToTensor(), operation], "label": None}
     settings = Settings(Loader(ffcv_data.beton(), batch_size=20, num_workers=1, pipelines=pipelines))

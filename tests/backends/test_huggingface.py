@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-sys.path.insert(0, str(Path(__file__).parent))  # a fresh process of the suite finds the streams, too
 
 import huggingface_streams as streams
 import pytest
@@ -20,6 +16,7 @@ from resumable.testing import BackendTests
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Executor
+    from pathlib import Path
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker")]
 
@@ -83,7 +80,8 @@ def test_resumed_at_every_step_the_rest_is_the_same(case: streams.Case, processe
 
 
 @pytest.mark.parametrize("stateful", [True, False])
-def test_resumed_in_a_fresh_process_for_every_step_the_rest_is_the_same(stateful: bool, processes: Executor) -> None:
+def test_fresh_process_at_every_step(stateful: bool, processes: Executor) -> None:
+    """A fresh process that resumes at any step gives the same rest."""
     check(streams.Case(2, persistent=True, shuffle=True, stateful=stateful), processes, together=1)
 
 

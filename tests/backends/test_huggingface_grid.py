@@ -93,8 +93,11 @@ def test_the_epochs_are_those_of_set_epoch(name: str) -> None:
 
 
 @pytest.mark.parametrize("how", list(MAKE))
-def test_a_map_of_batches_that_draws_is_refused_by_its_state_and_exact_by_replay(how: str) -> None:
-    """Its state is that before the batch, which is made again in the middle of it."""
+def test_map_of_batches_that_draws(how: str) -> None:
+    """A map of batches that draws is rejected with its state and exact by replay.
+
+    Its state is that before the batch, which is made again in the middle of it.
+    """
 
     def make(**options: Any) -> resumable.Loader[Any]:
         return MAKE[how](sources.stream().map(sources.all_drawn, batched=True, batch_size=3), **options)

@@ -215,12 +215,16 @@ class TestIteratorWithStateForOneEpoch(BackendTests):
         return resumable.wrap(Cursorlike(), **options)
 
     def test_after_the_last_batch_and_after_the_end_the_same_batch_is_next(self) -> None:
-        """There is no next batch; see `test_a_second_pass_...`."""
+        """After the last batch and after the end, the same batch is next.
+
+        There is no next batch; see `test_a_second_pass_...`.
+        """
 
     def test_restored_at_every_step_the_plain_form_gives_the_rest(self) -> None:
         """Behind the last batch the plain form begins the next epoch, which this source does not have."""
 
     def test_after_the_last_batch_the_epoch_is_given_again_without_batches(self) -> None:
+        """After the last batch, the epoch is given again without batches."""
         _, states = self.reference()
         assert [list(epoch) for epoch in self.resumed(states[-1]).epochs(1)] == [[]]
 
@@ -275,7 +279,8 @@ class SetBack:
         return self.here + random.random()
 
 
-def test_an_iterator_that_sets_itself_back_has_epochs_and_resumes_at_every_step() -> None:
+def test_iterator_that_sets_itself_back() -> None:
+    """An iterator that resets itself has epochs and resumes at every step."""
     loader, run, states = resumable.wrap(SetBack(), batch_size=2), [], []
     for epoch in loader.epochs(3):
         for batch in epoch:
@@ -288,7 +293,8 @@ def test_an_iterator_that_sets_itself_back_has_epochs_and_resumes_at_every_step(
         assert [batch for epoch in fresh.epochs(3) for batch in epoch] == run[step:]
 
 
-def test_an_iterator_that_does_something_in_iter_and_is_over_can_be_read_once() -> None:
+def test_iterator_over_after_iter_is_read_once() -> None:
+    """An iterator that acts in `__iter__` and is exhausted can be read once."""
     source = SetBack()
     loader = resumable.wrap(source)
     assert len(list(loader)) == 5
@@ -297,8 +303,11 @@ def test_an_iterator_that_does_something_in_iter_and_is_over_can_be_read_once() 
         list(loader)
 
 
-def test_an_iterator_that_sets_itself_back_and_was_left_early_can_be_read_once() -> None:
-    """What it gives next, the rest or its beginning, is not known before."""
+def test_iterator_set_back_and_left_early() -> None:
+    """An iterator that resets itself and was left early can be read once.
+
+    What it gives next, the rest or its beginning, is not known before.
+    """
     loader = resumable.wrap(SetBack())
     with pytest.raises(OnePassError, match="can be read once, but epoch 1"):
         for epoch in loader.epochs(2):
@@ -383,7 +392,8 @@ def test_a_source_that_divides_itself_has_a_state_per_rank() -> None:
         resumable.wrap(own_part, shard=False, world=World(1, 3)).load_state_dict(state)
 
 
-def test_other_ranks_than_in_the_state_go_on_where_that_is_accepted() -> None:
+def test_other_ranks_where_accepted() -> None:
+    """Other ranks than in the state continue if that is accepted."""
     loaders = [resumable.wrap(lambda: iter(range(12)), identity="n", world=World(rank, 2)) for rank in range(2)]
     states = [[loader.state_dict() for _ in zip(range(2), loader, strict=False)][-1] for loader in loaders]
     assert states[0] == states[1]
@@ -425,7 +435,9 @@ def test_what_cannot_be_called_without_arguments_is_refused() -> None:
     assert list(resumable.wrap(partial(range, 3))) == [0, 1, 2]
 
 
-def test_a_loader_whose_last_state_is_that_of_the_next_epoch_is_refused() -> None:
+def test_last_state_of_the_next_epoch() -> None:
+    """A loader whose last state is that of the next epoch is rejected."""
+
     def node(*, restart: bool) -> Any:
         return nodes.Loader(nodes.SamplerWrapper(range(5)), restart_on_stop_iteration=restart)
 
@@ -440,7 +452,9 @@ def test_a_loader_whose_last_state_is_that_of_the_next_epoch_is_refused() -> Non
 
 
 @pytest.mark.slow
-def test_skipping_that_takes_longer_than_a_second_shows_its_progress(capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_skipping_shows_its_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    """Skipping that takes longer than a second shows its progress."""
+
     def slow() -> Iterator[int]:
         for index in range(8 * 256):
             if index % 256 == 0:

@@ -7,10 +7,7 @@ import subprocess
 import sys
 from importlib import import_module
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-sys.path.insert(0, str(Path(__file__).parent))  # a fresh process of the suite finds the datasets, too
 
 import logical_data as data
 import numpy as np
@@ -26,6 +23,7 @@ from resumable.testing import BackendTests, digest, rest_of_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SOURCES: dict[str, type[Replayed]] = {"replayed": Replayed, "stateful": Stateful}
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # more than there are cores
@@ -205,7 +203,9 @@ def initialise(number: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2))])
-def test_each_stream_has_a_fresh_copy_and_a_call_of_worker_init_fn(workers: int) -> None:
+def test_each_stream_has_a_fresh_copy(workers: int) -> None:
+    """Each stream has a fresh copy and a call of `worker_init_fn`."""
+
     def run(workers: int, epochs: int = 2) -> list[list[int]]:
         options: dict[str, Any] = {"persistent_workers": True} if workers else {}
         loader = DataLoader(dataset, batch_size=9, num_workers=workers, worker_init_fn=initialise, **options)

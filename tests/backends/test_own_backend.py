@@ -166,7 +166,8 @@ class TestCheapSnapshots(BackendTests):
         return resumable.wrap(Cheap(), **options)
 
 
-def test_a_failed_draw_loses_nothing_and_reads_nothing_again_if_snapshots_cost_nothing() -> None:
+def test_failed_draw_with_free_snapshots() -> None:
+    """A failed draw loses nothing and rereads nothing if snapshots cost nothing."""
     backend = Cheap(fails=True)
     loader, got = resumable.wrap(backend), list[Any]()
     with pytest.raises(OSError, match="once"):
@@ -176,7 +177,8 @@ def test_a_failed_draw_loses_nothing_and_reads_nothing_again_if_snapshots_cost_n
     assert backend.drawn == [1, 2, 3, 4, 5, 5, 6, 7]
 
 
-def test_a_backend_that_knows_its_end_is_not_read_ahead_to_find_out() -> None:
+def test_backend_that_knows_its_end() -> None:
+    """A backend that knows its end is not read ahead to find out."""
     backend = Cheap()
     loader = resumable.wrap(backend)
     for number, _ in zip(range(1, 7), loader, strict=False):

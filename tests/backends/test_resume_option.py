@@ -159,7 +159,8 @@ def test_a_stream_without_a_buffer_resumes_by_its_state() -> None:
     assert "examples_iterable" in str(golden(resumable.wrap(shards_only))[1][0])
 
 
-def test_where_the_state_is_asked_for_the_canary_tells_that_it_lost_the_buffer() -> None:
+def test_canary_tells_of_a_lost_buffer() -> None:
+    """With `resume="state"`, the canary tells that the buffer was lost."""
     _, states = golden(BUFFERED["no workers"](resume="state"))
     with pytest.raises(StateMismatchError, match=r"IterableDataset in worker 0 was brought back by its own state"):
         rest(BUFFERED["no workers"](resume="state"), states[2])

@@ -181,14 +181,16 @@ def test_an_empty_source_is_refused(empty: Any) -> None:
         resumable.wrap(empty)
 
 
-def test_a_batch_larger_than_the_data_is_refused_where_no_batch_would_be_left() -> None:
+def test_batch_larger_than_the_data() -> None:
+    """A batch larger than the data is rejected if no batch would be left."""
     with pytest.raises(ConfigurationError, match="30 samples per step, 23 samples per epoch"):
         len(resumable.wrap(SAMPLES, batch_size=30, tail="drop"))
     assert [len(batch) for batch in resumable.wrap(SAMPLES, batch_size=30)] == [23]
     assert [len(batch) for batch in resumable.wrap(SAMPLES, batch_size=30, tail="pad")] == [30]
 
 
-def test_a_sample_that_fails_is_named_and_the_state_before_it_resumes() -> None:
+def test_failing_sample_is_named() -> None:
+    """A sample that fails is named, and the state before it resumes."""
     broken = {"is": True}
 
     def mend_me(sample: Any) -> Any:

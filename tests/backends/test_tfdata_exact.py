@@ -8,14 +8,10 @@ import subprocess
 import sys
 import weakref
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tensorflow as tf
-
-sys.path.insert(0, str(Path(__file__).parent))  # a fresh process of the conformance suite loads this file alone
-
 from tfdata_pipelines import (
     DATA,
     EITHER,
@@ -35,8 +31,10 @@ from resumable.backends import tfdata
 from resumable.errors import StateMismatchError, UnsupportedError
 from resumable.testing import BackendTests, Run, digest, rest_of_run
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 pytestmark = pytest.mark.slow
-HERE = Path(__file__).parent
 
 
 def run_of(loader: resumable.Loader, epochs: int) -> tuple[Run, list[dict[str, Any]]]:
@@ -166,7 +164,9 @@ def typical_of_epoch(epoch: int) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
-def test_an_endless_pipeline_has_one_epoch_and_goes_on_where_it_was_left() -> None:
+def test_endless_pipeline_has_one_epoch() -> None:
+    """An endless pipeline has one epoch and continues at its place."""
+
     def make() -> resumable.Loader:
         return resumable.wrap(DATA.range(7).shuffle(4, seed=1).repeat().batch(2).prefetch(2))
 
@@ -186,7 +186,9 @@ def test_an_endless_pipeline_has_one_epoch_and_goes_on_where_it_was_left() -> No
 
 
 @pytest.mark.parametrize("make", [repeated, interleaved, lambda: explicit(interleaved(parallel=2))])
-def test_an_epoch_that_is_left_in_its_middle_does_not_change_the_next(make: Any) -> None:
+def test_epoch_left_in_its_middle(make: Any) -> None:
+    """An epoch that is left in its middle does not change the next."""
+
     def run(loader: resumable.Loader, left: list[int]) -> tuple[list[str], list[dict[str, Any]]]:
         got, states = [], []
         for epoch in loader.epochs(3):
@@ -228,7 +230,6 @@ def test_a_state_costs_where_it_is_taken_and_not_per_step(monkeypatch: pytest.Mo
 
 CHILD = """
 import os, pickle, signal, sys
-sys.path.insert(0, {here!r})
 from tfdata_pipelines import NATIVE
 import resumable
 from resumable.testing import digest
@@ -244,7 +245,7 @@ with open(ledger, "a") as out:
             if seen > stop + 2:
                 os.kill(os.getpid(), signal.SIGKILL)
             if seen <= stop:
-                out.write(f"{{epoch.number}} {{digest(batch)}}\\n")
+                out.write(f"{epoch.number} {digest(batch)}\\n")
                 out.flush()
             if seen == stop:
                 pickle.dump(loader.state_dict(), open(state, "wb"))
@@ -256,7 +257,7 @@ with open(ledger, "a") as out:
 )
 def test_killed_twice_in_real_processes(name: str, tmp_path: Path) -> None:
     script, state, ledger = tmp_path / "child.py", tmp_path / "state", tmp_path / "ledger"
-    script.write_text(CHILD.format(here=str(HERE)))
+    script.write_text(CHILD)
     codes = []
     for stop in (4, 9, 1000):
         arguments = [sys.executable, str(script), name, str(state), str(ledger), str(stop)]

@@ -187,7 +187,8 @@ def test_what_does_not_fit_is_refused(message: str) -> None:
         resumable.wrap(BAD[message]())
 
 
-def test_a_plain_function_that_returns_a_pipeline_is_not_replayed_silently() -> None:
+def test_plain_function_is_not_replayed_silently() -> None:
+    """A plain function that returns a pipeline is not replayed silently."""
     loader = resumable.wrap(lambda: DATA.range(9).shuffle(3))
     with pytest.raises(UnsupportedError, match=r"tfdata.source\(function\)"):
         next(iter(loader))

@@ -6,8 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tensorflow as tf
@@ -17,9 +16,13 @@ import resumable
 from resumable.backends import tfdata
 from resumable.backends.tfdata.fingerprint import Fingerprint
 from resumable.backends.tfdata.graph import Graph
+from resumable.errors import StateMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = pytest.mark.slow
-HERE = Path(__file__).parent
 
 
 def tripled(x: Any) -> Any:
@@ -65,7 +68,6 @@ SAME = {
 
 CHILD = """
 import os, pickle, sys, warnings
-sys.path.insert(0, {here!r})
 from test_tfdata_mismatch import base, CHANGED
 import resumable
 from resumable.backends import tfdata
@@ -102,9 +104,7 @@ def state_of(strategy: str) -> dict[str, Any]:
 
 
 def test_each_change_is_refused_and_none_crashes(folder: Path) -> None:
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD.format(here=str(HERE))], cwd=folder, capture_output=True, text=True, check=False
-    )
+    child = subprocess.run([sys.executable, "-c", CHILD], cwd=folder, capture_output=True, text=True, check=False)
     assert child.returncode == 0, f"{child.returncode}: {child.stderr[-2000:]}"
     said = dict(line.rsplit(" ", 1) for line in child.stdout.splitlines())
     assert len(said) == 4 * len(CHANGED)
@@ -164,7 +164,6 @@ def examples() -> Any:
 
 PRINT = """
 import json, sys
-sys.path.insert(0, {here!r})
 from test_tfdata_mismatch import NATIVE, dataset_of, examples, fingerprint
 print(json.dumps([fingerprint(dataset_of(name)) for name in NATIVE] + [fingerprint(examples())]))
 """
@@ -174,7 +173,7 @@ def test_fingerprints_are_the_same_in_every_process() -> None:
     prints = set()
     for seed in ("0", "1", "2"):
         child = subprocess.run(
-            [sys.executable, "-c", PRINT.format(here=str(HERE))],
+            [sys.executable, "-c", PRINT],
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
@@ -196,3 +195,27 @@ def test_fingerprints_tell_pipelines_apart() -> None:
     assert len(prints) == len(changes)
     others = {tuple(fingerprint(dataset_of(name))) for name in NATIVE if "explicit" not in name}
     assert len(others) == len([name for name in NATIVE if "explicit" not in name])
+
+
+def zipped(*, swapped: bool) -> Any:
+    parts = [tf.data.Dataset.from_tensor_slices([factor * number for number in range(8)]) for factor in (1, 10)]
+    return tf.data.Dataset.zip(tuple(reversed(parts) if swapped else parts)).batch(2)
+
+
+def captured(*, other: bool) -> Any:
+    factor, offset = tf.constant(3, tf.int64), tf.constant(99 if other else 5, tf.int64)
+    return tf.data.Dataset.range(8).map(lambda x: x * factor + offset).batch(2)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda other: zipped(swapped=other), lambda other: captured(other=other)], ids=["zip", "captured number"]
+)
+def test_values_in_other_places_are_another_pipeline(make: Callable[[bool], Any]) -> None:
+    loader = resumable.wrap(make(False), seed=1)
+    next(iter(loader))
+    state = loader.state_dict()
+    with pytest.raises(StateMismatchError, match="data"):
+        resumable.wrap(make(True), seed=1).load_state_dict(state)
+    again = resumable.wrap(make(False), seed=1)
+    again.load_state_dict(state)
+    assert len(list(again)) == 3

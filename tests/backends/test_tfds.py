@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+import threading
+from collections import deque
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tfds_builders import TEST, TRAIN, folder
 from torch.utils.data import DataLoader
 
 import resumable
 from resumable import World
+from resumable._order.plan import Padding
 from resumable.backends import tfds as backend
-from resumable.errors import StateMismatchError, StateMismatchWarning
+from resumable.backends.tfds.backend import _Ahead, _Job
+from resumable.backends.tfds.opening import _check_added
+from resumable.errors import ConfigurationError, StateMismatchError, StateMismatchWarning
 from resumable.testing import BackendTests, digest
 
-sys.path.insert(0, str(Path(__file__).parent))  # a fresh process loads this file by itself
-from tfds_builders import TEST, TRAIN, folder
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FORMATS = ("tfrecord", "array_record")
 DRAWN: dict[str, Any] = {"batch_size": 8, "shuffle": True}
@@ -320,3 +328,45 @@ def test_a_batch_that_is_read_twice_is_not_augmented_twice() -> None:
         return [digest(batch) for batch in resumable.wrap(source, batch_size=8, transform=late)]
 
     assert make(2) == make(0)
+
+
+def test_a_sample_is_not_taken_for_its_own_padding() -> None:
+    jobs = deque[_Job]()
+    for place, sample in enumerate((3, Padding(3))):
+        future: Future[Any] = Future()
+        future.set_result([("real", None), ("padding", None)])
+        jobs.append(_Job(sample, future, place))
+
+    class Again:
+        def __getitem__(self, index: int) -> str:
+            return "padding" if isinstance(index, Padding) else "real"
+
+    samples = _Ahead(Again(), jobs, None)
+    assert samples[3] == "real"
+    assert [samples[index] for index in (3, Padding(3))] == ["real", "padding"]  # the batch is read once more
+
+
+def test_a_feature_is_not_overwritten_by_an_added_field() -> None:
+    info = SimpleNamespace(full_name="set/1.0.0", features=("label", "tfds_id", "valid"))
+    _check_added(info, ["label"], {"tfds_id": True, "valid": True})
+    _check_added(info, None, {"tfds_id": False, "valid": False})
+    for name, option in (("tfds_id", "add_tfds_id"), ("valid", "mark_padding")):
+        with pytest.raises(ConfigurationError, match=f"'{name}', and {option}=True"):
+            _check_added(info, None, {name: True})
+
+
+@pytest.mark.slow
+def test_a_loader_may_be_collected_while_a_thread_is_starting() -> None:
+    """Which holds a lock that the end of any thread needs: to wait for one there is to wait forever."""
+    source = backend.source(folder("shapes", "tfrecord"), "train", threads=2, fields=["label"], index_dir=False)
+    holder: dict[str, Any] = {"batches": iter(resumable.wrap(source, batch_size=4))}
+    holder["itself"] = holder
+    next(holder["batches"])
+    del holder
+    held = threading.Event()
+    collector = threading.Thread(target=lambda: held.wait() and gc.collect(), daemon=True)
+    collector.start()
+    with threading._shutdown_locks_lock:  # type: ignore[attr-defined]  # the lock in question
+        held.set()
+        collector.join(timeout=20)
+        assert not collector.is_alive()

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tfds_builders import TEST, TRAIN, folder
 
 import resumable
 from resumable._fetch.reader import Reader
@@ -24,9 +25,6 @@ from resumable.backends.tfds import records as tfrecord
 from resumable.backends.tfds.records import TFRecordFile, build_index, masked_crc
 from resumable.errors import ConfigurationError, DataError, MissingDependencyError, UnsupportedError
 from resumable.loader.registry import find_dataset
-
-sys.path.insert(0, str(Path(__file__).parent))
-from tfds_builders import TEST, TRAIN, folder
 
 
 @pytest.fixture
@@ -357,6 +355,7 @@ BROKEN = """
 import sys
 import resumable, resumable.backends.tfds as backend
 
+
 source = backend.source(sys.argv[1], "train", reader="tf", index_dir=False, fields=["label"], verify=True)
 loader = resumable.wrap(source, batch_size=4)
 try:
@@ -381,12 +380,14 @@ def test_whole_batches_of_tensorflow_are_those_of_its_samples() -> None:
 
 
 @pytest.mark.slow
-def test_a_bad_sample_is_named_by_its_index_where_batches_are_decoded_whole(copy: str) -> None:
+def test_bad_sample_in_a_whole_batch(copy: str) -> None:
+    """A bad sample is named by its index if batches are decoded whole."""
     flip(first_file(copy), int(build_index(str(first_file(copy)))[5]) + 30)
     run(BROKEN, copy)
 
 
-def test_cv2_and_pil_agree_on_these_images_and_none_gives_the_bytes() -> None:
+def test_cv2_and_pil_agree() -> None:
+    """OpenCV and Pillow agree on these images, and none gives the bytes."""
     sources = {
         decode: backend.source(folder("shapes", "tfrecord"), "test", decode=decode, index_dir=False)
         for decode in ("cv2", "pil", "none")
@@ -525,10 +526,34 @@ def test_the_workers_see_the_users_dataset() -> None:
     assert find_dataset(plain) is plain
 
 
-def test_a_bad_sample_is_named_by_its_index_though_others_are_read_with_it(copy: str) -> None:
+def test_bad_sample_among_others_is_named(copy: str) -> None:
+    """A bad sample is named by its index even if others are read with it."""
     flip(first_file(copy), int(build_index(str(first_file(copy)))[5]) + 30)
     source = backend.source(copy, "train", index_dir=False, fields=["label"], verify=True, threads=2)
     loader = resumable.wrap(source, batch_size=2)
     with pytest.raises(DataError, match="raised by sample 5"):
         list(loader)
     assert loader.cursor.step == 2
+
+
+FORKED = """
+import sys
+import resumable
+from torch.utils.data import DataLoader
+from resumable.backends import tfds as backend
+
+source = backend.source(sys.argv[1], "train", reader="tf", index_dir=False, fields=["label"], threads=0)
+if sys.argv[2] == "used":
+    source[0]
+loader = DataLoader(source, batch_size=8, num_workers=1, timeout=60, multiprocessing_context=sys.argv[3])
+print(sum(len(batch["label"]) for batch in resumable.wrap(loader, seed=1)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "expected"), [("used", "forked after a use of TensorFlow"), ("unused", "61")])
+def test_tensorflow_in_forked_workers(before: str, expected: str) -> None:
+    """TensorFlow in forked workers is rejected if it would hang."""
+    command = [sys.executable, "-c", FORKED, folder("shapes", "tfrecord"), before, "fork"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=110)
+    assert expected in (done.stderr if before == "used" else done.stdout), done.stderr[-2000:]

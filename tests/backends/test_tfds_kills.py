@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+from tfds_builders import folder
 from torch.utils.data import DataLoader
 
 import resumable
@@ -17,8 +17,8 @@ from resumable.backends import tfds as backend
 from resumable.integrations.lightning import ResumableCallback
 from resumable.testing import digest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from tfds_builders import folder
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LOOP = """
 import random

@@ -185,7 +185,8 @@ def test_values_of_every_type_beside_an_image() -> None:
     assert together._decode is together._quick
 
 
-def test_what_is_more_than_a_value_is_parsed_by_tensorflow_datasets() -> None:
+def test_larger_features_are_left_to_tfds() -> None:
+    """TensorFlow Datasets parses features that are more than a value."""
     chosen, alone, together = made(vector=lambda: features.Tensor(shape=(2,), dtype=np.float32))
     some = [
         record(chosen, image=picture(number), label=number, name="x", vector=np.ones(2, np.float32) * number)
@@ -195,7 +196,8 @@ def test_what_is_more_than_a_value_is_parsed_by_tensorflow_datasets() -> None:
     assert together._decode is together._slow
 
 
-def test_where_the_first_record_shows_a_difference_the_quick_way_is_not_taken() -> None:
+def test_difference_in_the_first_record() -> None:
+    """The quick way is not taken if the first record shows a difference."""
     chosen, alone, together = made()
     quick = together._quick
     together._quick = lambda one: {**quick(one), "label": 7.0}

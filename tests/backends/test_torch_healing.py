@@ -364,7 +364,8 @@ def test_a_stream_whose_worker_always_dies(caplog: pytest.LogCaptureFixture) -> 
 
 
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
-def test_workers_that_die_in_their_start_are_not_started_for_ever(context: str, caplog: Any) -> None:
+def test_workers_that_die_in_their_start(context: str, caplog: Any) -> None:
+    """Workers that die in their start are not started forever."""
     dataset, setup = (data.Augmented(), EndsAtStart()) if context == "fork" else (EndsWhenUnpickled(), None)
     source = DataLoader(dataset, batch_size=3, num_workers=2, worker_init_fn=setup, multiprocessing_context=context)
     with pytest.raises(WorkerError, match=r"died again and again(?s:.)*exit code 1\n"):
@@ -372,9 +373,8 @@ def test_workers_that_die_in_their_start_are_not_started_for_ever(context: str, 
     assert len(restarts(caplog)) == 3
 
 
-def test_a_death_in_the_middle_of_a_start_leaves_nothing_in_torchs_list(
-    unharmed: Callable[..., Steps], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_death_in_the_middle_of_a_start(unharmed: Callable[..., Steps], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A death in the middle of a start leaves nothing in torch's list."""
     interrupted: list[int] = []
     begun: list[int] = []
 

@@ -5,26 +5,24 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
+import threading
 import time
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
 import torch
 import torch_datasets as datasets
-from torch.utils.data import ConcatDataset, DataLoader, Subset, get_worker_info
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Sampler, Subset, get_worker_info
 
 import resumable
 from resumable import World
-from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError, WorkerError
+from resumable.errors import ConfigurationError, PromiseWarning, StateMismatchError, UnsupportedError, WorkerError
+from resumable.samplers import Shuffle
 from resumable.testing import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from multiprocessing.process import BaseProcess
 
 
@@ -43,7 +41,8 @@ def samples_of(loader: resumable.Loader) -> list[tuple[float, ...]]:
 # ---------------------------------------------------------------------- randomness
 
 
-def test_the_augmentations_are_the_same_with_any_workers_and_batch_size() -> None:
+def test_augmentations_with_any_workers() -> None:
+    """The augmentations are the same with any workers and batch size."""
     golden = samples_of(wrap(datasets.Augmented(), batch_size=1, shuffle=True))
     assert len(set(golden)) == 23
     cases: tuple[dict[str, Any], ...] = (
@@ -116,7 +115,8 @@ def open_files(worker: int) -> None:
     info.dataset.opened = 100 + worker  # type: ignore[attr-defined]  # as in torch's documentation
 
 
-def test_worker_init_fn_meets_the_users_dataset_and_the_users_worker_number() -> None:
+def test_worker_init_fn_meets_the_users_dataset() -> None:
+    """`worker_init_fn` gets the user's dataset and the user's worker number."""
     loader = wrap(Tagged(), batch_size=4, num_workers=2, worker_init_fn=open_files)
     told = [[set(part.tolist()) for part in batch[1:]] for batch in loader]
     assert told == [[{0}, {100}], [{1}, {101}]] * 3
@@ -167,8 +167,11 @@ def test_pinning_and_time_outs_are_handed_on() -> None:
     assert run_of(wrap(datasets.Augmented(), batch_size=4, shuffle=True, timeout=60, num_workers=1)) == golden
 
 
-def test_nothing_is_drawn_from_the_trainers_generator_by_starting_workers() -> None:
-    """A plain `DataLoader` draws a seed at each `iter()`, so that an interrupted run would differ in its dropout."""
+def test_starting_workers_draws_nothing() -> None:
+    """Starting workers draws nothing from the trainer's generator.
+
+    A plain `DataLoader` draws a seed at each `iter()`, so that an interrupted run would differ in its dropout.
+    """
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
@@ -208,7 +211,8 @@ def test_several_ranks_must_be_told_whether_a_stream_is_shared() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_sample_that_fails_is_named_and_the_state_before_it_resumes(workers: int) -> None:
+def test_failing_sample_is_named(workers: int) -> None:
+    """A sample that fails is named, and the state before it resumes."""
     golden = run_of(wrap(datasets.Augmented(), batch_size=4), 1)
     loader, got = wrap(datasets.Augmented(broken=9), batch_size=4, num_workers=workers), list[str]()
     with pytest.raises(OSError, match=r"torn file\n.*raised by sample 9(, in worker 0)?\.\n.*epoch 0, step 2, rank 0"):
@@ -264,7 +268,8 @@ def test_a_killed_worker_is_an_error_and_no_hang() -> None:
     assert run_of(mended, 1) == run_of(wrap(datasets.Augmented(), batch_size=4), 1)[steps:]
 
 
-def test_a_dataset_that_cannot_be_pickled_is_told_apart_from_other_trouble() -> None:
+def test_dataset_that_cannot_be_pickled() -> None:
+    """A dataset that cannot be pickled is told apart from other trouble."""
     dataset: Any = datasets.Augmented()
     dataset.transform = lambda sample: sample
     loader = wrap(dataset, num_workers=1, multiprocessing_context="spawn")
@@ -360,3 +365,97 @@ def test_behind_an_epoch_that_is_left_new_workers_begin_again() -> None:
     loader = wrap(datasets.StatefulStream(), batch_size=2, num_workers=2)
     firsts = [next(iter(epoch))[0].tolist() for epoch in loader.epochs(3)]
     assert firsts == [[1, 2]] * 3
+
+
+# ---------------------------------------------------------------------- options and samplers that do not fit
+
+
+class Shrinking(datasets.Stream):
+    length = 11
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([(index,) for index in range(self.length)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_that_ends_while_it_is_skipped_is_told(workers: int) -> None:
+    loader = wrap(Shrinking(), batch_size=2, num_workers=workers)
+    for _ in range(4):
+        next(iter(loader))
+    dataset = Shrinking()
+    dataset.length = 5
+    resumed = wrap(dataset, batch_size=2, num_workers=workers)
+    resumed.load_state_dict(loader.state_dict())
+    with pytest.raises(StateMismatchError, match=r"fewer samples.*\n.*in the checkpoint: 8\n.*in this run: +5\n.*data"):
+        next(iter(resumed))
+
+
+@pytest.mark.slow
+def test_shard_is_refused_where_the_samples_have_indices() -> None:
+    for shard in (True, False):
+        with pytest.raises(UnsupportedError, match=r"option shard does not fit a DataLoader.*\n.*world=World"):
+            wrap(datasets.Augmented(), {"shard": shard, "world": World(0, 2)}, batch_size=4)
+
+
+class Pairs(BatchSampler):
+    """Kept, as a subclass may do anything."""
+
+
+@pytest.mark.slow
+def test_a_sampler_is_refused_beside_a_batch_sampler_of_ones_own() -> None:
+    for batches in (datasets.OwnBatches(), Pairs(range(8), 2, drop_last=False)):
+        with pytest.raises(UnsupportedError, match=r"option sampler does not fit .* batch sampler of its own.*\n.*"):
+            wrap(datasets.Augmented(), {"sampler": Shuffle(23)}, batch_sampler=batches)
+    loader = wrap(datasets.Augmented(), {"sampler": Shuffle(23, seed=9)}, batch_size=4)
+    assert loader.state_dict()["sampler"]["name"] == "feistel8-v1"
+
+
+class Filtering(DataLoader[Any]):
+    """Iterates in its own way, below `__iter__`, as loaders of graphs do."""
+
+    def _get_iterator(self) -> Any:
+        return iter([("filtered", batch) for batch in super()._get_iterator()])
+
+
+@pytest.mark.slow
+def test_a_subclass_with_an_iterator_of_its_own_keeps_it() -> None:
+    assert [kind for kind, _ in resumable.wrap(Filtering(datasets.Augmented(), batch_size=4))] == ["filtered"] * 6
+
+
+class Locked(Sampler[int]):
+    """Cannot be copied, and gives another order each time."""
+
+    def __init__(self) -> None:
+        self.lock, self.random = threading.Lock(), random.Random(0)
+
+    def __len__(self) -> int:
+        return 6
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.random.sample(range(6), 6))
+
+
+class LockedAndTold(Locked):
+    def set_epoch(self, epoch: int) -> None:
+        self.random = random.Random(epoch)
+
+
+class LockedWithState(datasets.StatefulOrder):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+@pytest.mark.slow
+def test_sampler_that_cannot_be_copied() -> None:
+    """A warning names the promise that a sampler without copies breaks."""
+    with pytest.warns(
+        PromiseWarning, match=r"the sampler Locked cannot be copied.*\n.*same process.*\n.*set_epoch"
+    ) as told:
+        wrap(datasets.Augmented(), sampler=Locked())
+    assert [warning.filename for warning in told] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for harmless in (LockedAndTold(), LockedWithState(), datasets.OwnOrder()):
+            wrap(datasets.Augmented(), sampler=harmless)

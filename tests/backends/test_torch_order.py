@@ -184,8 +184,11 @@ def _with_states(make: Make) -> Any:
 
 @pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (4, 1), (2, 4), (1, 4)])
-def test_the_number_of_ranks_changes_and_the_global_batches_do_not(before: int, after: int) -> None:
-    """What rank 0, 1... got, taken in turn, is torch's permutation; also after a resize at any step."""
+def test_number_of_ranks_changes(before: int, after: int) -> None:
+    """The number of ranks changes, and the global batches do not.
+
+    What rank 0, 1... got, taken in turn, is torch's permutation; also after a resize at any step.
+    """
 
     def ranks(count: int) -> list[resumable.Loader[Any]]:
         made = (dealt(24, 8 // count, World(rank, count), (False, False)) for rank in range(count))

@@ -113,7 +113,8 @@ def test_reading_is_measured_in_the_workers(kind: str) -> None:
 @pytest.mark.parametrize("ack", ["auto", "manual"])
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.usefixtures("counting_clock")
-def test_reading_counts_for_what_is_delivered_and_not_for_what_is_read_ahead(kind: str, ack: Any) -> None:
+def test_reading_counts_for_delivered_batches(kind: str, ack: Any) -> None:
+    """Reading counts for delivered batches, not for those that are read ahead."""
     loader = MAKERS[kind](ack=ack)
     states = []
     for step, _ in enumerate(loader):

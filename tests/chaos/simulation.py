@@ -759,7 +759,7 @@ class Job:
             # A source that has no length may know its end, from the element that a state has drawn ahead.
             assert loader.epoch in {coming.epoch, model.after_the_end().epoch}
             assert loader.is_sized == self.case.sized
-        # Until test_the_length_of_the_coming_epoch_is_the_one_that_it_will_have passes: not at an end, with "carry".
+        # Until test_length_of_the_coming_epoch passes: not at an end, with "carry".
         if self.case.sized and not (self.case.tail == "carry" and coming != model.handed):
             assert {len(loader) for loader in self.loaders} == {model.length()}
         for bookmark, state in self.bookmarks:

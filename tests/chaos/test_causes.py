@@ -92,9 +92,8 @@ def test_what_differs_is_listed_with_its_values_and_first_steps(run: Callable[[s
 
 
 @pytest.mark.parametrize("bug", [pytest.param(bug, marks=[pytest.mark.long] * (bug != UNSORTED)) for bug in REFUSED])
-def test_samples_in_another_order_in_each_run_are_refused_by_that_name(
-    bug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_order_in_each_run_is_named(bug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A different order of samples in each run is rejected by that name."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match=r"the same samples come in another order, as with os\.listdir, a set"):
         resumable.chaos.run([sys.executable, LOOP, "--bug", bug], points=1, preload=TORCH)
@@ -103,7 +102,8 @@ def test_samples_in_another_order_in_each_run_are_refused_by_that_name(
 # ---------------------------------------------------------------------- the table
 
 
-def test_each_cause_has_a_planted_bug_and_stands_in_the_reference() -> None:
+def test_each_cause_has_a_planted_bug() -> None:
+    """Each cause has a planted bug and is in the reference."""
     elsewhere = {"non-atomic save", "ranks resume apart", "loader from elsewhere"}  # as in test_checks.py
     assert {cause.name for cause in CAUSES} == {*(bug.cause for bug in BUGS.values()), *elsewhere}
     page = (Path(__file__).parents[2] / "docs/reference/chaos.md").read_text(encoding="utf-8")
@@ -148,6 +148,7 @@ def test_no_sign_is_no_cause() -> None:
     assert find_cause(dict.fromkeys(("scheduler", "generators", "first part"), "x")) == find_cause({"scheduler": "x"})
 
 
-def test_without_a_checkpoint_of_a_store_nothing_is_said_of_a_cause() -> None:
+def test_no_cause_without_a_checkpoint() -> None:
+    """Without a checkpoint of a store, nothing is said of a cause."""
     attempt = Attempt(0, {0: RankLog(0, 1)}, status=0)
     assert diagnose(attempt, [attempt, attempt], {"same weights": "final weights differ"}) == Diagnosis()

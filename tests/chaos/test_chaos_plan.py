@@ -85,7 +85,8 @@ def test_each_point_is_of_the_kind_that_a_reader_would_name() -> None:
     assert found[23:] == [kind for _, kind in script][23:]
 
 
-def test_a_second_loader_is_told_from_the_main_one_by_its_batches() -> None:
+def test_second_loader_is_told_by_batches() -> None:
+    """A second loader is told from the main one by its batches."""
     points = [*BATCH, *BATCH, *BATCH, *END, *BATCH]
     loaders = {1: 0, 2: 0, 3: 1, 4: 1, 5: 0, 6: 0, 7: 0, 8: 0, 9: 0, 10: 0}
     kinds = at(points, loaders)
@@ -125,9 +126,8 @@ points = st.lists(st.sampled_from([*POINTS, "torch.save.open", "torch.save.close
 
 
 @given(points, st.lists(st.sampled_from(list(POINTS)), max_size=9), st.integers(0, 9), st.data())
-def test_a_plan_without_a_limit_is_all_cases_and_a_shorter_one_its_beginning(
-    names: list[str], worker: list[str], seed: int, data: st.DataObject
-) -> None:
+def test_plan_without_a_limit_is_all_cases(names: list[str], worker: list[str], seed: int, data: st.DataObject) -> None:
+    """A plan without a limit is all cases, and a shorter one its beginning."""
     loaders = data.draw(st.dictionaries(st.integers(1, len(names)), st.integers(0, 2)))
     survey = Survey(names, worker, [1, 2], loaders=loaders)
     kinds = data.draw(st.lists(st.sampled_from(list(FAULTS)), min_size=1, max_size=4, unique=True))
@@ -162,7 +162,8 @@ def test_a_large_run_is_planned_in_a_moment() -> None:
     assert time.process_time() - began < 4
 
 
-def test_the_default_takes_what_can_be_afforded_and_what_every_kind_of_moment_needs() -> None:
+def test_default_plan_covers_every_moment() -> None:
+    """The default plan takes what fits the budget and what every kind of moment needs."""
     survey = Survey(RUN, [], [20, 40])
 
     def plan(points: str | int, affordable: int = 0) -> list[tuple[str, int]]:
@@ -190,9 +191,10 @@ def test_the_head_says_how_many_cases_of_how_many_and_how_long() -> None:
     assert max(map(len, describe_plan(123456, 2345678, 4000.0, 1).split("\n"))) <= 60
 
 
-def test_in_a_pipe_there_is_a_line_after_the_first_case_and_then_every_ten_seconds(
+def test_lines_of_progress_in_a_pipe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """In a pipe, a line comes after the first case and then every ten seconds."""
     told: list[str] = []
     clock = iter(float(second) for second in range(0, 1000, 4))
     monkeypatch.setattr(progress, "monotonic", lambda: next(clock))
@@ -211,9 +213,8 @@ def test_in_a_pipe_there_is_a_line_after_the_first_case_and_then_every_ten_secon
 
 @pytest.mark.slow
 @pytest.mark.parametrize("points", [3, pytest.param(None, marks=pytest.mark.long)])  # some twenty
-def test_a_plan_finds_an_evaluation_that_is_skipped_at_the_end_of_an_epoch(
-    points: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plan_finds_a_skipped_evaluation(points: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan finds an evaluation that is skipped at the end of an epoch."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("resumable.chaos.report.progress._WHOLE", 0.0)  # as for a script that takes an hour
     told: list[str] = []

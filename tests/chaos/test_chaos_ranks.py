@@ -100,8 +100,11 @@ def test_a_kill_of_a_rank_or_of_the_agent_breaks_no_promise(target: str) -> None
 
 
 @pytest.mark.slow
-def test_an_agent_that_restarts_its_ranks_is_judged_over_all_their_starts() -> None:
-    """The fault happens once, and each start of the ranks has a record of its own."""
+def test_agent_restarts_are_judged_together() -> None:
+    """An agent that restarts its ranks is judged over all their starts.
+
+    The fault happens once, and each start of the ranks has a record of its own.
+    """
     found = run_one(Fault("kill", 10, rank=1, target="rank"), words(restarts=2))
     assert found.ok, found.violations
     assert [(one.number, one.launch, one.restarts, one.status) for one in found.attempts] == [
@@ -139,7 +142,8 @@ resumable.chaos.record_weights([weight])
 
 
 @pytest.mark.slow
-def test_torchrun_starts_its_ranks_again_and_what_they_write_is_redirected(tmp_path: Path) -> None:
+def test_torchrun_restarts_are_redirected(tmp_path: Path) -> None:
+    """`torchrun` restarts its ranks, and their writes are redirected."""
     outside, script = tmp_path / "outside", tmp_path / "train.py"
     outside.mkdir()
     script.write_text(TORCH.format(outside=outside))
@@ -156,8 +160,11 @@ def test_torchrun_starts_its_ranks_again_and_what_they_write_is_redirected(tmp_p
 @pytest.mark.parametrize(
     "command", [words("--own-newest"), pytest.param(by_torchrun("--own-newest", "--torch"), marks=LONG)]
 )
-def test_each_rank_that_looks_for_its_own_checkpoint_is_caught_with_its_cause(command: tuple[str, ...]) -> None:
-    """Rank 1 is killed when it has the state of its third checkpoint, and has not written it."""
+def test_rank_with_its_own_checkpoint(command: tuple[str, ...]) -> None:
+    """Each rank that looks for a checkpoint of itself is caught with its cause.
+
+    Rank 1 is killed when it has the state of its third checkpoint, and has not written it.
+    """
     found = run_one(Fault("kill", 3, point="loader.state", rank=1, target="rank"), command)
     text = "rank 1 resumed from epoch 0, step 4, and rank 0 resumed from epoch 0, step 6, of loader 0"
     assert found.violations["ranks agree"] == f"in start 1, {text}"
@@ -166,7 +173,8 @@ def test_each_rank_that_looks_for_its_own_checkpoint_is_caught_with_its_cause(co
 
 
 @pytest.mark.slow
-def test_ranks_that_wait_for_a_dead_one_without_an_agent_are_ended() -> None:
+def test_ranks_that_wait_for_a_dead_one() -> None:
+    """Ranks that wait for a dead one without an agent are ended."""
     began = time.monotonic()
     found = run_one(Fault("kill", 20, rank=1, target="rank"), words("--no-agent"))
     assert found.ok, found.violations
@@ -176,7 +184,8 @@ def test_ranks_that_wait_for_a_dead_one_without_an_agent_are_ended() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [words(ranks=4), pytest.param(with_ddp(3), marks=LONG)])
-def test_above_two_ranks_weights_may_be_rounded_otherwise_and_data_may_not(command: tuple[str, ...]) -> None:
+def test_weights_above_two_ranks_may_round(command: tuple[str, ...]) -> None:
+    """Above two ranks, weights may be rounded differently and data may not."""
     found = run_one(Fault("kill", 20, target="all"), command)
     assert found.ok, found.violations
     assert found.attempts[0].status == -9
@@ -299,7 +308,8 @@ def test_what_was_delivered_and_not_acknowledged_is_told() -> None:
     assert "trained 0.0-0.3; delivered, not acknowledged: 0.4; kill of rank 1 at point 9" in lines[1]
 
 
-def test_a_rank_that_was_delivered_another_share_is_found_before_it_acknowledged_it() -> None:
+def test_wrong_share_is_found_before_the_ack() -> None:
+    """A rank that got a wrong share is found before it acknowledges the batch."""
     first = attempt(0, log(0, 5, 4), log(1, 5, 4))
     first.ranks[1].batches[0, StepRef(0, 5)] = Batch(("5 of 0",), ("digest 5 of 0",))
     found = CHECKS["same content"](PEACE, BASELINE, [first])
@@ -346,7 +356,8 @@ def test_faults_get_their_targets_in_turn_at_the_same_moments() -> None:
     ]
 
 
-def test_a_fault_in_a_save_hits_the_rank_that_saves_and_a_power_cut_all() -> None:
+def test_fault_in_a_save_and_power_cut_of_all() -> None:
+    """A fault in a save hits the rank that saves, and a power cut all."""
     saving = BASELINE.ranks[0].points.index("store.written") + 1
     found = [case.launches[0].fault for case in aim([plain(saving)] * 3, BASELINE)]
     assert [(one.target, one.rank, one.number) for one in found if one] == [
@@ -358,7 +369,8 @@ def test_a_fault_in_a_save_hits_the_rank_that_saves_and_a_power_cut_all() -> Non
     assert str(aim([raised], BASELINE)[0]) == "raise of rank 1 at point 2"
 
 
-def test_one_rank_and_ranks_without_an_agent_and_failures_by_the_clock() -> None:
+def test_one_rank_no_agent_and_clock_failures() -> None:
+    """One rank, ranks without an agent and failures by the clock work too."""
     alone = attempt(0, log(0, 6, 6, world=1))
     assert aim([plain(3)], alone) == [plain(3)]
     assert note_targets([plain(3)], alone) == []

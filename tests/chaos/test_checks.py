@@ -67,8 +67,11 @@ def test_a_state_that_names_another_place_is_found() -> None:
     )
 
 
-def test_a_loader_that_goes_elsewhere_than_its_state_says_is_found() -> None:
-    """Nothing else shows it where the step between was trained on before, and is lost with the weights."""
+def test_loader_elsewhere_than_its_state() -> None:
+    """A loader that continues elsewhere than its state says is found.
+
+    Nothing else shows it where the step between was trained on before, and is lost with the weights.
+    """
     first = [batch(1, "a"), batch(2, "b"), batch(3, "c")]
     loads: list[dict[str, Any]] = [{"kind": "load", "says": place(1)}, {"kind": "loaded", **place(2)}]
     baseline, attempts = attempt(0, *first), [attempt(0, *first[:2]), attempt(1, *loads, first[2])]
@@ -110,8 +113,11 @@ def test_a_step_that_is_saved_twice_may_hold_either() -> None:
     )
 
 
-def test_a_save_behind_an_epochs_end_is_not_compared_with_one_before_it() -> None:
-    """As Lightning saves at a fit's end where the start went on from the last step, and the baseline run did not."""
+def test_save_behind_an_epochs_end() -> None:
+    """A save behind an epoch's end is not compared with one before it.
+
+    As Lightning saves at a fit's end where the start went on from the last step, and the baseline run did not.
+    """
     steps = [batch(1, "a"), batch(2, "b"), batch(3, "c")]
 
     def saved(number: int, at: dict[str, int], part: str) -> Attempt:
@@ -132,7 +138,8 @@ def test_a_save_behind_an_epochs_end_is_not_compared_with_one_before_it() -> Non
 
 
 @pytest.mark.slow
-def test_a_script_whose_loader_runs_ahead_of_its_weights_is_found() -> None:
+def test_loader_ahead_of_its_weights() -> None:
+    """A script whose loader runs ahead of its weights is found."""
     found = resumable.chaos.run([*HAND, "--ahead"], points=3, preload=["torch", "torch._dynamo"], jobs=2)
     assert len(found.failed) == 3
     assert all("same place" in outcome.violations for outcome in found.failed)
@@ -143,8 +150,11 @@ def test_a_script_whose_loader_runs_ahead_of_its_weights_is_found() -> None:
 
 
 @pytest.mark.parametrize("indices", [True, False])
-def test_a_sample_that_comes_twice_is_found_by_its_index_or_by_its_content(indices: bool) -> None:
-    """Over ranks: rank 0 gets in step 2 what rank 1 had in step 1."""
+def test_repeated_sample_by_index_or_content(indices: bool) -> None:
+    """A sample that comes twice is found by its index or by its content.
+
+    Over ranks: rank 0 gets in step 2 what rank 1 had in step 1.
+    """
 
     def made(*rows: tuple[str, str]) -> Attempt:
         ranks = {}
@@ -179,7 +189,8 @@ def test_the_weights_that_were_shown_last_count() -> None:
 
 
 @pytest.mark.slow
-def test_weights_are_compared_where_the_script_shows_them_and_in_its_files() -> None:
+def test_weights_shown_and_weights_in_files() -> None:
+    """Weights are compared in the script's output and in its files."""
     ignoring = resumable.chaos.run([*SMALL, "--lose-weights"], points=2, ignore="*.json")
     assert ignoring.ok
     assert any("record_weights(model)" in note for note in ignoring.notes)

@@ -115,9 +115,8 @@ def narrow(text: str) -> bool:
 
 
 @pytest.mark.slow
-def test_a_failed_case_fits_into_60_columns_and_all_is_one_json_document(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_case_fits_into_60_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed case fits into 60 columns, and all is one JSON document."""
     monkeypatch.setenv("COLUMNS", "60")
     words = ["--points", "1", "--", *SMALL, "--other-data"]
     assert main(["chaos", "run", *words]) == 1
@@ -148,7 +147,8 @@ def test_a_module_is_found_from_where_the_command_is_given(preload: str, capsys:
 
 
 @pytest.mark.parametrize(("text", "message"), [("#!/bin/sh\necho done\n", "trained on no batch"), ("echo done\n", "")])
-def test_a_shell_script_is_run_by_its_path_or_is_refused_in_words(text: str, message: str) -> None:
+def test_shell_script_by_its_path(text: str, message: str) -> None:
+    """A shell script is run by its path, or rejected in words."""
     script = Path("train.sh")
     script.write_text(text)
     script.chmod(0o755)
@@ -343,7 +343,8 @@ def test_nothing_outlives_a_chaos_run_that_is_killed(
     wait_until(lambda: not marked(tmp_path) and not living_members(harness.pid))
 
 
-def test_the_reaper_forgets_what_has_ended_and_stops_those_who_wait(tmp_path: Path) -> None:
+def test_reaper_forgets_and_stops(tmp_path: Path) -> None:
+    """The reaper forgets processes that ended and stops those that wait."""
     environment = {VARIABLE: str(tmp_path / "no-plan")}
     with Reaper() as reaper:
         reaper.stopping.set()
@@ -361,7 +362,8 @@ def test_the_reaper_forgets_what_has_ended_and_stops_those_who_wait(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_loop_of_torch_survives_faults_of_its_process_and_of_its_storage() -> None:
+def test_torch_loop_survives_faults() -> None:
+    """A loop of torch survives faults of its process and of its storage."""
     faults = ["kill", "torn-write", "truncate", "lost-fsync"]
     words = [sys.executable, str(SCRIPTS / "hand_loop.py")]
     found = resumable.chaos.run(words, faults=faults, points=1, pairs=1, jobs=2, preload=["torch", "torch._dynamo"])

@@ -59,7 +59,9 @@ class Own:
         self.value = value
 
 
-def test_checkpoints_have_dotted_parts_and_objects_have_what_is_in_them() -> None:
+def test_dotted_parts_and_contents() -> None:
+    """Checkpoints have dotted parts, and objects have the parts in them."""
+
     def saved(value: float, scale: float) -> dict[str, str]:
         own = Own({"scale": scale})
         content = {"model": OrderedDict(weight=torch.full((2, 3), value)), "half": torch.ones(2).bfloat16(), "own": own}
@@ -212,8 +214,11 @@ def leaving(files: dict[str, dict[str, str]], *, trains: int | None = None, **mo
     return Attempt(0, {0: log}, status=0, left=Left(files))
 
 
-def test_what_is_saved_by_the_clock_is_not_missing_if_other_steps_were_saved_in_its_place() -> None:
-    """Two baseline runs that agree by chance, as they do on a machine with nothing else to do, change nothing."""
+def test_saves_by_the_clock_at_other_steps() -> None:
+    """A checkpoint saved by the clock is not missing if other steps were saved in its place.
+
+    Two baseline runs that agree by chance, as they do on a machine with nothing else to do, change nothing.
+    """
 
     def saved(*names: str) -> Attempt:
         return leaving({name: {"w": name} for name in names}, saves={name: (name, 1) for name in names})
@@ -229,7 +234,8 @@ def test_what_is_saved_by_the_clock_is_not_missing_if_other_steps_were_saved_in_
     assert same_files(PEACE, baseline, [saved("a/step=4.ckpt", "b/step=5.ckpt")]) == "last.ckpt is missing"
 
 
-def test_what_two_baseline_runs_do_not_share_is_left_out_and_named() -> None:
+def test_differing_baselines_are_left_out() -> None:
+    """Differences between two baseline runs are left out and named."""
     first = leaving({"a.json": {"loss": "1", "time": "5"}, "b": {"bytes": "1"}, "events.17": {"bytes": "1"}})
     again = leaving({"a.json": {"loss": "1", "time": "6"}, "b": {"bytes": "2"}, "events.18": {"bytes": "1"}})
     assert drop_unlike_files(first, again) == [
@@ -345,7 +351,8 @@ def test_what_only_the_files_show_is_found(bug: str, words: str, run: Callable[[
 
 
 @pytest.mark.slow
-def test_files_are_left_out_by_patterns_and_compared_again_in_a_replay(capsys: pytest.CaptureFixture[str]) -> None:
+def test_left_out_files_in_a_replay(capsys: pytest.CaptureFixture[str]) -> None:
+    """Patterns leave files out, and a replay compares them again."""
     words = ["chaos", "run", "--points", "1", "--", *LOOP, "--bug", "metrics"]
     assert main(words) == 1
     assert main(["chaos", "replay", "runs/chaos/0001", "--yes"]) == 1
@@ -359,9 +366,8 @@ def test_files_are_left_out_by_patterns_and_compared_again_in_a_replay(capsys: p
 
 
 @pytest.mark.slow
-def test_a_program_that_saves_no_model_has_an_exit_status_of_its_own(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_program_that_saves_no_model(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that saves no model has a separate exit status."""
     monkeypatch.setenv("COLUMNS", "300")
     words = [sys.executable, str(SCRIPTS / "data_state_loop.py")]
     assert main(["chaos", "run", "--points", "1", "--preload", "torch", "--", *words]) == 3

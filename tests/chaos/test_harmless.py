@@ -55,8 +55,11 @@ def run(tmp_path: Path, preloads: Callable[[str], Preload]) -> Callable[..., tup
     return run_one
 
 
-def test_a_kill_between_the_saves_to_two_stores_is_no_lost_checkpoint(run: Any) -> None:
-    """The best store has step 6, and the last one step 3, from which the script goes on."""
+def test_kill_between_saves_to_two_stores(run: Any) -> None:
+    """A kill between the saves to two stores is no lost checkpoint.
+
+    The best store has step 6, and the last one step 3, from which the script goes on.
+    """
     found, report = run(lambda seen: Fault("kill", seen.saved[2] + 1), "--two-stores")
     assert [step for _, step in found.attempts[0].ranks[0].saved] == [3, 3, 6]
     assert [step for _, step in found.attempts[1].ranks[0].restored] == [3]
@@ -64,7 +67,8 @@ def test_a_kill_between_the_saves_to_two_stores_is_no_lost_checkpoint(run: Any) 
     assert not report.notes
 
 
-def test_checkpoints_by_the_clock_are_compared_where_the_baseline_has_their_step(run: Any) -> None:
+def test_checkpoints_by_the_clock_at_baseline_steps(run: Any) -> None:
+    """Checkpoints by the clock are compared if the baseline has their step."""
     found, report = run(lambda seen: Fault("kill", seen.saved[0] + 1), "--clock")
     assert found.ok, found.violations
     assert not [note for note in report.notes if "not the same in two baseline runs" in note]
@@ -73,7 +77,8 @@ def test_checkpoints_by_the_clock_are_compared_where_the_baseline_has_their_step
     assert [note[: len(told[0])] for note in note_uncompared(report)] == told * (found.uncompared > 0)
 
 
-def test_a_point_that_does_not_come_is_not_reached_and_no_broken_promise(run: Any) -> None:
+def test_unreached_point_is_no_broken_promise(run: Any) -> None:
+    """A point that does not come is not reached, and no broken promise."""
     found, report = run(lambda seen: Fault("kill", len(seen.points) - 1), "--fewer")
     assert found.ok, found.violations
     assert not found.reached
@@ -142,7 +147,8 @@ def parts(step: int, **more: str) -> dict[str, str]:
     return {"model.weight": f"w{step}", "step": str(step), **more}
 
 
-def test_steps_that_one_baseline_run_saved_are_expected_where_both_are_alike_elsewhere() -> None:
+def test_steps_of_one_baseline_run() -> None:
+    """Steps that one baseline run saved are expected if both runs are otherwise alike."""
     first = baseline((6, parts(6, time="1")), (7, parts(7, time="2")))
     assert drop_what_differs(first, baseline((6, parts(6, time="3")), (9, parts(9, time="4")))) == [
         "'time' in the checkpoints is not the same in two baseline runs, and is not compared"
@@ -158,7 +164,8 @@ def test_without_a_step_in_common_nothing_is_known_to_be_alike() -> None:
     assert not first.ranks[0].parts
 
 
-def test_what_is_lost_from_a_checkpoint_differs_and_what_only_one_save_had_does_not() -> None:
+def test_lost_part_of_a_checkpoint_differs() -> None:
+    """A part that is lost from a checkpoint differs, and one that only one save had does not."""
     first = baseline((6, parts(6)), (6, parts(6, extra="1")))
     for found, right in ((parts(6), True), (parts(6, extra="1"), True), ({"step": "6"}, False)):
         assert (check(Case((Launch(),)), first, [first, baseline((6, found))]).get("same checkpoints") is None) is right

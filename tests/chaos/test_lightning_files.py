@@ -24,8 +24,11 @@ def run(*options: str, faults: list[str]) -> resumable.chaos.Report:
 
 
 @pytest.mark.slow
-def test_lightning_alone_does_not_survive_a_file_that_has_lost_its_end() -> None:
-    """Of a flipped bit it says nothing at all: see the tests of CheckedCheckpointIO."""
+def test_lightning_alone_and_a_cut_file() -> None:
+    """Lightning alone does not survive a file that has lost its end.
+
+    Of a flipped bit it says nothing at all: see the tests of CheckedCheckpointIO.
+    """
     found = run(faults=["truncate"])
     assert [next(iter(outcome.violations)) for outcome in found.failed] == ["comes to its end"]
     (files,) = [outcome.files for outcome in found.outcomes]

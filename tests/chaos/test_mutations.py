@@ -13,15 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import planted
 import pytest
 
 import resumable
 from resumable.chaos.launch import group
 from resumable.errors import ConfigurationError
-
-sys.path.insert(0, str(Path(__file__).parent / "mutations"))
-
-import planted
 
 if TYPE_CHECKING:
     from resumable.chaos import Report

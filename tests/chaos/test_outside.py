@@ -174,8 +174,11 @@ def looped(path: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_script_that_knows_only_absolute_paths_is_tested_as_it_is_where_nothing_is_there_yet(tmp_path: Path) -> None:
-    """Its restarts find what its killed starts wrote there."""
+def test_script_with_absolute_paths(tmp_path: Path) -> None:
+    """A script that knows only absolute paths is tested unchanged if nothing exists at them yet.
+
+    Its restarts find what its killed starts wrote there.
+    """
     found = resumable.chaos.run(script(looped(str(tmp_path / "abs" / "state.json"))), points=3, jobs=2)
     assert found.ok, found.timeline()
     assert any(outcome.resumed for outcome in found.outcomes)
@@ -186,7 +189,8 @@ def test_a_script_that_knows_only_absolute_paths_is_tested_as_it_is_where_nothin
 
 
 @pytest.mark.slow
-def test_with_dir_in_the_command_the_users_own_directory_is_outside(tmp_path: Path) -> None:
+def test_dir_leaves_the_users_directory_outside(tmp_path: Path) -> None:
+    """With `--dir` in the command, the user's directory is outside."""
     found = resumable.chaos.run([*script(looped("here/state.json")), "{dir}"], points=1)
     assert found.ok, found.timeline()
     assert not (tmp_path / "here").exists()
@@ -194,7 +198,8 @@ def test_with_dir_in_the_command_the_users_own_directory_is_outside(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_told_from_no_loader_and_from_one_that_is_not_used(tmp_path: Path) -> None:
+def test_finished_run_and_unused_loader(tmp_path: Path) -> None:
+    """A finished run is told from no loader and from an unused one."""
     torch = import_module("torch")
     torch.save({"epoch": 2}, tmp_path / "last.pt")
     made = "loader = resumable.wrap([1, 2, 3], seed=0)\n"
@@ -237,7 +242,8 @@ def test_a_store_elsewhere_is_refused() -> None:
         resumable.chaos.run(script("resumable.CheckpointStore('http://bucket/run')"))
 
 
-def test_a_write_that_nothing_redirects_ends_the_campaign_with_its_own_message(tmp_path: Path) -> None:
+def test_unredirected_write_ends_the_campaign(tmp_path: Path) -> None:
+    """A write that nothing redirects ends the campaign with a message about it."""
     text = f"import io\nio.FileIO({str(tmp_path / 'model.bin')!r}, 'w')"
     with pytest.raises(
         ConfigurationError, match=r"would have changed .*model\.bin by a function that is not redirected"
@@ -297,7 +303,8 @@ def make_way(way: str, real: Path, newest: Path, case: Path) -> Path:
     return step.parent
 
 
-def test_a_checkpoint_of_the_trainer_that_is_a_link_is_left_alone(tmp_path: Path) -> None:
+def test_linked_trainer_checkpoint(tmp_path: Path) -> None:
+    """A checkpoint of the trainer that is a link is left alone."""
     (tmp_path / "real.ckpt").write_bytes(b"0123")
     (tmp_path / "case").mkdir()
     (tmp_path / "case" / "last.ckpt").symlink_to(tmp_path / "real.ckpt")
@@ -353,7 +360,8 @@ def test_a_link_in_the_directory_is_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_campaign_left_is_removed_by_the_next_one_and_a_replay_by_the_next_replay() -> None:
+def test_leftovers_of_campaigns_are_removed() -> None:
+    """The next campaign removes the leftovers of the one before, and the next replay those of a replay."""
     words = [sys.executable, SMALL]
     place = resumable.chaos.run([*words, "--other-data"], points=1).failed[0].directory
     assert not resumable.chaos.replay(place).ok

@@ -110,7 +110,8 @@ def test_random_operations_give_what_they_give_without(seed: int, machine: Machi
     assert machine.state() == before
 
 
-def test_a_program_is_redirected_from_its_first_line_on_and_imports_nothing_for_it(machine: Machine) -> None:
+def test_redirected_from_the_first_line(machine: Machine) -> None:
+    """A program is redirected from its first line on and imports nothing for it."""
     before = machine.state()
     code = "import sys, os; open('FOLDER/new', 'w').write('n'); os.unlink('FOLDER/a/a'); print(sorted(sys.modules))"
     printed = machine.run("-c", code)
@@ -197,7 +198,8 @@ def test_what_changes_nothing_outside_is_let_through(code: str, machine: Machine
     assert machine.events("written") == machine.events("refused") == set()
 
 
-def test_what_tempfile_makes_stays_where_programs_in_c_look_for_it(machine: Machine) -> None:
+def test_tempfile_stays_in_place(machine: Machine) -> None:
+    """Files of `tempfile` stay at the place that programs in C expect."""
     code = """
 import os, posix, socket, tempfile
 with tempfile.TemporaryDirectory() as folder:
@@ -314,8 +316,11 @@ def kill_somewhere(machine: Machine, code: str, seconds: float) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_is_replaced_at_once_also_when_the_process_is_killed(machine: Machine) -> None:
-    """A start that is killed leaves the old content or the new one, as `os.replace` promises."""
+def test_file_is_replaced_at_once(machine: Machine) -> None:
+    """A file is replaced at once, also when the process is killed.
+
+    A start that is killed leaves the old content or the new one, as `os.replace` promises.
+    """
     before, draw = machine.state(), random.Random(0)
     code = """
 import os
@@ -339,7 +344,8 @@ def test_nothing_is_replaced_without_a_plan() -> None:
     assert "function call" not in done.stdout
 
 
-def test_a_copied_file_keeps_its_mode_and_time_until_it_is_changed(machine: Machine) -> None:
+def test_copied_file_keeps_mode_and_time(machine: Machine) -> None:
+    """A copied file keeps its mode and time until it is changed."""
     (machine.folder / "a/a").chmod(0o640)
     code = "import os; os.rename('FOLDER/a/a', 'FOLDER/d'); s = os.stat('FOLDER/d'); print(oct(s.st_mode), s.st_mtime)"
     assert machine.run("-c", code) == f"0o100640 {OLD}\n"

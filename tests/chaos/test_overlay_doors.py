@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from test_overlay import Machine, machine  # noqa: F401, TC002  # a fixture, and what it gives
 
 from resumable.chaos.recorder.overlay.state import REFUSED
 
-sys.path.insert(0, str(Path(__file__).parent))
-from test_overlay import Machine, machine  # noqa: F401, TC002  # a fixture, and what it gives
+if TYPE_CHECKING:
+    from pathlib import Path
 
 REDIRECTED = {
     "a descriptor's name": "f = open('FOLDER/a/a'); open(f'/proc/self/fd/{f.fileno()}', 'w').write('BAD')",

@@ -77,8 +77,11 @@ def test_a_forked_program_is_like_one_that_was_started(preload: Preload, plan: P
     assert first["hash"] == third["hash"] != second["hash"]
 
 
-def test_a_server_imports_more_for_a_start_that_is_asked_for_at_once(preload: Preload, plan: Path) -> None:
-    """The two requests come together, and the second is not overlooked."""
+def test_server_imports_more_at_once(preload: Preload, plan: Path) -> None:
+    """A server imports more for a start that is requested at once.
+
+    The two requests come together, and the second is not overlooked.
+    """
     (plan / "more.py").write_text("import sys; print('colorsys' in sys.modules)")
     assert run(preload, [str(plan / "more.py")], plan) == (0, "False\n")
     preload.server(0).load(["colorsys"])

@@ -70,7 +70,8 @@ def test_the_table_has_a_row_for_each_kind_and_one_for_all() -> None:
     ]
 
 
-def test_a_kind_without_a_case_is_seen_and_more_faults_than_one_have_rows_of_their_own() -> None:
+def test_report_of_an_empty_kind_and_many_faults() -> None:
+    """The report shows a kind without a case, and more faults than one have rows for each."""
     two = Outcome.of(Case((Launch(KILL), Launch(KILL), Launch())), Path("1"), [], {})
     clock = Outcome.of(Case((Launch(Fault("kill", 0, after=2.0)), Launch())), Path("2"), [], {})
     rows = make_rows(report(two, clock))
@@ -89,7 +90,8 @@ def test_the_summary_names_what_broke_and_how_to_see_it_again() -> None:
     assert str(report(outcome(1, ok=True))).endswith(f"Every promise was kept in 1 case. Seed 7, 0 s.{compared}")
 
 
-def test_a_report_that_compared_nothing_of_the_model_is_not_green() -> None:
+def test_report_without_a_model_is_not_green() -> None:
+    """A report that compared nothing of the model is not green."""
     made = report(outcome(1, ok=True))
     made.baseline.ranks[0].trains = 128
     assert (made.ok, made.status, made.failed) == (False, 3, [])
@@ -120,7 +122,8 @@ def test_without_failures_the_timeline_tells_of_the_first_cases() -> None:
     assert "case 0001: kill at point 17" in text
 
 
-def test_the_timeline_has_a_line_for_each_rank_and_says_who_was_hit_and_resized() -> None:
+def test_timeline_of_ranks() -> None:
+    """The timeline has a line for each rank and says who was hit and resized."""
     logs = [log(0, 4, rank=rank, world=2) for rank in range(2)]
     attempts = [attempt(0, *logs, status=1, fired=True), attempt(1, log(2, 12))]
     lines = tell(Case((Launch(Fault("kill", 9, rank=1), 2), Launch(None, 1))), attempts)
@@ -132,7 +135,8 @@ def test_the_timeline_has_a_line_for_each_rank_and_says_who_was_hit_and_resized(
     ]  # fmt: skip
 
 
-def test_a_loader_of_an_evaluation_trains_nothing_and_nothing_of_it_is_trained_again() -> None:
+def test_evaluation_loader_trains_nothing() -> None:
+    """A loader of an evaluation trains nothing, and nothing of it is trained again."""
     logs = [log(0, 5, save=2), log(3, 12)]
     for one in logs:
         one.evaluating = {1}
@@ -177,8 +181,11 @@ def test_ranges_end_where_steps_or_epochs_or_loaders_do() -> None:
     assert as_ranges([]) == []
 
 
-def test_a_checkpoint_that_was_damaged_is_expected_of_no_later_start() -> None:
-    """Not even where the start right after the damage ended before it had loaded anything."""
+def test_damaged_checkpoint_is_not_expected() -> None:
+    """No later start is expected to load a damaged checkpoint.
+
+    Not even where the start right after the damage ended before it had loaded anything.
+    """
     saved, last = log(0, 5), log(3, 12)
     saved.saved, last.restored = [("store", 6), ("store", 9)], [("store", 6)]
     attempts = [attempt(0, saved, fired=True), attempt(1, log(0, 0), fired=True), attempt(2, last)]
@@ -191,7 +198,8 @@ def test_a_checkpoint_that_was_damaged_is_expected_of_no_later_start() -> None:
     assert "start 2 resumed from step 6, but step 9" in from_the_newest(killed, attempts[0], attempts)
 
 
-def test_a_large_campaign_keeps_the_figures_of_all_and_the_story_of_some() -> None:
+def test_large_campaign_keeps_its_figures() -> None:
+    """A large campaign keeps the figures of all cases and the story of some."""
     large = report(*(outcome(number, ok=True) for number in range(50)))
     assert sum(bool(one.attempts) for one in large.outcomes) == 20
     assert make_rows(large)[-1].starts == 100

@@ -215,9 +215,10 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Re
     shutil.rmtree(root)
 
 
-def test_a_file_of_any_kind_that_is_written_in_place_is_named_before_a_kill_hits_it(
+def test_write_in_place_is_named_before_a_kill(
     small: Callable[..., Report],
 ) -> None:
+    """A file of any kind that is written in place is named before a kill hits it."""
     (found,) = small("--in-place").outcomes
     assert found.violations == {"atomic saves": "checkpoint.json is written in place, and read by the start after"}
     assert found.diagnosis.text == (
@@ -234,8 +235,11 @@ def test_a_file_with_a_name_of_its_own_is_a_note(small: Callable[..., Report]) -
     ]
 
 
-def test_half_a_file_that_the_next_start_goes_on_without_clears_it_in_all_cases(tmp_path: Path) -> None:
-    """The case that shows it has a kill in the middle of the save; the others have one elsewhere."""
+def test_half_a_file_clears_all_cases(tmp_path: Path) -> None:
+    """Half a file that the next start ignores clears it in all cases.
+
+    The case that shows it has a kill in the middle of the save; the others have one elsewhere.
+    """
     blamed = Outcome(Case((Launch(), Launch())), tmp_path, [], {"atomic saves": "last.pt"}, in_place={"last.pt": True})
     other = replace(
         blamed, violations={"atomic saves": "last.pt, best.pt"}, in_place={"last.pt": True, "best.pt": True}

@@ -7,11 +7,8 @@ failing reads and damaged checkpoints, in any order. Each schedule that Hypothes
 from __future__ import annotations
 
 import random
-import sys
 from functools import cache
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))  # the helpers stand beside the tests
 
 import numpy as np
 import pytest
@@ -313,7 +310,8 @@ def test_an_epoch_that_was_read_to_its_end_is_over() -> None:
     assert counts == [2, 2, 3]  # of 12, 16 and 20 elements
 
 
-def test_the_length_of_the_coming_epoch_is_the_one_that_it_will_have() -> None:
+def test_length_of_the_coming_epoch() -> None:
+    """The length of the coming epoch is the one that it will have."""
     loader = Case(tail="carry").wrap(Switch(), 5, World())
     loader.end_epoch()
     lengths = [len(loader) for _ in loader]

@@ -35,7 +35,8 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "stale"])
-def test_the_newest_committed_checkpoint_is_damaged_and_the_one_before_it_loads(damage: str, root: Path) -> None:
+def test_damage_to_the_newest_commit(damage: str, root: Path) -> None:
+    """The newest committed checkpoint is damaged, and the one before it loads."""
     assert [step for step, _ in committed(str(root))] == [3, 6]
     assert DAMAGES[damage](attempts(root), root.parent)
     store = CheckpointStore(root)
@@ -60,7 +61,8 @@ def test_a_committed_checkpoint_that_does_not_load_is_found(root: Path) -> None:
     )  # one was damaged on purpose, and not both
 
 
-def test_without_a_store_the_newest_file_of_the_trainer_is_damaged(tmp_path: Path) -> None:
+def test_damage_without_a_store(tmp_path: Path) -> None:
+    """Without a store, the newest file of the trainer is damaged."""
     assert not any(DAMAGES[name]([], tmp_path) for name in ("truncate", "flip", "stale"))
     folder = tmp_path / "lightning_logs" / "checkpoints"
     folder.mkdir(parents=True)

@@ -44,8 +44,11 @@ class Listing(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
         return [own, *found] if detail else [own["name"], *(one["name"] for one in found)]
 
 
-def test_a_request_that_publishes_is_cancelled_when_the_time_is_up() -> None:
-    """Otherwise a retry of the client could write a marker minutes later."""
+def test_late_publishing_is_cancelled() -> None:
+    """A request that publishes is cancelled when the time is up.
+
+    Otherwise a retry of the client could write a marker minutes later.
+    """
     fsspec.register_implementation("hanging", Hanging, clobber=True)
     storage, path, _ = connect("hanging://root", {}, 10, shared=False)
     with limited("saving", 0.5):

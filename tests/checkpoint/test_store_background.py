@@ -75,7 +75,8 @@ def test_later_changes_in_place_are_not_in_it(tmp_path: Path, gate: threading.Ev
 
 
 @pytest.mark.slow
-def test_it_returns_before_it_is_written_and_every_call_waits_for_it(tmp_path: Path, gate: threading.Event) -> None:
+def test_returns_before_it_is_written(tmp_path: Path, gate: threading.Event) -> None:
+    """It returns before it is written, and every call waits for it."""
     calls: list[Callable[[CheckpointStore], Any]] = [
         lambda store: store.latest(),
         lambda store: store.latest_step(),
@@ -101,9 +102,8 @@ def test_it_returns_before_it_is_written_and_every_call_waits_for_it(tmp_path: P
         assert store.steps() == ([] if number == 4 else [1, 2] if number in (5, 6) else [1])
 
 
-def test_an_error_is_logged_at_once_and_raised_once_by_the_next_call(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, full: None
-) -> None:
+def test_error_is_logged_and_raised_once(tmp_path: Path, caplog: pytest.LogCaptureFixture, full: None) -> None:
+    """An error is logged at once and raised once by the next call."""
     store = CheckpointStore(tmp_path)
     for call in (store.steps, store.latest, lambda: store.save(5, {}), store.close):
         with caplog.at_level(logging.ERROR, "resumable"):
@@ -123,7 +123,9 @@ def test_what_cannot_be_loaded_is_refused_before_it_returns(tmp_path: Path) -> N
     assert store.steps() == []
 
 
-def test_a_with_block_raises_its_error_unless_another_is_on_its_way(tmp_path: Path, full: None) -> None:
+def test_with_block_raises_its_error(tmp_path: Path, full: None) -> None:
+    """A `with` block raises its error, unless another is on its way."""
+
     def block(error: Exception | None) -> None:
         with CheckpointStore(tmp_path) as store:
             store.save(4, {"step": 4}, background=True)

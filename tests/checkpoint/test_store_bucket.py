@@ -183,7 +183,8 @@ def fault_fired(fail_at: int, fault: str, step: int, before: dict[str, bytes]) -
 
 
 @pytest.mark.parametrize("fault", ["lost", "outage"])
-def test_a_fault_while_reading_is_no_corruption_and_no_first_start(bucket: dict[str, bytes], fault: str) -> None:
+def test_fault_while_reading(bucket: dict[str, bytes], fault: str) -> None:
+    """A fault while reading is no corruption and no first start."""
     for method in ("latest", "latest_step", "steps"):
         for fail_at in itertools.count(1):
             if (error := error_of(lambda: read(method, fail_at, fault))) is None:  # noqa: B023 - called now

@@ -83,7 +83,8 @@ def test_tensors_of_every_kind_come_back(tensor: torch.Tensor, tmp_path: Path) -
     assert_same(store.load(0)["tensor"], tensor)
 
 
-def test_a_conjugate_view_and_an_attribute_on_a_tensor_are_tried_as_they_are(tmp_path: Path) -> None:
+def test_conjugate_views_and_tensor_attributes(tmp_path: Path) -> None:
+    """A conjugate view and an attribute on a tensor are tried unchanged."""
     conjugate, labelled = torch.tensor([1 + 2j]).conj(), torch.ones(2)
     labelled.label = "mine"  # type: ignore[attr-defined]
     store = CheckpointStore(tmp_path)

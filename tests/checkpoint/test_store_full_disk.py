@@ -51,9 +51,10 @@ def test_a_file_that_cannot_grow_leaves_everything_as_it_was(store: CheckpointSt
 
 
 @pytest.mark.parametrize(("number", "saved"), [(errno.EINVAL, True), (errno.ENOTSUP, True), (errno.EIO, False)])
-def test_a_directory_that_cannot_be_synced_is_an_error_only_if_it_could_be(
+def test_directory_that_cannot_be_synced(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, number: int, saved: bool
 ) -> None:
+    """A directory that cannot be synced is an error only if it could be."""
     fsync = os.fsync
 
     def fail(descriptor: int) -> None:

@@ -144,7 +144,8 @@ def in_a_process(root: Path | str, line: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_newest_writer_goes_on_and_the_older_one_is_refused_for_good(tmp_path: Path) -> None:
+def test_older_writer_is_refused_for_good(tmp_path: Path) -> None:
+    """The newest writer continues, and the older one is rejected for good."""
     store = make_store(tmp_path)
     in_a_process(tmp_path, "store.latest(); store.steps()")  # a reader takes nothing
     store.save(4, {})
@@ -163,10 +164,11 @@ def test_the_newest_writer_goes_on_and_the_older_one_is_refused_for_good(tmp_pat
     assert store.steps() == [10, 11]
 
 
-def test_a_writer_that_is_replaced_while_it_writes_commits_and_prunes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As one that hung for an hour, on a host of which nobody can tell whether it lives."""
+def test_replaced_writer_commits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that is replaced while it writes commits and prunes nothing.
+
+    As one that hung for an hour, on a host of which nobody can tell whether it lives.
+    """
     store = CheckpointStore(make_store(tmp_path).root, keep=1)
     other = json.dumps({"token": "1" * 16, "host": "b", "process": 7}).encode().ljust(LENGTH)
     real = _storage.LocalStorage.size
@@ -182,7 +184,8 @@ def test_a_writer_that_is_replaced_while_it_writes_commits_and_prunes_nothing(
     assert not list(tmp_path.glob("step-000000000004/*"))
 
 
-def test_a_writer_that_is_replaced_after_its_commit_prunes_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+def test_replaced_writer_after_its_commit(tmp_path: Path, monkeypatch: Any) -> None:
+    """A writer that is replaced after its commit prunes nothing."""
     store = CheckpointStore(make_store(tmp_path).root, keep=1)
     other = json.dumps({"token": "1" * 16, "host": "b", "process": 7}).encode().ljust(LENGTH)
     real = _durable.publish
@@ -208,9 +211,8 @@ def test_a_fork_is_another_writer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"garbage", b"[1]", b"{}"])
-def test_a_token_that_cannot_be_read_is_taken_by_a_new_process_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: bytes
-) -> None:
+def test_unreadable_token_takes_a_new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: bytes) -> None:
+    """A token that cannot be read is taken by a new process alone."""
     store = make_store(tmp_path)
     (tmp_path / TOKEN).write_bytes(raw)
     with pytest.raises(WriterFencedError, match="unknown on unknown"):

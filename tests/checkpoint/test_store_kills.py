@@ -86,7 +86,8 @@ def save_under_fire(scenario: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_sigkill_at_every_file_operation_leaves_the_old_or_the_new_checkpoint(scenario: str) -> None:
+def test_sigkill_at_every_file_operation(scenario: str) -> None:
+    """SIGKILL at every file operation leaves the old or the new checkpoint."""
     command = [sys.executable, __file__, scenario]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=PROJECT)
     assert done.returncode == 0, done.stderr

@@ -63,8 +63,11 @@ def test_what_is_refused_changes_nothing(tmp_path: Path) -> None:
         store.save(2, {"step": 2})
 
 
-def test_a_batch_size_that_grows_is_found_and_the_global_step_goes_on(tmp_path: Path) -> None:
-    """The number of many scripts, `epoch * len(epoch) + step`, counts backwards; `global_step` does not."""
+def test_growing_batch_size(tmp_path: Path) -> None:
+    """A batch size that grows is found, and `global_step` continues.
+
+    The number of many scripts, `epoch * len(epoch) + step`, counts backwards; `global_step` does not.
+    """
 
     def train(name: str, size: int, epochs: int, number: Callable[[Any, Any], int]) -> list[int]:
         loader = resumable.wrap(list(range(24)), batch_size=size, seed=0, on_change="continue")
@@ -133,7 +136,8 @@ def test_a_later_step_of_a_newer_version_is_one(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- going back on purpose
 
 
-def test_a_run_that_loads_an_earlier_step_may_go_on_from_it_and_is_told(root: str) -> None:
+def test_run_that_loads_an_earlier_step(root: str) -> None:
+    """A run that loads an earlier step may continue from it and is told."""
     store = CheckpointStore(root)
     store.latest()
     store.load(10)
@@ -185,7 +189,8 @@ def test_an_empty_store_is_the_beginning_of_a_run(tmp_path: Path) -> None:
             store.save(step, {})
 
 
-def test_a_step_that_is_only_looked_at_does_not_hold_the_run_that_went_back(tmp_path: Path) -> None:
+def test_looked_at_step_does_not_hold_the_run(tmp_path: Path) -> None:
+    """A step that is only looked at does not hold the run that went back."""
     store = CheckpointStore(tmp_path)
     for step in (0, 1, 2):
         store.save(step, {"step": step})

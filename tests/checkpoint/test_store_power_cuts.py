@@ -47,9 +47,8 @@ class Saves:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("background", [False, True])
-def test_a_power_cut_at_any_time_leaves_the_old_or_the_new_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, background: bool
-) -> None:
+def test_power_cut_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, background: bool) -> None:
+    """A power cut at any time leaves the old or the new checkpoint."""
     saves = Saves(tmp_path, monkeypatch, background=background)
     assert all(saves.save(step) for step in STEPS)
     assert saves.cuts.cuts > 50
@@ -59,9 +58,8 @@ def test_a_power_cut_at_any_time_leaves_the_old_or_the_new_checkpoint(
 @pytest.mark.slow
 @pytest.mark.parametrize("background", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("crashed", [3, 4])
-def test_a_power_cut_after_a_crash_and_a_restart_leaves_a_whole_checkpoint(
-    tmp_path: Path, crashed: int, background: bool
-) -> None:
+def test_power_cut_after_a_restart(tmp_path: Path, crashed: int, background: bool) -> None:
+    """A power cut after a crash and a restart leaves a whole checkpoint."""
     for point in itertools.count(1):
         (tmp_path / str(point)).mkdir()
         with pytest.MonkeyPatch.context() as monkeypatch:
@@ -130,10 +128,11 @@ def ranked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Po
 
 @pytest.mark.slow
 @pytest.mark.parametrize("background", [False, True])
-def test_a_power_cut_in_a_save_of_several_ranks_leaves_the_old_or_the_new_parts(
-    ranked: tuple[PowerCuts, Ranks], background: bool
-) -> None:
-    """In a part of any rank, between the parts and the commit, in the commit, while older steps are removed."""
+def test_power_cut_in_a_save_of_ranks(ranked: tuple[PowerCuts, Ranks], background: bool) -> None:
+    """A power cut in a save of several ranks leaves the old or the new parts.
+
+    In a part of any rank, between the parts and the commit, in the commit, while older steps are removed.
+    """
     cuts, ranks = ranked
     before: Any = None
     for version, step in enumerate(STEPS):

@@ -106,7 +106,8 @@ def test_what_could_not_be_loaded_is_not_saved(store: CheckpointStore, content: 
     assert store.latest_step() == 3
 
 
-def test_a_class_that_was_allowed_is_saved_and_named_where_it_is_not_allowed(tmp_path: Path) -> None:
+def test_allowed_class_where_it_is_not_allowed(tmp_path: Path) -> None:
+    """A class that was allowed is saved, and named if it is not allowed."""
     store = CheckpointStore(tmp_path)
     with torch.serialization.safe_globals([Custom]):
         store.save(0, {"custom": Custom()})

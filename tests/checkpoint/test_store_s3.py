@@ -110,9 +110,8 @@ def test_saves_loads_prunes_and_deletes(server: int, url: str) -> None:
 
 
 @pytest.mark.parametrize("size", [200, 3_000, 1_000_000, 7_000_000])
-def test_a_connection_that_is_cut_within_a_save_leaves_the_step_before(
-    server: int, proxy: Proxy, url: str, size: int
-) -> None:
+def test_connection_cut_within_a_save(server: int, proxy: Proxy, url: str, size: int) -> None:
+    """A connection that is cut within a save leaves the step before."""
     prepared(server, url)
     store = behind(proxy, url, 60, keep=2)
     proxy.plan("refuse", most=size)
@@ -185,9 +184,8 @@ def save(store: CheckpointStore, step: int) -> tuple[str, float]:
 
 
 @pytest.mark.parametrize("fault", ["cut", "hang"])
-def test_a_fault_while_reading_ends_in_time_and_is_no_first_start(
-    server: int, proxy: Proxy, url: str, fault: str
-) -> None:
+def test_fault_while_reading_ends_in_time(server: int, proxy: Proxy, url: str, fault: str) -> None:
+    """A fault while reading ends in time and is no first start."""
     prepared(server, url)
     store = behind(proxy, url)
     for method in ("latest", "latest_step", "steps"):
@@ -208,7 +206,8 @@ def test_a_fault_while_reading_ends_in_time_and_is_no_first_start(
     assert store_at(proxy.port, url).latest_step() == 3
 
 
-def test_a_server_that_never_answers_is_named_when_the_store_is_made(proxy: Proxy, url: str) -> None:
+def test_silent_server_is_named(proxy: Proxy, url: str) -> None:
+    """A server that never answers is named when the store is made."""
     proxy.plan("hang", 1)
     began = time.monotonic()
     with pytest.raises(CheckpointTimeoutError, match=r"(?s)could not be looked up.*2 s, the time limit.*`timeout=`"):
@@ -249,11 +248,7 @@ def test_the_log_says_what_takes_long(
 
 
 def test_the_newest_writer_goes_on_and_the_older_one_is_refused(server: int, url: str) -> None:
-    script = (
-        "import sys; sys.path[:0] = ['tests/checkpoint']\n"
-        "from test_store_s3 import store_at, content\n"
-        f"store_at({server}, {url!r}, keep=2).save(10, content(10))\n"
-    )
+    script = f"from test_store_s3 import store_at, content\nstore_at({server}, {url!r}, keep=2).save(10, content(10))\n"
     store = store_at(server, url, keep=2)
     store.save(1, content(1))
     subprocess.run([sys.executable, "-c", script], check=True, cwd=PROJECT)
@@ -270,8 +265,7 @@ def test_the_newest_writer_goes_on_and_the_older_one_is_refused(server: int, url
 def test_the_end_of_a_program_waits_for_a_save_in_the_background(server: int, url: str, end: str) -> None:
     """The connection is made in the thread, with a look-up of the name, for which thread pools must not be over."""
     script = (
-        "import sys; sys.path[:0] = ['tests/checkpoint']\n"
-        "from test_store_s3 import store_at\nimport torch\n"
+        "import sys, torch\nfrom test_store_s3 import store_at\n"
         f"store = store_at({server}, {url!r})\n"
         "store._steps.files.filesystem.invalidate_cache()\n"
         "store.save(7, {'step': 7, 'weight': torch.arange(8_000_000.0)}, background=True)\n"
@@ -284,7 +278,8 @@ def test_the_end_of_a_program_waits_for_a_save_in_the_background(server: int, ur
     assert torch.equal(latest["weight"], torch.arange(8_000_000.0))
 
 
-def test_a_save_in_the_background_that_fails_is_raised_by_the_next_call(server: int, proxy: Proxy, url: str) -> None:
+def test_failed_background_save_is_raised(server: int, proxy: Proxy, url: str) -> None:
+    """A save in the background that fails is raised by the next call."""
     prepared(server, url)
     store = behind(proxy, url, 10)
     for call in (store.latest, lambda: store.save(9, content(9)), store.close):

@@ -20,7 +20,8 @@ def store(tmp_path: Path) -> CheckpointStore:
     return make_store(tmp_path / "run")
 
 
-def test_leftovers_below_the_new_step_are_removed_and_others_are_not(store: CheckpointStore) -> None:
+def test_leftovers_below_the_new_step(store: CheckpointStore) -> None:
+    """Leftovers below the new step are removed, and others are not."""
     gone = [leave(Path(store.root), 2), leave(Path(store.root), 2, "00112233445566ff.tmp"), leave(Path(store.root), 4)]
     stay = [
         leave(Path(store.root), 9),
@@ -89,7 +90,8 @@ def test_threads_may_save_at_once(tmp_path: Path, steps: list[int]) -> None:
     assert len(files(tmp_path)) == 2 * len(store.steps())
 
 
-def test_a_reader_sees_whole_checkpoints_in_order_while_a_writer_prunes(tmp_path: Path) -> None:
+def test_reader_while_a_writer_prunes(tmp_path: Path) -> None:
+    """A reader sees whole checkpoints in order while a writer prunes."""
     enough, store = threading.Event(), CheckpointStore(tmp_path, keep=1)
     store.save(0, {"step": 0})
 

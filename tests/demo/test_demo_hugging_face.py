@@ -76,7 +76,8 @@ def tear(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [cut, flip, lose, add, tear])
-def test_a_checkpoint_that_is_not_as_it_was_sealed_is_passed_over(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+def test_broken_seal_is_passed_over(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    """A checkpoint that differs from its seal is passed over."""
     assert last_sealed(tmp_path / "nothing") is None
     folders = [checkpoint(tmp_path, number) for number in (5, 20, 100, 110)]
     assert last_sealed(tmp_path) is None

@@ -43,7 +43,8 @@ def attempt(first: int, last: int, *, ended: bool) -> Attempt:
     )
 
 
-def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing extra is named with the command that installs it."""
     monkeypatch.setattr(extras, "find_spec", lambda module: None if module in {"rich", "sklearn"} else object())
     with pytest.raises(MissingDependencyError, match=r"rich, scikit-learn.*\n.*pip install \"resumable-data\[demo\]\""):
         extras.check_extras()
@@ -97,9 +98,10 @@ def hide(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
     monkeypatch.setattr(catalogue, "find_spec", lambda name: None if name in modules else find_spec(name))
 
 
-def test_sources_that_are_left_out_are_named_with_the_command_that_installs_what_they_need(
+def test_left_out_sources_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Sources that are left out are named, with the command that installs their packages."""
     hide(monkeypatch, "nvidia.dali", "ffcv", "tensorflow", "tensorflow_datasets")
     options = parse_options([])
     said = announce(options)
@@ -141,7 +143,8 @@ def comparisons() -> list[Comparison]:
     ]
 
 
-def test_the_table_has_a_row_for_each_source_and_a_line_for_each_kill() -> None:
+def test_table_has_rows_and_lines() -> None:
+    """The table has a row for each source and a line for each kill."""
     console = Console(width=110, file=io.StringIO())
     with console.capture() as capture:
         console.print(make_table(comparisons()))

@@ -56,11 +56,13 @@ def test_counts_what_was_trained_on_again() -> None:
     assert count_retrained([baseline()]) == 0
 
 
-def test_counts_a_batch_again_that_an_attempt_in_between_never_reached() -> None:
+def test_batch_counts_again_after_an_attempt() -> None:
+    """A batch counts again if an attempt in between never reached it."""
     assert count_retrained([attempt(0, 7), attempt(3, 3), attempt(3, TOTAL, ended=True)]) == 4
 
 
-def test_what_an_earlier_attempt_did_behind_the_checkpoint_is_undone() -> None:
+def test_attempt_behind_the_checkpoint_is_undone() -> None:
+    """An earlier attempt's work behind the checkpoint is undone."""
     history = effective_history([attempt(0, 7), attempt(6, 6)])
     assert sorted(history) == [1, 2, 3, 4, 5, 6]
 
@@ -111,7 +113,8 @@ def test_finds_a_skipped_and_a_doubled_evaluation(epochs: list[int]) -> None:
     assert f"of the epochs {epochs} in the resumed run, of [0, 1] in the baseline run" in verdict.evaluations
 
 
-def test_an_evaluation_may_be_repeated_by_a_resume_as_long_as_the_checkpoint_has_it_once() -> None:
+def test_repeated_evaluation_in_one_checkpoint() -> None:
+    """A resume may repeat an evaluation as long as the checkpoint has it once."""
     attempts = killed_twice()
     attempts[2].evaluations.insert(0, score(0))
     assert compare(baseline(), attempts, planned=2).identical
@@ -169,6 +172,7 @@ def test_gathers_an_attempt_from_its_events() -> None:
     assert not gathered.ended
 
 
-def test_an_attempt_that_was_killed_before_its_first_batch_stands_where_it_began() -> None:
+def test_attempt_killed_before_its_first_batch() -> None:
+    """An attempt that was killed before its first batch stands at its beginning."""
     gathered = make_attempt([{"kind": "begin", "count": 6, "time": 1.1, "epoch": 0, "step": 6}])
     assert (gathered.last, gathered.stopped, gathered.milliseconds) == (6, Place(0, 6), None)

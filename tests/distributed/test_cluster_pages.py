@@ -14,12 +14,9 @@ from typing import Any
 
 import pytest
 import yaml
+from test_docs import ROOT, blocks
 
 import resumable
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))  # the reader of pages stands there
-
-from test_docs import ROOT, blocks
 
 pytestmark = pytest.mark.slow
 

@@ -130,7 +130,8 @@ def try_to_save(rank: int, size: int, folder: Path) -> dict[str, str]:
     return found
 
 
-def test_each_fact_that_differs_is_named_on_all_ranks_before_anything_is_written(tmp_path: Path) -> None:
+def test_differing_facts_are_named_before_a_write(tmp_path: Path) -> None:
+    """Each fact that differs is named on all ranks before anything is written."""
     found = ranks(3, try_to_save, tmp_path)
     assert found[0] == found[1] == found[2]
     assert len(found[0]) == 3 * len(DIFFERENT)

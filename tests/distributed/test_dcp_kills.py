@@ -81,7 +81,8 @@ def trained_on(root: Path, rank: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_each_start_continues_exactly_to_the_end_of_the_last_epoch(tmp_path: Path, name: str) -> None:
+def test_each_start_continues_to_the_end(tmp_path: Path, name: str) -> None:
+    """Each start continues exactly to the end of the last epoch."""
     whole = run_of(name, SIZE)
     for kill, continues_from in kills(len(whole[0]) // EPOCHS):
         ended = ranks(SIZE, train, tmp_path, name, kill)

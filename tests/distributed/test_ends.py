@@ -116,7 +116,8 @@ def shared_run(rank: int, _size: int, lengths: list[int]) -> Any:
 
 
 @pytest.mark.parametrize(("lengths", "told"), [([20, 28], "24 or more"), ([28, 20], "24 or more"), ([20, 21], "21")])
-def test_a_shared_stream_that_ends_differently_is_told_with_both_counts(lengths: list[int], told: str) -> None:
+def test_shared_stream_with_two_ends(lengths: list[int], told: str) -> None:
+    """A shared stream that ends differently is told with both counts."""
     results = ranks(2, shared_run, lengths, host_stays=False)
     longer = lengths.index(max(lengths))
     counts = {longer: told, 1 - longer: "20"}

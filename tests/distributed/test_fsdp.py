@@ -57,9 +57,8 @@ def baseline(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, list[i
     return batches, weights[0]
 
 
-def test_two_ranks_are_killed_at_each_moment_and_the_weights_are_the_same(
-    tmp_path: Path, baseline: tuple[dict[int, list[int]], Any]
-) -> None:
+def test_two_ranks_killed_at_each_moment(tmp_path: Path, baseline: tuple[dict[int, list[int]], Any]) -> None:
+    """Two ranks are killed at each moment, and the weights are the same."""
     for kill, goes_on_from in KILLS:
         killed_at(tmp_path, 2, kill)
         found = newest_complete(tmp_path)

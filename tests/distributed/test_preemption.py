@@ -87,7 +87,8 @@ def test_only_the_signals_that_were_given_are_taken() -> None:
         assert (got, stop.received) == ([signal.SIGTERM], None)
 
 
-def test_nested_blocks_all_see_it_and_each_puts_back_what_was_there() -> None:
+def test_nested_blocks_restore() -> None:
+    """Nested blocks all see it, and each restores the value before."""
     with handlers(), resumable.preemption() as outer:
         with resumable.preemption([signal.SIGUSR1]) as inner:
             assert not inner.reached(1)
@@ -174,8 +175,11 @@ METHODS = [pytest.param("fork"), pytest.param("spawn", marks=pytest.mark.long)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_a_signal_to_all_processes_of_a_job_lets_the_workers_live(tmp_path: Path, method: str) -> None:
-    """As SLURM sends it; a worker that ended by it would end the training before its checkpoint."""
+def test_signal_to_all_processes(tmp_path: Path, method: str) -> None:
+    """A signal to all processes of a job lets the workers live.
+
+    As SLURM sends it; a worker that ended by it would end the training before its checkpoint.
+    """
     first = start(tmp_path, 2, method)
     os.killpg(first.pid, signal.SIGTERM)
     assert finish(first) == (EXIT_CODE, "")
@@ -259,7 +263,8 @@ def campaign(root: Path, seed: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))])
-def test_one_two_or_all_of_three_ranks_are_preempted_at_random_moments(tmp_path: Path, seed: int) -> None:
+def test_ranks_preempted_at_random_moments(tmp_path: Path, seed: int) -> None:
+    """One, two or all of three ranks are preempted at random moments."""
     (golden := tmp_path / "golden").mkdir()
     assert ranks(3, forked, golden) == ["done"] * 3
     (root := tmp_path / "run").mkdir()
@@ -297,7 +302,8 @@ def test_the_answers_of_ranks_by_turns() -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_that_has_passed_the_step_raises_and_does_not_save() -> None:
+def test_rank_past_the_step_does_not_save() -> None:
+    """A rank that has passed the step raises and does not save."""
     ahead, behind = ranks(2, apart, {0: [1, 2, 3, 4], 1: [5, 6, 7, 8]})
     assert ahead == [False, False, False, True]
     assert behind[0] is False
@@ -319,7 +325,8 @@ def asks_late(rank: int, size: int) -> list[bool]:
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_last_is_not_stopped_by_the_end_of_the_one_that_hosts_the_store() -> None:
+def test_last_rank_survives_the_end_of_the_store() -> None:
+    """The last rank is not stopped by the end of the rank that hosts the store."""
     assert ranks(2, asks_late, host_stays=False) == [[False], [False] * 4]
 
 

@@ -37,8 +37,11 @@ def run(script: str, folder: Path) -> str:
     return child.stdout
 
 
-def test_workers_are_killed_twice_and_each_step_is_that_of_the_baseline_run(tmp_path: Path) -> None:
-    """A step that is done again with other samples, or to another weight, would be a line more."""
+def test_workers_killed_twice(tmp_path: Path) -> None:
+    """Workers are killed twice, and each step is that of the baseline run.
+
+    A step that is done again with other samples, or to another weight, would be a line more.
+    """
     told = set(LINE.findall(run("examples/ray_train.py", tmp_path)))
     lines = sorted((int(step), samples, float(weight)) for step, samples, weight in told)
     assert [step for step, _, _ in lines] == sorted([*range(1, 13)] * 2)
@@ -58,7 +61,8 @@ def test_workers_are_killed_twice_and_each_step_is_that_of_the_baseline_run(tmp_
         assert weights.pop() == pytest.approx(model.weight.item(), abs=1e-6)
 
 
-def test_what_ray_data_gives_has_a_name_and_is_not_trusted_on_several_ranks(tmp_path: Path) -> None:
+def test_ray_data_is_not_trusted_on_ranks(tmp_path: Path) -> None:
+    """A dataset of Ray Data has a name and is not trusted on several ranks."""
     found = json.loads(run("tests/distributed/ray_data_run.py", tmp_path).splitlines()[-1])
     assert found["rest"] == [[[6, 7, 8], [9, 10, 11]]] * 2
     assert found["alone"] == {"name": "Ray Data", "warned": []}

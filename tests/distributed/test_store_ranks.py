@@ -296,10 +296,11 @@ GRID = [
 
 
 @pytest.mark.parametrize(("victim", "background"), GRID)
-def test_sigkill_of_a_rank_at_every_failpoint_leaves_the_old_or_the_new_checkpoint(
-    tmp_path: Path, victim: int, background: bool
-) -> None:
-    """In a part, between the part and the commit, in the commit, after it: never a mixture, and nothing half."""
+def test_sigkill_of_a_rank_at_every_failpoint(tmp_path: Path, victim: int, background: bool) -> None:
+    """SIGKILL of a rank at every failpoint leaves the old or the new checkpoint.
+
+    In a part, between the part and the commit, in the commit, after it: never a mixture, and nothing half.
+    """
     model, outcomes = tmp_path / "model", []
     prepared(model, 2)
     for point in range(1, 40):
@@ -322,8 +323,11 @@ def test_sigkill_of_a_rank_at_every_failpoint_leaves_the_old_or_the_new_checkpoi
     assert len(outcomes) > (8 if victim == 0 else 3)
 
 
-def test_a_part_of_a_crashed_save_is_never_mixed_into_a_later_one(tmp_path: Path) -> None:
-    """Rank 1 wrote its part, and was killed before it told; the next start saves the same step with other content."""
+def test_part_of_a_crashed_save(tmp_path: Path) -> None:
+    """A part of a crashed save is never mixed into a later one.
+
+    Rank 1 wrote its part, and was killed before it told; the next start saves the same step with other content.
+    """
     prepared(tmp_path, 2)
     assert ranks(2, dying, tmp_path, (1, 3))[1] == "ended with -9"
     assert len(list((tmp_path / f"step-{3:012d}").glob("*.pt"))) >= 1

@@ -39,7 +39,8 @@ def run(script: str, *given: Path) -> str:
 
 
 @pytest.mark.slow
-def test_each_start_goes_on_with_other_ranks_to_the_end_of_the_epochs(told: dict[str, Any]) -> None:
+def test_each_start_has_other_ranks(told: dict[str, Any]) -> None:
+    """Each start continues with other ranks to the end of the epochs."""
     loader = resumable.wrap(list(range(SAMPLES)), batch_size=BATCH, shuffle=True, seed=0)
     baseline = [batch for epoch in loader.epochs(EPOCHS) for batch in epoch]
     assert [len(ranks) for ranks in told["starts"]] == [2, 3, 1, 2]
@@ -54,7 +55,8 @@ def test_each_start_goes_on_with_other_ranks_to_the_end_of_the_epochs(told: dict
 
 
 @pytest.mark.slow
-def test_separate_streams_of_two_ranks_each_continue_where_they_were(told: dict[str, Any]) -> None:
+def test_separate_streams_of_two_ranks(told: dict[str, Any]) -> None:
+    """Separate streams of two ranks each continue at their place."""
     for rank in range(2):
         stream, steps = range(100 * rank, 100 * rank + SAMPLES // 2), BATCH // 2
         baseline = [[*stream[at : at + steps]] for at in range(0, len(stream), steps)] * EPOCHS

@@ -159,7 +159,8 @@ def looks_first_run(rank: int, _size: int, state: Any) -> int:
     return count
 
 
-def test_a_rank_that_looks_at_some_batches_before_all_load_is_left_alone() -> None:
+def test_rank_that_looks_before_all_load() -> None:
+    """A rank that looks at some batches before all load is left alone."""
     loader = resumable.wrap(list(range(80)), batch_size=2, shuffle=True, seed=1, world=resumable.World(0, 2))
     for _, _ in zip(range(5), loader, strict=False):
         pass
@@ -240,8 +241,11 @@ def posts_run(rank: int, _size: int, port: int, run: int) -> Any:
     return before, first["run"], posts.agree("train/0/set", {"rank": rank, "run": -1})["run"]
 
 
-def test_what_a_run_before_left_in_the_same_store_counts_for_nothing() -> None:
-    """As torchrun's agent keeps it, where its ranks are started again."""
+def test_store_of_an_earlier_run_counts_nothing() -> None:
+    """Entries of an earlier run in the same store count for nothing.
+
+    As torchrun's agent keeps it, where its ranks are started again.
+    """
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for run in range(3):
         results = ranks(2, posts_run, store.port, run, group=False)

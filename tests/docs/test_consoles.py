@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # the reader of pages is there
-
 from test_docs import PAGES, ROOT, blocks, relative
 
 TIME = re.compile(r"\d+(\.\d+)? (s|min)\b")

@@ -14,13 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from scripts_forked import WARNINGS, run_script
 
 import resumable
 from resumable import errors
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from scripts_forked import WARNINGS, run_script
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -67,8 +64,8 @@ RUN_ELSEWHERE = {
     ("docs/how-to/elastic-torchrun.md", "train.py"): "tests/distributed/test_cluster_pages.py",
     ("docs/how-to/kubernetes.md", "train.py"): "tests/distributed/test_cluster_pages.py",
     ("docs/how-to/slurm.md", "train.py"): "tests/distributed/test_cluster_pages.py",
-    ("docs/how-to/transformers.md", "train.py"): "tests/trainer/test_trainer_alone.py",
-    ("docs/how-to/transformers.md", "tune.py"): "tests/trainer/test_trainer_alone.py",
+    ("docs/how-to/transformers.md", "train.py"): "tests/hf_transformers/test_trainer_alone.py",
+    ("docs/how-to/transformers.md", "tune.py"): "tests/hf_transformers/test_trainer_alone.py",
 }
 
 

@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # the reader of pages stands beside this file
-
 from scripts_forked import WARNINGS
 from test_docs import README, ROOT, blocks, script, slugs
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TEXT = README.read_text(encoding="utf-8")
 STEPS_PER_EPOCH = 20
@@ -54,7 +54,8 @@ def train(folder: Path, kill_after: int = 0) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_loop_prints_where_it_resumed_and_ends_with_the_baselines_weights(tmp_path: Path) -> None:
+def test_loop_prints_its_place_and_ends_alike(tmp_path: Path) -> None:
+    """The loop prints the place of its resume and ends with the baseline's weights."""
     killed = 2 * STEPS_PER_EPOCH + 15  # the last checkpoint is the one of epoch 2, step 10, as the text has it
     assert train(tmp_path / "killed", killed) == ["starting from scratch"]
     resumed, weights = train(tmp_path / "killed")
@@ -71,7 +72,8 @@ def test_the_change_is_two_lines_of_the_loop() -> None:
     assert after[2:] == f"loader = resumable.wrap({before.removeprefix('- loader = ')}, seed=0)"
 
 
-def test_it_is_one_screen_with_the_change_and_the_loop_at_the_top() -> None:
+def test_one_screen_with_the_change_first() -> None:
+    """It is one screen, with the change and the loop at the top."""
     change, loop = blocks(README)[:2]
     assert (change.language, loop.language) == ("diff", "python")
     assert loop.line + loop.code.count("\n") <= 40

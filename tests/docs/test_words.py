@@ -5,17 +5,15 @@ from __future__ import annotations
 import ast
 import io
 import re
-import sys
 import tokenize
 from functools import cache
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # the reader of pages stands beside this file
-
 from test_docs import ROOT, TEXTS, blocks, relative
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CODE = sorted(path for folder in ("resumable", "examples") for path in (ROOT / folder).rglob("*.py"))
 

@@ -8,19 +8,15 @@ from __future__ import annotations
 import copy
 import os
 import signal
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
-from torch.optim.swa_utils import update_bn
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for the server
 from run_server import Log, serve
 from sources import MAKERS
+from torch.optim.swa_utils import update_bn
 from trainer_runs import Model, fit, ids
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
-from torch.utils.data import DataLoader, Dataset
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for the server
 from run_server import Log, serve
+from torch.utils.data import DataLoader, Dataset
 from trainer_runs import Model, fit
 
 import resumable

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
+from trainer_runs import SaveAlways
 
 import resumable
 from resumable import adopt
 from resumable.errors import ConfigurationError, StateMismatchError, StateMismatchWarning, UnsupportedError
 from resumable.integrations.lightning import ResumableCallback
 
-sys.path.insert(0, str(Path(__file__).parent))
-from trainer_runs import SaveAlways
+if TYPE_CHECKING:
+    from pathlib import Path
 
 EPOCHS = 3
 Make = Callable[[], DataLoader[Any]]
@@ -110,7 +109,8 @@ def test_what_the_trainer_drew_otherwise_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_job_that_was_restarted_is_refused_where_its_loaders_state_tells(tmp_path: Path) -> None:
+def test_restarted_job_is_refused_by_its_state(tmp_path: Path) -> None:
+    """A restarted job is rejected if its loader's state tells."""
     saved = SaveAlways(tmp_path)
     train(shuffled(12, StatefulDataLoader), saved)
     again = SaveAlways(tmp_path / "again")
@@ -123,7 +123,8 @@ def test_a_job_that_was_restarted_is_refused_where_its_loaders_state_tells(tmp_p
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_epochs_that_were_cut_are_refused_where_the_order_depends_on_them(tmp_path: Path) -> None:
+def test_cut_epochs_that_decide_the_order(tmp_path: Path) -> None:
+    """Epochs that were cut are rejected if the order depends on them."""
     saved = SaveAlways(tmp_path)
     whole = train(LOADERS["distributed"](), saved, limit_train_batches=2)
     state = torch.load(saved.saved[3], weights_only=False)

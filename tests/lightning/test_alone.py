@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +9,6 @@ from weakref import finalize
 
 import pytest
 import torch
-from packaging.version import Version
-from pytorch_lightning.utilities import CombinedLoader
-from torchdata.stateful_dataloader import StatefulDataLoader
-
-sys.path.insert(0, str(Path(__file__).parent))
 from alone import (
     Fixed,
     Numbers,
@@ -26,6 +20,9 @@ from alone import (
     StopsAtTheEnd,
     table,
 )
+from packaging.version import Version
+from pytorch_lightning.utilities import CombinedLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+from sources import indexed
 from torch import distributed, nn
+from trainer_runs import Model, PlannedError, SaveOnce, check_rest, fit
 
 from resumable.integrations._buffers import Buffers
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import indexed
-from trainer_runs import Model, PlannedError, SaveOnce, check_rest, fit
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 class Holder(nn.Module):
@@ -164,7 +161,8 @@ def test_names_are_those_of_the_last_search() -> None:
     assert [list(buffers.keep().names) for _ in range(3)] == [["after"]] * 3
 
 
-def test_a_boundary_keeps_its_values_while_the_next_one_is_written_and_a_checkpoint_for_ever() -> None:
+def test_boundary_and_checkpoint_keep_their_values() -> None:
+    """A boundary keeps its values while the next one is written, and a checkpoint keeps them forever."""
     module, saved = Holder(), {}
     buffers, mean = Buffers(module), module.net[1].running_mean
     before = buffers.keep()

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pytorch_lightning.utilities import CombinedLoader
-
-sys.path.insert(0, str(Path(__file__).parent))
 from sources import MAKERS
 from trainer_runs import Model, PlannedError, SaveAlways, SaveOnce, check_rest, fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 MODES = ("max_size_cycle", "min_size", "max_size")
 SHORT, LONG = 3, 7

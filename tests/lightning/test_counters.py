@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pytorch_lightning.callbacks import Callback
-
-sys.path.insert(0, str(Path(__file__).parent))
 from sources import MAKERS, validation
 from trainer_runs import Model, SaveAlways, fit
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import resumable
 
 
@@ -56,7 +54,8 @@ def test_they_count_each_batch_once_also_from_each_checkpoint(
         assert rest.loader.samples_seen == whole.loader.samples_seen
 
 
-def test_batches_of_an_accumulated_step_count_when_the_optimizer_steps() -> None:
+def test_accumulated_step_counts_its_batches() -> None:
+    """Batches of an accumulated step count when the optimizer steps."""
     counts = counted("indexed", accumulate_grad_batches=2)
     assert counts.at_begin == sorted(counts.at_begin)
     assert counts.at_begin[:5] == [0, 0, 2, 2, 4]

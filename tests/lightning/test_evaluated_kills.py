@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 import evaluated_run
+import pytest
 from evaluated_run import EPOCHS
 from killed_runs import KILLED, Bench, attempts, lines, said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 

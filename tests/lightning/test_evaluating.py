@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities import CombinedLoader
+from sources import Samples, Stateful, indexed, replay, sized_replay, sized_snapshot, snapshot
 from torch.utils.data import DataLoader
+from trainer_runs import Model, PlannedError, SaveOnce, check_rest, fit, ids, make_trainer
 
 import resumable
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
 from resumable.integrations.lightning import ResumableCallback
 from resumable.loader import startup_checks as _opening
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import Samples, Stateful, indexed, replay, sized_replay, sized_snapshot, snapshot
-from trainer_runs import Model, PlannedError, SaveOnce, check_rest, fit, ids, make_trainer
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Reads(pl.LightningModule):
@@ -73,10 +72,11 @@ def test_a_pass_is_the_same_after_whole_and_limited_ones(stage: str, make: Any) 
     assert [ids(batch) for batch in loader] == first, "the Loader is given back where it was given"
 
 
-def test_ranks_of_the_trainer_divide_an_evaluation_as_lightning_does(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What is said is who this rank is, and not that it reads a part: the Trainer puts the parts together."""
+def test_ranks_of_the_trainer_evaluate(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Ranks of the Trainer divide an evaluation as Lightning does.
+
+    What is said is who this rank is, and not that it reads a part: the Trainer puts the parts together.
+    """
     monkeypatch.setattr(_opening, "_said", set())
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -97,7 +97,8 @@ def test_several_loaders_of_which_some_are_not_wrapped() -> None:
 
 
 @pytest.mark.parametrize("make", [indexed, snapshot], ids=lambda make: make.__name__)
-def test_a_train_loader_is_evaluated_from_its_beginning_and_goes_on_where_it_was(make: Any) -> None:
+def test_train_loader_evaluated_in_between(make: Any) -> None:
+    """A train loader is evaluated from its beginning and continues at its place."""
     loader, first = make(), [ids(batch) for batch in make()]
     assert [ids(batch) for batch in islice(loader, 2)] == first[:2]
     if make is indexed:
@@ -109,7 +110,8 @@ def test_a_train_loader_is_evaluated_from_its_beginning_and_goes_on_where_it_was
     assert [ids(batch) for batch in loader] == first[2:]
 
 
-def test_a_loader_for_evaluation_that_was_left_in_the_middle_starts_over() -> None:
+def test_left_evaluation_starts_over() -> None:
+    """A loader for evaluation that was left in the middle starts over."""
     loader, first = evaluation(), [ids(batch) for batch in evaluation()]
     assert [ids(batch) for batch in islice(loader, 2)] == first[:2]
     assert evaluate("validate", loader, times=2) == [first] * 2
@@ -152,7 +154,8 @@ def test_validation_inside_of_fit_and_after_a_resume(make: Any, tmp_path: Path) 
     check_rest(whole, rest, trained=4, begins="train")
 
 
-def test_a_loader_for_training_and_validation_is_refused_with_a_sanity_check_too() -> None:
+def test_one_loader_to_train_and_validate() -> None:
+    """One loader for training and validation is rejected, with a sanity check too."""
     loader = indexed()
     with pytest.raises(ConfigurationError, match="for training and for validation"):
         fit(Model(), loader, loader, num_sanity_val_steps=1)

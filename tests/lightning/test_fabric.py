@@ -12,15 +12,13 @@ from typing import Any
 import pytest
 import torch
 from lightning_fabric import Fabric
+from sources import MAKERS, indexed, validation
 from torch import nn
 from torch.utils.data import DataLoader
+from trainer_runs import ids
 
 import resumable
 from resumable.errors import LoopError
-
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import MAKERS, indexed, validation
-from trainer_runs import ids
 
 EPOCHS, BATCHES = 2, 5
 QUICK = {"indexed", "snapshot"}

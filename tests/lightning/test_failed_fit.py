@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 from sources import MAKERS
 from trainer_runs import Model, PlannedError, SaveOnce, fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from resumable import Loader
 
@@ -25,9 +22,8 @@ def rest_of(loader: Loader) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_the_loader_and_the_checkpoint_leave_out_the_batch_that_failed(
-    make: Callable[[], Loader], tmp_path: Path
-) -> None:
+def test_failed_batch_is_left_out(make: Callable[[], Loader], tmp_path: Path) -> None:
+    """The loader and the checkpoint leave out the batch that failed."""
     whole = rest_of(make())
     for step in (0, 2, 5, 7):
         loader, path = make(), tmp_path / f"{step}.ckpt"

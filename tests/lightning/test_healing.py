@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from pytorch_lightning.callbacks import Callback
 from torch.utils.data import DataLoader
+from trainer_runs import Model, Outcome, check_rest, fit
 
 import resumable
-
-sys.path.insert(0, str(Path(__file__).parent))
-from trainer_runs import Model, Outcome, check_rest, fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
-import sys
 import warnings
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as lp
@@ -17,18 +15,17 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.tuner.tuning import Tuner
 from pytorch_lightning.utilities import CombinedLoader
+from sources import Samples, indexed, replay
 from torch.utils.data import DataLoader, IterableDataset
+from trainer_runs import Model, SaveOnce, check_rest, fit, ids, make_trainer
 
 import resumable
 from resumable.errors import LoopError, UnsupportedError
 from resumable.integrations.lightning import ResumableCallback
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import Samples, indexed, replay
-from trainer_runs import Model, SaveOnce, check_rest, fit, ids, make_trainer
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 SHOWN = ("dataset", "batch_size", "num_workers", "collate_fn")
 HIDDEN = ("sampler", "batch_sampler", "drop_last", "shuffle")
@@ -143,7 +140,8 @@ def test_every_hook_of_a_fit_sees_what_the_loader_shows(made: str) -> None:
     assert answers == dict.fromkeys(HOOKS["fit"], expected)
 
 
-def test_every_hook_of_a_fit_sees_what_the_validation_loader_shows() -> None:
+def test_hooks_see_the_validation_loader() -> None:
+    """Every hook of a fit sees what the validation loader shows."""
     for validation in (wrapped(), wrapped(evaluation=True)):
         expected = seen_in(validation)
         answers = asked_in_fit(lambda trainer: seen_in(trainer.val_dataloaders), indexed(), validation)
@@ -290,8 +288,11 @@ def test_loaders_that_the_trainer_holds_can_be_given_to_it_again() -> None:
 
 @pytest.mark.parametrize("evaluation", [False, True])
 @pytest.mark.parametrize("other", [plain(shuffle=True), DataLoader(Stream(), batch_size=2)], ids=["shuffled", "stream"])
-def test_overfit_batches_with_validation_loaders_of_which_some_are_not_wrapped(other: Any, evaluation: bool) -> None:
-    """Lightning makes a DataLoader again over the dataset of everything that shows one, and raises for a Loader."""
+def test_overfit_with_unwrapped_validation(other: Any, evaluation: bool) -> None:
+    """`overfit_batches` works with validation loaders of which some are not wrapped.
+
+    Lightning makes a DataLoader again over the dataset of everything that shows one, and raises for a Loader.
+    """
     answers = asked_in_fit(
         lambda trainer: [getattr(one, "dataset", None) for one in trainer.val_dataloaders],
         indexed(),

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from pytorch_lightning.callbacks import BackboneFinetuning, StochasticWeightAveraging
+from sources import indexed
+from trainer_runs import Model, SaveAlways, check_rest, fit
 
 from resumable.errors import PromiseWarning
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import indexed
-from trainer_runs import Model, SaveAlways, check_rest, fit
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_averages_that_cannot_be_resumed_are_named() -> None:
@@ -23,7 +22,8 @@ def test_averages_that_cannot_be_resumed_are_named() -> None:
 
 
 @pytest.mark.slow
-def test_weights_that_are_rounded_are_named_and_those_that_are_not_go_on_exactly(tmp_path: Path) -> None:
+def test_rounded_weights_are_named(tmp_path: Path) -> None:
+    """Rounded weights are named, and unrounded ones continue exactly."""
     saver = SaveAlways(tmp_path)
     whole = fit(Model().double(), indexed(), callbacks=[saver], precision="64-true", max_epochs=2)
     rest = fit(Model().double(), indexed(), checkpoint=saver.saved[3], precision="64-true", max_epochs=2)
@@ -52,7 +52,9 @@ class Tuned(Model):
 
 
 @pytest.mark.slow
-def test_layers_that_stay_frozen_are_named_and_a_module_can_unfreeze_them(tmp_path: Path) -> None:
+def test_frozen_layers_are_named(tmp_path: Path) -> None:
+    """Layers that stay frozen are named, and a module can unfreeze them."""
+
     def tuning() -> Any:
         return BackboneFinetuning(unfreeze_backbone_at_epoch=1, backbone_initial_lr=0.1)
 

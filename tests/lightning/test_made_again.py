@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from functools import cache
 from itertools import product
@@ -12,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.strategies import SingleDeviceStrategy
-from torch.utils.data import DataLoader
-
-import resumable
-
-sys.path.insert(0, str(Path(__file__).parent))
 from killed_runs import KILLED, Bench, attempts, said
 from made_again_run import EPOCHS, Curriculum, Level, train
+from pytorch_lightning.strategies import SingleDeviceStrategy
+from torch.utils.data import DataLoader
 from trainer_runs import Outcome, PlannedError, SaveAlways, SaveOnce, check_rest
+
+import resumable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -198,8 +195,11 @@ def test_saved_at_an_exception(fails: dict[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("every", [0, 3])
-def test_a_validation_loader_that_a_resumed_run_asks_for_in_a_later_epoch(every: int, tmp_path: Path) -> None:
-    """It validates first in epoch 3, with the loader of epoch 1; the next one is made in epoch 5."""
+def test_validation_loader_of_a_later_epoch(every: int, tmp_path: Path) -> None:
+    """A resumed run may ask for a validation loader in a later epoch.
+
+    It validates first in epoch 3, with the loader of epoch 1; the next one is made in epoch 5.
+    """
     options: dict[str, Any] = {
         "reload_dataloaders_every_n_epochs": every,
         "check_val_every_n_epoch": 2,

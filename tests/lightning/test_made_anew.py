@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import logging
-import sys
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pytorch_lightning.strategies import SingleDeviceStrategy
+from sources import MAKERS, Samples
 from torch.utils.data import DataLoader
+from trainer_runs import Model, SaveAlways, check_rest, fit, ids, make_trainer
 
 from resumable.errors import LoopError
 from resumable.integrations.lightning import ResumableCallback
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import MAKERS, Samples
-from trainer_runs import Model, SaveAlways, check_rest, fit, ids, make_trainer
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 WRAP: dict[str, Any] = {"seed": 3}
 
@@ -56,9 +53,10 @@ def test_loaders_that_are_made_again_are_no_twins(every: int, tmp_path: Path, ca
     assert whole.events == once.events, "as of one loader"
 
 
-def test_another_fit_of_the_same_trainer_continues_with_the_number_of_the_epoch(
+def test_another_fit_continues_the_epochs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """Another fit of the same trainer continues with the number of the epoch."""
     once, parts = MakesOne(), MakesOne()
     trainers = [make_trainer([ResumableCallback(wrap=WRAP)], max_epochs=epochs) for epochs in (4, 2)]
     with warnings.catch_warnings(), caplog.at_level(logging.WARNING, "resumable"):
@@ -142,8 +140,11 @@ def test_a_strategy_may_put_its_own_loader_around(kind: str, strategy: Any) -> N
     assert fit(Model(), MAKERS[kind](), strategy=strategy()).events == whole.events
 
 
-def test_after_the_fit_a_loop_over_what_the_trainer_held_is_one_over_the_loader() -> None:
-    """An iterator that was made before, and not read, gets none."""
+def test_loop_after_the_fit() -> None:
+    """After the fit, a loop over the trainer's loader is one over the Loader.
+
+    An iterator that was made before, and not read, gets none.
+    """
     early: list[Any] = []
 
     class MakesAnIterator(Model):

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from sources import MAKERS, SIZED, validation
 from trainer_runs import Model, Outcome, PlannedError, SaveOnce, check_rest, fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 def trained(count: int) -> Callable[[Any, Any], bool]:
@@ -175,7 +172,8 @@ CASES = [
 ]
 
 
-def test_the_sample_of_the_grid_has_each_kind_of_loader_at_each_kind_of_moment() -> None:
+def test_sample_of_the_grid_is_complete() -> None:
+    """The sample of the grid has each kind of loader at each kind of moment."""
     for kind in MAKERS:
         rows = [row for row in ROWS if (row.name, kind) in SAMPLE]
         assert {row.hook for row in rows} >= {"on_train_batch_end", "on_exception"}, kind

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-import sys
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from sources import Samples
 from torch.utils.data import DataLoader
+from trainer_runs import Model, Outcome, PlannedError, SaveAlways, check_rest, fit
 
 import resumable
 from resumable.integrations.lightning import ResumableCallback
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import Samples
-from trainer_runs import Model, Outcome, PlannedError, SaveAlways, check_rest, fit
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def pair() -> dict[str, DataLoader[Any]]:
@@ -28,7 +27,8 @@ def batches(outcome: Outcome) -> list[dict[str, list[float]]]:
 
 
 @pytest.mark.slow
-def test_the_loaders_of_a_collection_are_no_twins_and_go_on_from_every_checkpoint(tmp_path: Path) -> None:
+def test_loaders_of_a_collection_are_no_twins(tmp_path: Path) -> None:
+    """The loaders of a collection are no twins and continue from every checkpoint."""
     saver = SaveAlways(tmp_path)
     whole = fit(Model(), pair(), callbacks=[saver], resume=ResumableCallback(wrap=True), max_epochs=2)
     steps = batches(whole)

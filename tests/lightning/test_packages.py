@@ -6,18 +6,18 @@ import importlib
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as lp
 import pytest
 import pytorch_lightning as pl
+from trainer_runs import make_trainer
 
 from resumable.errors import UnsupportedError
 from resumable.integrations.lightning import CheckedCheckpointIO, ResumableCallback, private
 
-sys.path.insert(0, str(Path(__file__).parent))
-from trainer_runs import make_trainer
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _RUN = """
 import json, sys, warnings
@@ -148,7 +148,9 @@ def test_lightning_s_command_line(package: Any, monkeypatch: pytest.MonkeyPatch)
     assert isinstance(made.trainer.strategy.checkpoint_io, CheckedCheckpointIO)
 
 
-def test_a_subclass_is_a_callback_with_the_same_part_of_the_checkpoint() -> None:
+def test_subclass_of_the_callback() -> None:
+    """A subclass is a callback with the same part of the checkpoint."""
+
     class Own(ResumableCallback):
         pass
 

@@ -12,12 +12,9 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ddp_run
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import ddp_run
 from ddp_run import SAMPLES
 
 if TYPE_CHECKING:
@@ -189,7 +186,8 @@ def test_a_killed_run_goes_on_exactly_on_every_rank(loader: str, bench: Bench, t
 
 
 @pytest.mark.parametrize("reload", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_loaders_that_depend_on_the_epoch_are_the_same_on_every_rank(reload: int, bench: Bench, tmp_path: Path) -> None:
+def test_epoch_loaders_agree_on_ranks(reload: int, bench: Bench, tmp_path: Path) -> None:
+    """Loaders that depend on the epoch are the same on every rank."""
     whole = bench.whole(reload=reload)
     for rank in whole:  # the number of the first sample: 100 by epoch, and one by step
         made = [(min(ids) + 50) // 100 for _, _, _, _, ids, _ in rank.trained]
@@ -343,7 +341,8 @@ def test_streams_catch_up_at_the_end_of_an_epoch(
     check_rest(bench.whole(**options), bench.run(**options, resume=checkpoint), trained=trained, unasked=None)
 
 
-def test_the_generators_of_a_rank_that_was_not_asked_are_earlier_ones(bench: Bench, tmp_path: Path) -> None:
+def test_generators_of_an_unasked_rank(bench: Bench, tmp_path: Path) -> None:
+    """The generators of a rank that was not asked are earlier ones."""
     checkpoint = crash(bench, tmp_path, step=9, fail=(0, "on_train_batch_start", 9))
     whole, rest = bench.whole(loader="indexed"), bench.run(resume=checkpoint)
     ids = [[event[:5] for event in rank.trained] for rank in whole]
@@ -353,7 +352,8 @@ def test_the_generators_of_a_rank_that_was_not_asked_are_earlier_ones(bench: Ben
     assert [len(rank.warnings) for rank in rest] == [0, 1]
 
 
-def test_accumulated_batches_are_trained_on_again_after_an_exception(bench: Bench, tmp_path: Path) -> None:
+def test_accumulated_batches_after_an_exception(bench: Bench, tmp_path: Path) -> None:
+    """Accumulated batches are trained on again after an exception."""
     options = {"loader": "chain", **EXACT, "options": {"accumulate_grad_batches": 2}}
     checkpoint = crash(bench, tmp_path, step=4, fail=(0, "on_train_batch_start", 9), **options, every=3)
     check_rest(bench.whole(**options), bench.run(**options, resume=checkpoint), trained=8, unasked=True)
@@ -385,7 +385,8 @@ def test_an_exception_before_the_first_batch_of_a_resumed_run(
     check_rest(bench.whole(**options), bench.run(**options, resume=checkpoint), trained=step, unasked=True)
 
 
-def test_a_run_of_several_ranks_that_is_terminated_goes_on_exactly(bench: Bench, tmp_path: Path) -> None:
+def test_terminated_ranks_go_on_exactly(bench: Bench, tmp_path: Path) -> None:
+    """A run of several ranks that is terminated continues exactly."""
     options = {"loader": "chain"}
     stop = {"die_at": 8, "die_of": signal.SIGTERM, "every": None, "save_on_exception": True}
     terminated = bench.run(**options, **stop, checkpoints=str(tmp_path))
@@ -395,10 +396,11 @@ def test_a_run_of_several_ranks_that_is_terminated_goes_on_exactly(bench: Bench,
 
 
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.long)])
-def test_one_rank_that_is_preempted_stops_all_of_them_before_the_same_batch(
-    rank: int, bench: Bench, tmp_path: Path
-) -> None:
-    """The signal comes in the ninth batch; before the tenth, its rank asks the others to stop two batches later."""
+def test_one_preempted_rank_stops_all(rank: int, bench: Bench, tmp_path: Path) -> None:
+    """One rank that is preempted stops all of them before the same batch.
+
+    The signal comes in the ninth batch; before the tenth, its rank asks the others to stop two batches later.
+    """
     options = {"loader": "chain"}
     stop = {"die_at": 8, "die_of": signal.SIGTERM, "die_rank": rank, "preemption": True, "every": None}
     preempted = bench.run(**options, **stop, checkpoints=str(tmp_path))
@@ -434,9 +436,10 @@ def flat(weights: Any) -> list[float]:
     ),
     ids=str,
 )
-def test_another_number_of_ranks_trains_on_the_same_global_batches(
+def test_other_ranks_train_on_the_same_batches(
     loader: str, worlds: tuple[int, ...], bench: Bench, tmp_path: Path
 ) -> None:
+    """A different number of ranks trains on the same global batches."""
     options = {"loader": loader, **PLAIN}
     whole = bench.whole(**options, world=worlds[0])
     expected, trained = global_batches(whole), 0
@@ -453,9 +456,8 @@ def test_another_number_of_ranks_trains_on_the_same_global_batches(
 
 @pytest.mark.parametrize("worlds", [(2, 1), (1, 2)], ids=str)
 @pytest.mark.parametrize("loader", ["chain", "replayed"])
-def test_streams_of_the_ranks_own_are_refused_for_another_number_of_ranks(
-    loader: str, worlds: tuple[int, int], bench: Bench, tmp_path: Path
-) -> None:
+def test_ranks_own_streams_on_other_ranks(loader: str, worlds: tuple[int, int], bench: Bench, tmp_path: Path) -> None:
+    """Separate streams of the ranks are rejected for a different number of ranks."""
     before, now = worlds
     bench.run(loader=loader, world=before, checkpoints=str(tmp_path), die_at=5)
     for rank in bench.run(loader=loader, world=now, checkpoints=str(tmp_path), resume="last"):

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import copy
-import sys
 import warnings
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities import CombinedLoader
+from sources import MAKERS, Samples, batch_of, indexed, replay, snapshot, validation
 from torch.optim.swa_utils import update_bn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
+from trainer_runs import Model, Outcome, PlannedError, SaveOnce, check_rest, fit, ids, make_trainer
 
 import resumable
 from resumable import Loader
 from resumable.errors import LoopError, UnsupportedError
 from resumable.integrations.lightning import ResumableCallback
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import MAKERS, Samples, batch_of, indexed, replay, snapshot, validation
-from trainer_runs import Model, Outcome, PlannedError, SaveOnce, check_rest, fit, ids, make_trainer
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
 HOOKS = (
     "on_train_epoch_start",
@@ -139,7 +136,9 @@ def test_a_second_loop_raises_in_each_hook_and_takes_no_batch(kind: str) -> None
         same(whole, run(kind, hook))
 
 
-def test_a_loop_that_was_open_before_the_training_raises_at_its_next_batch() -> None:
+def test_loop_open_before_the_training() -> None:
+    """A loop that was open before the training raises at its next batch."""
+
     def run_after_a_batch(*, tries: bool) -> Outcome:
         loader = indexed()
         before = iter(loader)
@@ -256,9 +255,8 @@ ENDS: dict[str, tuple[int, dict[str, Any], Any]] = {
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("kind", MAKERS)
-def test_after_a_fit_loops_continue_after_the_last_batch_in_the_weights(
-    kind: str, end: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loops_continue_after_a_fit(kind: str, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fit, loops continue after the last batch in the weights."""
     monkeypatch.setattr("signal.signal", lambda *_: None)  # after Ctrl+C, the Trainer ignores any further one
     whole = rest_of(MAKERS[kind]())
     assert len(whole) == 15

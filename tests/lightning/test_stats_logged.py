@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import pickle
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +11,6 @@ import pytest
 import torch
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.utilities import CombinedLoader
-
-sys.path.insert(0, str(Path(__file__).parent))
 from sources import MAKERS, indexed
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
@@ -25,6 +21,8 @@ from resumable.errors import ConfigurationError
 from resumable.integrations.lightning import ResumableCallback
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from resumable.loader.loader import Loader
 
 CURVES = {"wait_fraction", "wait_seconds", "read_seconds", "samples_per_second", "estimated_bytes_per_second"}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import warnings
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +13,9 @@ import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint, OnExceptionCheckpoint
+from sources import MAKERS, Again, Samples, Stateful, indexed, replay, snapshot, validation
 from torch.utils.data import DataLoader, Sampler
+from trainer_runs import Model, PlannedError, SaveAlways, SaveOnce, check_rest, fit, make_trainer
 
 import resumable
 from resumable.errors import (
@@ -29,12 +29,9 @@ from resumable.errors import (
 from resumable.integrations.lightning import ResumableCallback
 from resumable.integrations.lightning.loaders import make_loader
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import MAKERS, Again, Samples, Stateful, indexed, replay, snapshot, validation
-from trainer_runs import Model, PlannedError, SaveAlways, SaveOnce, check_rest, fit, make_trainer
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 KINDS = ["indexed", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("snapshot", "replay"))]
@@ -121,7 +118,8 @@ def test_a_chain_of_resumed_runs(tmp_path: Path) -> None:
     ]
 
 
-def test_a_checkpoint_can_be_resumed_from_twice_and_by_the_same_trainer(tmp_path: Path) -> None:
+def test_checkpoint_resumed_from_twice(tmp_path: Path) -> None:
+    """A checkpoint can be resumed from twice, and by the same trainer."""
     path = tmp_path / "saved.ckpt"
     whole = fit(Model(), snapshot(), callbacks=[SaveOnce(path, "on_train_batch_end", after(7))])
     loader, callback = snapshot(), ResumableCallback()
@@ -299,7 +297,9 @@ def test_fast_dev_run() -> None:
     assert sum(event[0] == "train" for event in outcome.events) == 2
 
 
-def test_a_validation_loader_that_is_wrapped_begins_anew_each_time(tmp_path: Path) -> None:
+def test_wrapped_validation_begins_anew(tmp_path: Path) -> None:
+    """A validation loader that is wrapped begins anew each time."""
+
     def reader() -> Any:
         return resumable.wrap(Stateful(3, 50))
 
@@ -312,7 +312,8 @@ def test_a_validation_loader_that_is_wrapped_begins_anew_each_time(tmp_path: Pat
     check_rest(whole, rest, trained=4, begins="validation")
 
 
-def test_a_validation_loader_that_is_reloaded_begins_at_the_same_place(tmp_path: Path) -> None:
+def test_reloaded_validation_loader(tmp_path: Path) -> None:
+    """A validation loader that is reloaded begins at the same place."""
     reader = resumable.wrap(Stateful(3, 50))
 
     class Reloads(Model):
@@ -345,7 +346,9 @@ def test_an_epoch_that_is_shorter_than_its_length_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trained", [3, 5])
-def test_a_resumed_run_that_fails_before_it_trains_saves_what_it_resumed_from(trained: int, tmp_path: Path) -> None:
+def test_resumed_run_fails_before_training(trained: int, tmp_path: Path) -> None:
+    """A resumed run that fails before it trains saves what it resumed from."""
+
     class Fails(pl.Callback):
         def on_train_start(self, *_: Any) -> None:
             raise PlannedError
@@ -738,7 +741,8 @@ def test_or_gone_on_with_at_lightning_s_counters(
     assert batches == [event[1:5] for event in whole.events if event[0] == "train"][trained:]
 
 
-def test_when_loaders_were_made_is_in_no_checkpoint_of_lightning_s(tmp_path: Path) -> None:
+def test_no_making_times_in_checkpoints(tmp_path: Path) -> None:
+    """No checkpoint of Lightning says when loaders were made."""
     path = saved_without(tmp_path, "on_train_batch_end", 7)
     options: dict[str, Any] = {"resume": ResumableCallback(strict=False), "checkpoint": path}
     with pytest.warns(StateMismatchWarning, match="made for epoch 1, and every 2 epochs from there"):

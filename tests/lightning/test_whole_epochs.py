@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from sources import SizedStateful, Stateful
+from trainer_runs import Model, SaveAlways, check_rest, fit
 
 import resumable
 from resumable import World
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sources import SizedStateful, Stateful
-from trainer_runs import Model, SaveAlways, check_rest, fit
+if TYPE_CHECKING:
+    from pathlib import Path
 
 STEPS = 4
 

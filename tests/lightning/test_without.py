@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,8 +14,8 @@ from resumable.integrations.lightning import ResumableCallback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 from sources import Samples, indexed
 from trainer_runs import Model, PlannedError, SaveOnce, fit, make_trainer
 
@@ -53,7 +51,8 @@ def test_lightning_alone_goes_on(make: Callable[[], Any], hook: str, at: int, tm
     assert steps == [(number // 5, number % 5, number) for number in range(at, 10)]
 
 
-def test_loaders_of_the_user_s_own_keep_their_place_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+def test_user_s_loaders_keep_their_place(tmp_path: Path) -> None:
+    """Loaders that the user made keep their place in the middle of an epoch."""
     path = tmp_path / "saved.ckpt"
     saver = SaveOnce(path, "on_train_batch_end", lambda _, model: model.trained == 3)
     fit(whole := Model(), indexed(), callbacks=[saver], max_epochs=1)

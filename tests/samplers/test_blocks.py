@@ -24,7 +24,8 @@ options = st.fixed_dictionaries({"block": st.none() | st.integers(1, 45), "windo
 
 @deterministic
 @given(sizes=shards, options=options, epoch=st.integers(0, 2**40))
-def test_every_sample_comes_once_and_a_window_has_its_own_blocks_alone(sizes: Any, options: Any, epoch: int) -> None:
+def test_every_sample_once_in_its_own_blocks(sizes: Any, options: Any, epoch: int) -> None:
+    """Every sample comes once, and a window has only its blocks."""
     sampler = Blocks(sizes, seed=1, **options)
     order = sampler.indices(epoch, 0, sampler.length)
     assert sorted(order.tolist()) == list(range(sampler.length))

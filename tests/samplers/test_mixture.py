@@ -192,7 +192,8 @@ def test_where_all_leave_an_epoch_is_the_whole_mixture(window: int) -> None:
 
 
 @pytest.mark.parametrize("window", [1, 7, 64])
-def test_stop_ends_with_the_last_sample_of_the_first_that_is_used_up(window: int) -> None:
+def test_stop_ends_with_the_first_used_up(window: int) -> None:
+    """Stop ends with the last sample of the first source that is used up."""
     mixture = Mixture(SIZES, weights=WEIGHTS, epochs=1, at_end="stop", window=window)
     sources = mixture.sources(0, 0, mixture.length)
     assert np.bincount(sources)[2] == 37

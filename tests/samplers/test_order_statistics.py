@@ -101,7 +101,8 @@ def test_the_statistic_rejects_a_weak_order(case: Case, weak: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_orders_of_consecutive_epochs_are_as_different_as_those_of_independent_shuffles() -> None:
+def test_consecutive_epochs_are_independent() -> None:
+    """The orders of consecutive epochs differ as much as those of independent shuffles."""
     shuffle = Shuffle(4097, seed=7)
     orders = np.stack([shuffle.indices(epoch, 0, 4097) for epoch in range(2000)])
     assert worst(agreements(orders)) < ACCEPTED
@@ -118,7 +119,8 @@ def test_long_orders_have_no_serial_correlation(length: int) -> None:
     assert worst(serial_correlation(line % length, length)) > REJECTED
 
 
-def test_short_statistics_accept_the_order_and_reject_one_of_four_rounds() -> None:
+def test_short_statistics_reject_four_rounds() -> None:
+    """Short statistics accept the order and reject one of four rounds."""
     assert worst(serial_correlation(ours(4097, 100, 0))) < ACCEPTED
     assert worst(serial_correlation(control(4097, 100, 0))) < ACCEPTED
     assert worst(serial_correlation(rounds(4)(4097, 100, 0))) > REJECTED

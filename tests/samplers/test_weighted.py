@@ -46,7 +46,8 @@ def test_draws_of_many_weights_are_in_proportion() -> None:
     assert abs(chi2_score(weights, draws)) < 4
 
 
-def test_draws_of_neighbouring_positions_and_epochs_are_independent() -> None:
+def test_neighbouring_draws_are_independent() -> None:
+    """Draws of neighbouring positions and epochs are independent."""
     sampler = Weighted([1] * 16, num_samples=100_000)
     one, other = sampler.indices(0, 0, 100_000), sampler.indices(1, 0, 100_000)
     for pairs in (one[:-1] * 16 + one[1:], one * 16 + other):
@@ -63,7 +64,8 @@ def test_a_weight_of_zero_is_never_drawn(weights: list[float]) -> None:
     assert {weights[index] == 0 for index in draws.tolist()} == {False}
 
 
-def test_zeros_at_the_borders_are_not_drawn_at_the_extreme_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zeros_at_the_borders_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros at the borders are not drawn at the extreme random numbers."""
     sampler = Weighted([0, 0, 4, 0, 2, 0, 0])
     first_of_last = -(-(2**64) * 2 // 3)
     words = np.array([0, first_of_last - 1, first_of_last, 2**64 - 1], dtype=np.uint64)

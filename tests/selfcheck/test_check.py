@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import programs
 import pytest
 import pytorch_lightning
 import torch
@@ -20,10 +21,6 @@ from resumable._selfcheck import fresh
 from resumable._selfcheck.streams import first_difference, take_apart
 from resumable.cli import main
 from resumable.errors import ConfigurationError, UnsupportedError
-
-sys.path.insert(0, str(Path(__file__).parent))  # the programs stand beside this file
-
-import programs
 
 
 @pytest.fixture(autouse=True)
@@ -300,8 +297,11 @@ def test_words_after_two_dashes_are_those_of_the_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_script_that_is_named_like_a_module_and_writes_past_python(tmp_path: Path) -> None:
-    """Its classes reach spawned workers, its name hides no module here, and the output is one document."""
+def test_script_named_like_a_module(tmp_path: Path) -> None:
+    """A script that is named like a module and writes past Python is checked.
+
+    Its classes reach spawned workers, its name hides no module here, and the output is one document.
+    """
     path = tmp_path / "colorsys.py"
     path.write_text(SHADOWS)
     command = [sys.executable, "-m", "resumable", "check", f"{path}:make", "--json", "--seconds", "2"]

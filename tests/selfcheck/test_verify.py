@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import programs
 import pytest
 import torch
 from torch.distributed import checkpoint as dcp
@@ -18,10 +18,6 @@ from torch.distributed import checkpoint as dcp
 import resumable
 from resumable._selfcheck.verify import _states_in
 from resumable.cli import main
-
-sys.path.insert(0, str(Path(__file__).parent))  # the programs stand beside this file
-
-import programs
 
 
 @pytest.fixture(autouse=True)

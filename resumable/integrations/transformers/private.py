@@ -1,7 +1,7 @@
 """Everything of the Trainer that this package uses and that transformers does not document, in one place.
 
 Read in transformers 5.23 and TRL 1.16. `check_names` says what a newer one has changed, when a Trainer is prepared;
-`tests/trainer/trainer_cases.py` what it does in another way.
+`tests/hf_transformers/trainer_cases.py` what it does in another way.
 """
 
 from __future__ import annotations

@@ -1,0 +1,528 @@
+"""Generators that a dataset, a transform or what collates has of its own belong to the sample, like the global ones."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import pickle
+import random
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
+
+import resumable
+from resumable import World
+from resumable._fetch.reader import Reader
+from resumable._randomness.own_generators import OwnGenerator, find_generators
+from resumable.errors import PromiseWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LENGTH, BATCH, EPOCHS = 13, 3, 2
+
+MAKE: dict[str, Callable[[], Any]] = {
+    "Random": random.Random,
+    "PCG64": np.random.default_rng,
+    "PCG64DXSM": lambda: np.random.Generator(np.random.PCG64DXSM()),
+    "Philox": lambda: np.random.Generator(np.random.Philox()),
+    "SFC64": lambda: np.random.Generator(np.random.SFC64()),
+    "MT19937": lambda: np.random.Generator(np.random.MT19937()),
+    "RandomState": np.random.RandomState,
+    "RandomState of PCG64": lambda: np.random.RandomState(np.random.PCG64()),
+    "torch": lambda: torch.Generator().manual_seed(random.SystemRandom().getrandbits(32)),
+}
+
+
+def draw(generator: Any) -> float:
+    """Draw an odd number of words, and of normal deviates, one of which a generator may keep for its next call."""
+    if isinstance(generator, random.Random):
+        return generator.random() + generator.gauss()
+    if isinstance(generator, torch.Generator):
+        return torch.rand((), generator=generator).item() + torch.randn((), generator=generator).item()
+    whole = generator.integers if isinstance(generator, np.random.Generator) else generator.randint
+    return float(whole(1000)) + float(generator.normal())
+
+
+class Numbers(Dataset[Any]):
+    """Gives pairs of an index and what `of` makes of it."""
+
+    def __init__(self, of: Callable[[int], Any]) -> None:
+        self.of = of
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> tuple[int, Any]:
+        return index, self.of(index)
+
+
+class Attribute:
+    def __init__(self, generator: Any) -> None:
+        self.generator = generator
+
+    def __call__(self, index: int) -> float:
+        return draw(self.generator)
+
+
+class Slot:
+    __slots__ = ("generator",)
+
+    def __init__(self, generator: Any) -> None:
+        self.generator = generator
+
+    def __call__(self, index: int) -> float:
+        return draw(self.generator)
+
+
+class Steps:
+    """What pipelines of augmentations look like."""
+
+    def __init__(self, generator: Any) -> None:
+        self.steps: list[Any] = [abs, Attribute(generator)]
+        self.options = {"mode": "random", "inner": self.steps[1]}
+
+    def __call__(self, index: int) -> float:
+        return float(self.steps[1](self.steps[0](index)))
+
+
+class OfClass:
+    generator: Any = None
+
+    def __call__(self, index: int) -> float:
+        return draw(type(self).generator)
+
+
+def of_class(generator: Any) -> Any:
+    return type("Made", (OfClass,), {"generator": generator})()
+
+
+def of_class_in_steps(generator: Any) -> Any:
+    def call(self: Any, index: int) -> float:
+        return float(self.steps[0](index))
+
+    return type("Made", (), {"steps": (Attribute(generator),), "__call__": call})()
+
+
+def decorated(generator: Any) -> Any:
+    def twice(method: Any) -> Any:
+        @functools.wraps(method)
+        def call(self: Any, index: int) -> Any:
+            return method(self, index) + method(self, index)
+
+        return call
+
+    class Made:
+        @twice
+        def __call__(self, index: int) -> float:
+            return index + draw(generator)
+
+    return Made()
+
+
+shared: Any = None
+
+
+def helper() -> float:
+    return draw(shared)
+
+
+def of_module(generator: Any) -> Any:
+    global shared  # noqa: PLW0603  # as scripts have it
+    shared = generator
+    return lambda index: index + helper()
+
+
+def enclosed(generator: Any) -> Any:
+    return lambda index: index + draw(generator)
+
+
+def default(generator: Any) -> Any:
+    def of(index: int, own: Any = generator) -> float:
+        return index + draw(own)
+
+    return of
+
+
+def keyword(generator: Any) -> Any:
+    return functools.partial(lambda index, own: index + draw(own), own=generator)
+
+
+def wrapped(generator: Any) -> Any:
+    return functools.wraps(abs)(lambda index: index + draw(generator))
+
+
+WHERE: dict[str, Callable[[Any], Callable[[int], float]]] = {
+    "attribute": Attribute,
+    "slot": Slot,
+    "steps": Steps,
+    "class": of_class,
+    "class, in a container": of_class_in_steps,
+    "method that is decorated": decorated,
+    "module": of_module,
+    "closure": enclosed,
+    "default": default,
+    "partial": keyword,
+    "method": lambda generator: Attribute(generator).__call__,
+    "wrapped": wrapped,
+}
+
+
+def plain(batch: Any) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return batch.tolist()
+    return [plain(part) for part in batch] if isinstance(batch, (list, tuple)) else batch
+
+
+def assert_exact(make: Callable[[], Any], cuts: range | None = None, **options: Any) -> list[Any]:
+    """Compare runs that are resumed at each step, each with a source of its own, with one that was not interrupted."""
+    loader = resumable.wrap(make(), seed=7, **options)
+    states, golden = [loader.state_dict()], []
+    for epoch in loader.epochs(EPOCHS):
+        for batch in epoch:
+            golden.append(plain(batch))
+            states.append(loader.state_dict())
+    assert len(set(map(str, golden))) == len(golden)
+    for taken in cuts or range(len(golden)):
+        loader = resumable.wrap(make(), seed=7, **options)
+        loader.load_state_dict(states[taken])
+        assert [plain(batch) for epoch in loader.epochs(EPOCHS) for batch in epoch] == golden[taken:]
+    return golden
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_a_generator_of_any_kind(kind: str) -> None:
+    assert_exact(lambda: DataLoader(Numbers(Attribute(MAKE[kind]())), BATCH, shuffle=True))
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_a_generator_in_any_place(where: str) -> None:
+    assert_exact(lambda: DataLoader(Numbers(WHERE[where](np.random.default_rng())), BATCH, shuffle=True))
+
+
+def test_a_list_with_a_transform_and_what_collates() -> None:
+    numbers = list(range(LENGTH))
+
+    def collate(samples: list[Any]) -> Any:
+        return samples, own.random()
+
+    own = random.Random()  # of both, so that each batch shows whether it is seeded again for the second
+    transform = Attribute(np.random.default_rng())
+    first = assert_exact(lambda: numbers, batch_size=BATCH, shuffle=True, transform=transform, collate=collate)
+    own, transform = random.Random(), Attribute(np.random.default_rng())
+    assert first == assert_exact(lambda: numbers, batch_size=BATCH, shuffle=True, transform=transform, collate=collate)
+
+
+@pytest.mark.parametrize("inside", [lambda one: Subset(one, range(9)), lambda one: ConcatDataset([one, one])])
+def test_inside_of_torchs_own_datasets(inside: Callable[[Any], Any]) -> None:
+    assert_exact(lambda: DataLoader(inside(Numbers(Attribute(random.Random()))), BATCH, shuffle=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("context", "cuts"),
+    [("fork", range(0, 10, 4)), pytest.param("spawn", range(6, 7), marks=pytest.mark.long)],  # a minute of imports
+)
+def test_in_workers(context: str, cuts: range) -> None:
+    def make(workers: int = 2) -> Any:
+        how: Any = {"multiprocessing_context": context, "persistent_workers": context == "spawn"} if workers else {}
+        dataset = Numbers(Steps(np.random.default_rng()))
+        return DataLoader(dataset, BATCH, shuffle=True, num_workers=workers, **how)
+
+    golden = assert_exact(make, cuts)
+    assert golden == assert_exact(lambda: make(workers=0), range(1))
+
+
+def test_reader_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that is sent to another process finds the generators there."""
+    loader = resumable.wrap(Numbers(Attribute(random.Random())), batch_size=4, seed=7)
+    golden = [list(loader), list(loader)]
+
+    def elsewhere(reader: Reader, request: Any) -> Any:
+        reader.read(request)  # so that it has something to leave behind
+        return pickle.loads(pickle.dumps(reader)).read(request)  # noqa: S301  # our own bytes
+
+    monkeypatch.setattr(Reader, "read_isolated", elsewhere)
+    loader = resumable.wrap(Numbers(Attribute(random.Random())), batch_size=4, seed=7)
+    assert [list(loader), list(loader)] == golden
+
+
+def draws(of: Callable[[int], Any], **options: Any) -> dict[int, Any]:
+    loader = resumable.wrap(Numbers(of), seed=7, **options)
+    return dict(sample for batch in loader for sample in batch)
+
+
+def test_batch_size_and_ranks_change_nothing() -> None:
+    common: Any = {"shuffle": True, "tail": "partial"}
+    one = draws(Attribute(random.Random()), batch_size=1, **common)
+    assert one == draws(Attribute(random.Random()), batch_size=5, **common)
+    ranks = [draws(Attribute(random.Random()), batch_size=4, world=World(rank, 2), **common) for rank in (0, 1)]
+    assert one == ranks[0] | ranks[1]
+    assert len(one) == LENGTH
+
+
+def test_two_generators_of_a_pipeline_draw_different_numbers() -> None:
+    first, second = np.random.default_rng(), np.random.default_rng()
+    pairs = draws(lambda index: (first.random(), second.random()), batch_size=4).values()
+    assert not {one for one, _ in pairs} & {other for _, other in pairs}
+
+
+def test_one_generator_in_two_places_is_one() -> None:
+    steps = Steps(np.random.default_rng())
+    assert [place.path for place in find_generators({"transform": steps})] == ["transform.steps[1].generator"]
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_it_is_given_back_as_it_was(kind: str) -> None:
+    """Where samples are read in the training process, what else draws from it is not changed by reading."""
+    generator, twin = MAKE[kind](), MAKE[kind]()
+    states = [pickle.dumps(one) for one in (generator, twin)] if kind != "torch" else []
+    if states:
+        twin = pickle.loads(states[0])  # noqa: S301  # our own bytes
+    else:
+        twin.set_state(generator.get_state())
+    draw(generator), draw(twin)
+    for _ in resumable.wrap(DataLoader(Numbers(Attribute(generator)), BATCH)):
+        assert draw(generator) == draw(twin)
+
+
+def test_a_sample_that_fails_gives_it_back() -> None:
+    generator = random.Random()
+
+    def of(index: int) -> float:
+        if generator.random() > 0 and index == 7:
+            raise OSError("torn file")
+        return generator.random()
+
+    before = generator.getstate()
+    with pytest.raises(OSError, match="torn file"):
+        list(resumable.wrap(DataLoader(Numbers(of), BATCH)))
+    assert generator.getstate() == before
+
+
+def test_failed_first_batch_without_its_seed() -> None:
+    """A first batch that fails without its seed is read with it."""
+
+    class Fails(Attribute):
+        calls = 0
+
+        def __call__(self, index: int) -> float:
+            self.calls += 1
+            drawn = draw(self.generator)
+            if self.calls == 2:
+                raise OSError("a bad draw")
+            return drawn
+
+    def batches(of: Any) -> list[Any]:
+        return [plain(batch) for batch in resumable.wrap(DataLoader(Numbers(of), BATCH), seed=7)]
+
+    assert batches(Fails(random.Random())) == batches(Attribute(random.Random()))
+
+
+class Lazy:
+    """Makes its generator where it is first needed, as to have another one in each worker."""
+
+    def __init__(self) -> None:
+        self.generator: Any = None
+
+    def __call__(self, index: int) -> float:
+        if self.generator is None:
+            self.generator = np.random.default_rng()
+        return float(self.generator.random())
+
+
+class Late(Attribute):
+    """Draws for some samples only."""
+
+    def __call__(self, index: int) -> float:
+        return draw(self.generator) if index in {5, 11} else index
+
+
+class PerSample(Attribute):
+    """Makes a new generator for each sample."""
+
+    def __call__(self, index: int) -> float:
+        self.generator = np.random.default_rng(index)
+        return draw(self.generator) + random.random()
+
+
+class Gone(Attribute):
+    """Takes its generator away after each sample, and leaves something else in its place."""
+
+    def __call__(self, index: int) -> float:
+        self.generator = np.random.default_rng(random.getrandbits(32))
+        drawn = draw(self.generator)
+        self.generator = "none"
+        return drawn
+
+
+class InEachEpoch(Attribute):
+    """Makes a new generator in what it takes for an epoch, in the middle of reading."""
+
+    calls = 0
+
+    def __call__(self, index: int) -> float:
+        if self.calls % LENGTH == 0:
+            self.generator = np.random.default_rng()
+        self.calls += 1
+        return draw(self.generator)
+
+
+@pytest.mark.parametrize(
+    "kind", [Lazy, lambda: Late(random.Random()), lambda: PerSample(None), lambda: Gone(random.Random())]
+)
+def test_it_is_made_or_drawn_from_later(kind: Callable[[], Any]) -> None:
+    assert_exact(lambda: DataLoader(Numbers(kind()), BATCH, shuffle=True))
+
+
+def test_generator_replaced_during_a_run() -> None:
+    """A generator that is replaced between epochs or while samples are read gives the same numbers."""
+
+    def run(of: Any, *, renew: bool) -> list[Any]:
+        loader = resumable.wrap(DataLoader(Numbers(of), BATCH, shuffle=True), seed=7)
+        got: list[Any] = []
+        for epoch in loader.epochs(EPOCHS):
+            if renew:
+                of.steps = [abs, Attribute(np.random.default_rng(int(epoch)))]
+            got += map(plain, epoch)
+        return got
+
+    golden = run(Steps(np.random.default_rng()), renew=False)
+    assert golden == run(Steps(np.random.default_rng()), renew=True)
+    golden = run(Attribute(np.random.default_rng()), renew=False)
+    assert golden == run(InEachEpoch(np.random.default_rng()), renew=False)
+
+
+class Projection:
+    """Draws something once, from a generator with a seed, and keeps it."""
+
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng(3)
+        self.weights: Any = None
+
+    def __call__(self, index: int) -> float:
+        if self.weights is None:
+            self.weights = self.generator.normal(size=LENGTH)
+        return float(self.weights[index])
+
+
+def test_draws_that_are_kept() -> None:
+    """Draws that are made once and kept are those that the source makes alone."""
+    golden = assert_exact(lambda: DataLoader(Numbers(Projection()), BATCH, shuffle=True))
+    weights = np.random.default_rng(3).normal(size=LENGTH)
+    for indices, values in golden:
+        assert values == weights[indices].tolist()
+
+
+def test_one_that_comes_up_late_is_told() -> None:
+    class VeryLate(Lazy):
+        def __call__(self, index: int) -> float:
+            return super().__call__(index) if index > 4 else index
+
+    loader = resumable.wrap(DataLoader(Numbers(VeryLate()), 1))
+    with pytest.warns(
+        PromiseWarning, match=r"found at dataset\.of\.generator only after batches had been read"
+    ) as told:
+        list(loader)
+    assert len(told) == 1
+
+
+def test_randomness_batch_and_off() -> None:
+    """Randomness "batch" belongs to the batch, and "off" leaves randomness alone."""
+    assert_exact(lambda: DataLoader(Numbers(Attribute(random.Random())), BATCH), randomness="batch")
+    generator = random.Random(5)
+    got = draws(Attribute(generator), batch_size=4, randomness="off", tail="partial")
+    twin = random.Random(5)
+    assert list(got.values()) == [draw(twin) for _ in range(LENGTH)]
+
+
+@pytest.mark.parametrize("loader", [True, False])
+def test_dataset_state_brings_its_generator(loader: bool) -> None:
+    """A dataset with a state restores its generator itself."""
+
+    class Remembers(Numbers):
+        def __init__(self) -> None:
+            self.own = random.Random(1)
+            super().__init__(lambda index: self.own.random())
+
+        def state_dict(self) -> Any:
+            return self.own.getstate()
+
+        def load_state_dict(self, state: Any) -> None:
+            self.own.setstate(state)
+
+    if loader:
+        golden = assert_exact(lambda: DataLoader(Remembers(), BATCH, shuffle=True))
+        drawn = [value for _, values in golden for value in values]
+    else:
+        golden = assert_exact(Remembers, batch_size=BATCH, shuffle=True, tail="partial")
+        drawn = [value for batch in golden for _, value in batch]
+    twin = random.Random(1)
+    assert drawn == [twin.random() for _ in range(EPOCHS * LENGTH)]
+
+
+def test_what_a_key_gives_is_pinned() -> None:
+    """A stream that is saved today goes on in later versions."""
+    got = {}
+    for kind, make in MAKE.items():
+        generator = make()
+        draw(generator)  # a normal deviate that it keeps is none of the key's
+        OwnGenerator("dataset.rng", functools.partial(next, itertools.repeat(generator))).seed(1 << 63 | 12345)
+        got[kind] = draw(generator)
+    assert got == pytest.approx(VECTORS, abs=1e-6)
+
+
+VECTORS = {
+    "Random": 1.3304775596107143,
+    "PCG64": 784.5094458046256,
+    "PCG64DXSM": 756.1704954306134,
+    "Philox": 5.424546466390785,
+    "SFC64": 332.6777112871196,
+    "MT19937": 445.4700999439637,
+    "RandomState": 666.1368365656741,
+    "RandomState of PCG64": 923.0393558092605,
+    "torch": -1.0622820854187012,
+}
+
+
+@pytest.mark.parametrize("which", ["transform", "collate"])
+def test_over_a_stream_it_is_told(which: str) -> None:
+    """An element of a stream cannot be read again, and its order may come from its own generator."""
+
+    def elements() -> Any:
+        own = random.Random(0)
+        return (index + own.random() for index in range(LENGTH))
+
+    calls: Any = {which: Attribute(random.Random())}
+    loader = resumable.wrap(elements, batch_size=BATCH, **calls)
+    with pytest.warns(PromiseWarning, match=rf"draws from a random generator of its own, {which}\.generator") as told:
+        assert list(loader)
+    assert len(told) == 1
+    assert list(resumable.wrap(elements, batch_size=BATCH, transform=abs))
+
+
+def test_nothing_of_the_source_is_called() -> None:
+    class Shy:
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+        __len__ = __iter__ = __bool__ = lambda self: self.nothing
+
+    class Proud(Shy):
+        @property
+        def lazy(self) -> Any:
+            raise AssertionError
+
+    source = {"a": Shy(), "b": [Proud(), random.Random()], "c": random, "d": random.SystemRandom(), "e": 5}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [place.path for place in find_generators({"x": source})] == ["x['b'][1]"]
+
+
+def test_a_large_source_is_looked_at_in_part() -> None:
+    samples = [{"number": number} for number in range(100_000)]
+    assert find_generators({"dataset": Numbers(Attribute(samples))}) == []
