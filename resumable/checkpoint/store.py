@@ -276,9 +276,11 @@ class CheckpointStore:
             if team.rank == 0:
                 self._course.admit(number)
                 self._writer.claim(f"step {number} was not saved")
-            for one in [content] * (team.rank == 0) + [part] * (part is not None):
-                if self.verify:
-                    refuse_unloadable(number, one)
+            # What this rank writes: the content if it is rank 0, and its part if it has one. An error here comes before
+            # the first byte.
+            mine = [*([content] if team.rank == 0 else []), *([] if part is None else [part])]
+            for one in mine if self.verify else []:
+                refuse_unloadable(number, one)
             point("store.save", self, number, content)
             if not background:
                 self._write(saving, content, part)
