@@ -305,7 +305,7 @@ class Progress:
             self._delivered = before
         elif delivering and last is not None:  # interrupted after the batch was counted
             self._stand_at(self._complete(last))
-        # The stream is about to be closed, so the mark needs the source's state. The mark at which it was opened has it.
+        # The stream is about to be closed, so the mark needs the source's state. That at which it was opened has one.
         elif before is not self._opened_at:
             self._stand_at(self._here(before))
         if delivering:
@@ -646,8 +646,8 @@ class Progress:
 
     def _mark_now(self) -> Mark:
         mark = self._acknowledged
-        # With "auto", a mark gets the source's state only if someone asks. The source can still give it while the stream
-        # is open and has not peeked at the next batch. The mark at which the stream was opened has it.
+        # With "auto", a mark gets the source's state only if someone asks. The source can still return it while the
+        # stream is open and has not peeked at the next batch. The mark at which the stream was opened has it.
         live = self._stream is not None and not self._stream.is_ahead and mark is not self._opened_at
         if self._untouched or (self._auto and live):
             return self._here(mark)
