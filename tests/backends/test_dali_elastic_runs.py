@@ -167,7 +167,7 @@ def test_dead_dali_worker_is_forgotten(
     """A worker that dies while DALI works is forgotten, even if the error is kept."""
     loader = wrap(Bytes(), shuffle=False, py_num_workers=1, py_start_method="fork")
     whole = [pixels(batch) for batch in wrap(Bytes(), shuffle=False)]
-    before, make = children(os.getpid()), vars(engine)["tensors"]
+    before, make = children(os.getpid()), vars(engine)["_tensor"]
     batches = iter(loader)
     got = [pixels(next(batches))]
 
@@ -177,7 +177,7 @@ def test_dead_dali_worker_is_forgotten(
         settled(lambda: False, 30)  # PyTorch's handler raises here
         return make(*arguments, **options)
 
-    monkeypatch.setattr(engine, "tensors", kill)
+    monkeypatch.setattr(engine, "_tensor", kill)
     with pytest.raises(WorkerError, match="a process that reads samples died") as error:
         next(batches)
     monkeypatch.undo()
