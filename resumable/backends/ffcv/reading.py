@@ -42,7 +42,7 @@ __all__ = ["FFCVBackend", "opened", "seeded"]
 _HINTS = {
     "pipeline": "Give the Loader the pipelines that the run was started with.",
     "sampler.window": "QUASI_RANDOM shuffles by windows of pages: give the one of the run that saved it, "
-    "wrap(resumable.backends.ffcv.identity(loader, window=...)).",
+    "wrap(resumable.backends.ffcv.source(loader, window=...)).",
 }
 
 
