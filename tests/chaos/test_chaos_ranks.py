@@ -232,7 +232,10 @@ RESIZED.append((by_torchrun("--resized", "--torch", ranks=4), "while it saves"))
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "kills"), [RESIZED[0], *(pytest.param(*cell, marks=LONG) for cell in RESIZED[1:])])
 def test_four_ranks_become_three_then_one_then_two(command: tuple[str, ...], kills: str) -> None:
-    """Each start but the last is killed, mostly within an epoch, and the next one has another number of ranks."""
+    """Each launch but the last is killed, and the next one has a different number of ranks.
+
+    A killed rank stops the others at points that nobody chooses, so a launch may start at an epoch's start by chance.
+    """
     faults = [Fault("kill", number, target=target) for number, target in KILLS[kills]]
     found = run_launches(command, *map(Launch, [*faults, None], (4, 3, 1, 2)))
     assert found.ok, found.violations
@@ -241,7 +244,7 @@ def test_four_ranks_become_three_then_one_then_two(command: tuple[str, ...], kil
     if kills == "while it trains":
         begun = [one.ranks[0].loaded[0] for one in found.attempts[1:]]
         assert begun == sorted(begun)
-        assert all(place.step % 8 for place in begun), "a start began at the beginning of an epoch"
+        assert any(place.step % 8 for place in begun), "every launch started at the start of an epoch"
     last = [json.loads(Path(run, "work", "0-016.json").read_text()) for run in ("baseline", "case")]
     assert last[0]["loader"]["cursor"] == last[1]["loader"]["cursor"]
     assert last[0]["weights"] == pytest.approx(last[1]["weights"], rel=1e-12)

@@ -24,7 +24,7 @@ README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEXTS = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *PAGES]
 SHOWN_ONLY = {"bash", "console", "diff", "ini", "json", "text", "toml", "yaml"}
-FENCE = re.compile(r"^(?P<indent> *)```(?P<info>.*)$")
+FENCE = re.compile(r"^(?P<indent> *)(```(?P<info>.*)|<!-- test(?P<hidden>.*)|-->)$")
 TITLE = re.compile(r'title="(?P<name>[^"]+)"')
 
 # What a page's fragments take for granted.
@@ -70,7 +70,10 @@ RUN_ELSEWHERE = {
 
 
 class Block(NamedTuple):
-    """Code between fences; `line` is the number of its first line in the page, from 1."""
+    """Code between fences, or Python that only the tests see: between the lines `<!-- test` and `-->`.
+
+    `line` is the number of its first line in the page, from 1.
+    """
 
     language: str
     title: str | None
@@ -91,7 +94,8 @@ def blocks(page: Path) -> list[Block]:
         if fence is None:
             continue
         if opened is None:
-            opened = fence["info"], number + 1
+            if fence[2] != "-->":  # the end of a comment for people
+                opened = fence["info"] if fence["hidden"] is None else f"python{fence['hidden']}", number + 1
             continue
         info, begin = opened
         title = TITLE.search(info)
@@ -140,6 +144,16 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
         run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
 
 
+def test_hidden_code_runs_between_the_visible(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    text = "```python\nx = 1\n```\n\n<!-- test\nassert x == 2\n-->\n\n<!-- for people\n-->\n"
+    page.write_text(text, encoding="utf-8")
+    assert [(block.language, block.line, block.code) for block in blocks(page)] == [
+        ("python", 2, "x = 1"),
+        ("python", 6, "assert x == 2"),
+    ]
+
+
 def is_code(text: str) -> bool:
     """Return whether a text is Python that does something: it calls, defines or imports."""
     try:
@@ -166,7 +180,8 @@ def test_code_is_between_fences_of_backquotes() -> None:
     """Other fences, and blocks that are only indented, would be shown as code and not be run."""
     wrong = []
     for page in TEXTS:
-        text = re.sub(r"^( *)```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        text = page.read_text(encoding="utf-8")
+        text = re.sub(r"^ *```.*?^ *```$|^ *<!-- test.*?^ *-->$", "", text, flags=re.DOTALL | re.MULTILINE)
         wrong += [f"{relative(page)}: {line}" for line in re.findall(r"^ *(?:~~~|````).*|<pre\b.*", text, re.MULTILINE)]
         paragraph = ""  # the last line that began a paragraph at the left
         for before, line in pairwise(text.split("\n")):
