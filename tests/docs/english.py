@@ -1,7 +1,7 @@
 """Find phrases that read as translated: `python tests/docs/english.py [PATHS]`; `--record` lowers the ratchet.
 
 english.toml has the phrases, english_hits.toml how many of them each file may still have: a number that only goes down.
-The lint reads pages without their code, links and text in backticks, and the comments, strings and test names of Python.
+The lint reads pages without code, links and text in backticks; in Python, comments, strings and the names of tests.
 """
 
 from __future__ import annotations
