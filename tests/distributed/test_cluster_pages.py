@@ -38,7 +38,7 @@ SCONTROL = '#!/bin/bash\n[ "$1 $2" = "show hostnames" ] && echo localhost && ech
 
 
 def files_of(page: str, folder: Path) -> None:
-    for block in blocks(ROOT / "docs/how-to" / page):
+    for block in blocks(ROOT / "docs/clusters" / page):
         if block.title is not None:
             (folder / block.title).write_text(block.code + "\n", encoding="utf-8")
 
@@ -67,7 +67,7 @@ def check(folder: Path, ranks: int) -> None:
 
 def test_the_job_of_slurm_goes_on_with_fewer_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    files_of("slurm.md", tmp_path)
+    files_of("preemption.md", tmp_path)
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
         Path(name).write_text(text, encoding="utf-8")
         Path(name).chmod(0o755)
@@ -83,7 +83,7 @@ def test_the_job_of_slurm_goes_on_with_fewer_tasks(tmp_path: Path, monkeypatch: 
 
 def test_the_job_of_kubernetes_starts_its_ranks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    files_of("kubernetes.md", tmp_path)
+    files_of("preemption.md", tmp_path)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
@@ -118,7 +118,7 @@ def test_the_job_of_kubernetes_starts_its_ranks_again(tmp_path: Path, monkeypatc
 def test_the_script_of_torchrun_continues_on_fewer_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that did not load would fail: a store refuses a step below its newest."""
     monkeypatch.chdir(tmp_path)
-    files_of("elastic-torchrun.md", tmp_path)
+    files_of("elastic.md", tmp_path)
     store = resumable.CheckpointStore("checkpoints")
     for ranks in ("2", "1"):
         command = ["torchrun", "--standalone", "--nproc-per-node", ranks, "train.py"]

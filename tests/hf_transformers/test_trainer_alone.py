@@ -37,7 +37,7 @@ def test_the_examples_resume(name: str, place: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["train.py", "tune.py"])
 def test_the_code_of_the_page_runs(name: str, tmp_path: Path) -> None:
-    page = (ROOT / "docs/how-to/transformers.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/frameworks/transformers.md").read_text(encoding="utf-8")
     (code,) = re.findall(rf'```python title="{name}"\n(.*?)```', page, re.DOTALL)
     (tmp_path / name).write_text(code, encoding="utf-8")
     run(tmp_path / name, tmp_path, *TRL.get(name, []))
