@@ -62,7 +62,6 @@ SHOWN_AS_TEXT = {
 # Files of a page that its own code does not use, and the test that runs them.
 RUN_ELSEWHERE = {
     ("docs/clusters/elastic.md", "train.py"): "tests/distributed/test_cluster_pages.py",
-    ("docs/clusters/preemption.md", "train.py"): "tests/distributed/test_cluster_pages.py",
     ("docs/frameworks/transformers.md", "train.py"): "tests/hf_transformers/test_trainer_alone.py",
     ("docs/frameworks/transformers.md", "tune.py"): "tests/hf_transformers/test_trainer_alone.py",
 }
