@@ -45,7 +45,6 @@ QUOTED = [
     ("docs/reference/errors.md", "resumable.errors", "UserWarning\n"),
     ("docs/reference/state-format.md", "resumable._state.schema", "format  "),
     ("docs/reference/state-format.md", "resumable.integrations.lightning.lightning_state", "format  "),
-    ("docs/internals/lightning.md", "resumable.integrations.lightning.lightning_state", "stage "),
 ]
 
 # Code in blocks of `text`, which nothing runs: by the page and the first line, with the whole program that is run.
