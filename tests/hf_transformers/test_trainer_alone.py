@@ -1,4 +1,4 @@
-"""What needs transformers in its own process: tests, the example and the page, run by the environment on top."""
+"""Tests, examples and the page that need the environment with transformers, each in a separate process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 ON_TOP = Path(sys.prefix) / "transformers/bin/python"
-CPU = ["-W", "ignore:'pin_memory':UserWarning"]  # the page's scripts do not say that there is no accelerator
+CPU = ["-W", "ignore:'pin_memory':UserWarning"]  # the page's scripts also run on a GPU
 IGNORED = ["-W", "ignore::FutureWarning"]  # TRL's own, about transformers
 TRL = {"tune.py": IGNORED, "trl_sft": IGNORED}
 CASES = Path(__file__).with_name("trainer_cases.py")
