@@ -69,7 +69,7 @@ def check(folder: Path, ranks: int) -> None:
         assert rank or {line[0] for line in lines} == set(range(1, STEPS + 1))
 
 
-def test_the_job_of_slurm_goes_on_with_fewer_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_slurm_job_continues_with_fewer_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     files_of("preemption.md", tmp_path)
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
@@ -85,7 +85,7 @@ def test_the_job_of_slurm_goes_on_with_fewer_tasks(tmp_path: Path, monkeypatch: 
     check(tmp_path, 2)
 
 
-def test_the_job_of_kubernetes_starts_its_ranks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kubernetes_job_restarts_its_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     files_of("preemption.md", tmp_path)
     with socket.socket() as probe:
@@ -114,13 +114,13 @@ def test_the_job_of_kubernetes_starts_its_ranks_again(tmp_path: Path, monkeypatc
     ranks = start()
     wait_for(tmp_path / "checkpoints/step-000000000004/COMMIT.json", ranks[0])
     ranks[1].kill()
-    assert all(rank.wait(60) for rank in ranks)  # the other one fails, too
+    assert all(rank.wait(60) for rank in ranks)  # the surviving rank fails as well
     assert [rank.wait(120) for rank in start()] == [0, 0], Path("errors").read_text(encoding="utf-8")
     check(tmp_path, 2)
 
 
 def test_the_script_of_torchrun_continues_on_fewer_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that did not load would fail: a store refuses a step below its newest."""
+    """A run that loads nothing would fail: the store rejects a step below its newest."""
     monkeypatch.chdir(tmp_path)
     files_of("elastic.md", tmp_path)
     store = resumable.CheckpointStore("checkpoints")
