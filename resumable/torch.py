@@ -1,4 +1,4 @@
-"""`StatefulDataLoader`: torchdata's class by its constructor and its semantics, with what `resumable.wrap` adds to them.
+"""`StatefulDataLoader` replaces torchdata's class: the same constructor and semantics, with the states of `wrap`.
 
     from resumable.torch import StatefulDataLoader
 
@@ -17,8 +17,9 @@ from __future__ import annotations
 import math
 import sys
 import threading
+from dataclasses import dataclass, field
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
@@ -32,7 +33,6 @@ from resumable.errors import (
     LoopWarning,
     MissingDependencyError,
     StateFormatError,
-    StateMismatchError,
     UnsupportedError,
 )
 
@@ -57,7 +57,18 @@ _MODULES = ("torchdata.stateful_dataloader", "torchdata.stateful_dataloader.stat
 _SEEDS = 1 << 32
 
 _log = getLogger("resumable")
-_defaults: dict[str, Any] = {}  # of install()
+
+
+@dataclass
+class _Defaults:
+    """Arguments of loaders that do not pass them; `install` sets them."""
+
+    after_last: AfterLast = "empty"
+    order: Order = "feistel"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+_installed = _Defaults()
 
 
 class StatefulDataLoader(DataLoader[T_co]):
@@ -87,7 +98,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         ConfigurationError: an option has a bad value.
     """
 
-    def __init__(  # noqa: PLR0913  # the signature of DataLoader
+    def __init__(  # noqa: PLR0913, PLR0917  # the signature of DataLoader
         self,
         dataset: Dataset[T_co],
         batch_size: int | None = 1,
@@ -114,11 +125,10 @@ class StatefulDataLoader(DataLoader[T_co]):
         world: World | None = None,
         **options: Any,
     ) -> None:
-        options = {**_defaults, **options}
-        after_last = after_last or options.pop("after_last", "empty")
-        order = order or options.pop("order", "feistel")
-        _check("after_last", after_last, ("empty", "next"))
-        _check("order", order, ("feistel", "torch", "torchdata"))
+        after_last, order = after_last or _installed.after_last, order or _installed.order
+        options = {**_installed.options, **options}
+        _check("after_last", after_last, get_args(AfterLast))
+        _check("order", order, get_args(Order))
         drawn = None
         if shuffle and generator is None and seed is None and not isinstance(dataset, IterableDataset):
             drawn = int(torch.empty((), dtype=torch.int64).random_(_SEEDS).item())
@@ -249,7 +259,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         if told is None or (told == self._epoch_set and not self._resumed):
             return
         self._epoch_set = told
-        within = self._resumed and 0 < loader.cursor.step and not self._is_done()
+        within = self._resumed and loader.cursor.step > 0 and not self._is_done()
         if told == here or (self._resumed and told == 0):  # 0: nobody has called it yet, or the count restarts
             return
         if within:
@@ -388,10 +398,10 @@ class _EpochIterator(Generic[T_co]):
 
     def __next__(self) -> T_co:
         owner = self._owner
-        with owner._lock:
+        with owner._lock:  # noqa: SLF001  # one thing in two classes
             if self.over:
                 raise StopIteration
-            if owner._live is not self:
+            if owner._live is not self:  # noqa: SLF001
                 raise LoopError(
                     "the next batch was requested from an iterator, but a newer loop over the same StatefulDataLoader "
                     "was started, or a state was loaded.\nBoth loops would take batches of one stream. Finish one "
@@ -417,7 +427,7 @@ class _EpochIterator(Generic[T_co]):
         return self._owner.state_dict()
 
 
-def install(**defaults: Any) -> None:
+def install(*, after_last: AfterLast = "empty", order: Order = "feistel", **options: Any) -> None:
     """Replace torchdata's `StatefulDataLoader` in this process by the one of this module.
 
     Call it before a framework imports torchdata's class:
@@ -428,7 +438,9 @@ def install(**defaults: Any) -> None:
         import verl
 
     Args:
-        **defaults: arguments for the loaders that frameworks make, such as `after_last="next"`.
+        after_last: default of the loaders that are made from now on.
+        order: the same.
+        **options: options of `wrap` for them.
 
     Raises:
         MissingDependencyError: torchdata is not installed.
@@ -445,8 +457,9 @@ def install(**defaults: Any) -> None:
             f"torchdata's StatefulDataLoader was imported before install() was called, by {', '.join(sorted(late))}.\n"
             "These modules would keep using it. Call resumable.torch.install() before you import them."
         )
-    _defaults.clear()
-    _defaults.update(defaults)
+    _check("after_last", after_last, get_args(AfterLast))
+    _check("order", order, get_args(Order))
+    _installed.after_last, _installed.order, _installed.options = after_last, order, options
     for name in _MODULES:
         vars(sys.modules[name])["StatefulDataLoader"] = StatefulDataLoader
     _log.info("torchdata.stateful_dataloader.StatefulDataLoader is resumable.torch.StatefulDataLoader from now on")
