@@ -131,6 +131,7 @@ def run(folder: Path, *arguments: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.every_cell
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     files = [block for block in blocks(page) if block.title is not None]

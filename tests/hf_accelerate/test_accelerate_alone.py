@@ -175,6 +175,7 @@ def _samples(run: list[Any]) -> list[tuple[int, float]]:
 
 
 @pytest.mark.slow
+@pytest.mark.every_cell
 @pytest.mark.parametrize(("title", "number"), PARAMETERS)
 def test_accelerate_does_what_the_page_says(bench: Bench, title: str, number: int) -> None:
     row = SECTIONS[title][number]
