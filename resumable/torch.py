@@ -86,11 +86,11 @@ class StatefulDataLoader(DataLoader[T_co]):
             its loop. "empty": nothing, as with torchdata, which scripts expect that save their own epoch number;
             "next": the next epoch, for scripts that compute the epoch as `step // len(loader)`.
         order: of a shuffled map-style dataset. "feistel": the order of `wrap`; "torch": PyTorch's, for a seeded
-            generator or sampler; "torchdata": the order of torchdata's class, whose states then can be loaded, too.
+            generator or sampler; "torchdata": the order of torchdata's class. Then its states can be loaded.
         seed: of order and augmentation. By default, the seed of the sampler or `generator`. If neither has one and
-            `shuffle=True`, a seed is drawn from PyTorch's global RNG and saved in the state.
-        world: rank and number of ranks. By default, those of a `DistributedSampler`; without one, each rank reads all
-            samples, as with PyTorch.
+            `shuffle=True`, PyTorch's global RNG chooses one, which the state saves.
+        world: rank and number of ranks. By default, from a `DistributedSampler`. Without one, each rank reads all
+            samples, as in PyTorch.
         **options: other options of `wrap`.
 
     Raises:
@@ -159,9 +159,9 @@ class StatefulDataLoader(DataLoader[T_co]):
         self.loader = self._wrapped()
 
     def _restart(self) -> None:
-        """Forget what belongs to this process: loops and a refused state."""
+        """Forget loops and a rejected state, which belong to one process."""
         self._lock = threading.RLock()  # a framework may take a state in another thread than the loop's
-        self._live: _EpochIterator[Any] | None = None
+        self._loop: _Loop | None = None  # the newest
         self._refused: Exception | None = None
         self._resumed = False  # a state was loaded, and no loop has started since
         self._epoch_set = self._sampler_epoch()
@@ -231,8 +231,8 @@ class StatefulDataLoader(DataLoader[T_co]):
         """
         with self._lock:
             if self._refused is not None:
-                raise self._refused  # a script that caught it must not train from the start
-            loader, before = self.loader, self._live
+                raise self._refused  # a script that caught it must not train from scratch
+            loader, before = self.loader, self._loop
             if before is not None and before.is_left:
                 loader.end_epoch()
             self._follow_set_epoch()
@@ -248,9 +248,8 @@ class StatefulDataLoader(DataLoader[T_co]):
                     'StatefulDataLoader(..., after_last="next") to start the next epoch instead.',
                     LoopWarning,
                 )
-            self._live = _EpochIterator(self, iter(epoch), resumed=self._resumed)
-            self._resumed = False
-            return self._live
+            self._loop, self._resumed = _Loop(self._resumed), False
+            return _EpochIterator(self, self._loop, iter(epoch))
 
     def _follow_set_epoch(self) -> None:
         """Go to the epoch that the script has set since the last loop."""
@@ -260,7 +259,7 @@ class StatefulDataLoader(DataLoader[T_co]):
             return
         self._epoch_set = told
         within = self._resumed and loader.cursor.step > 0 and not self._is_done()
-        if told == here or (self._resumed and told == 0):  # 0: nobody has called it yet, or the count restarts
+        if told == here or (self._resumed and told == 0):  # 0: not called yet, or a count that restarts
             return
         if within:
             raise UnsupportedError(
@@ -286,9 +285,9 @@ class StatefulDataLoader(DataLoader[T_co]):
         """Return the state after the last batch that a loop received. Any thread may call it, at any time."""
         with self._lock:
             if self._refused is not None:
-                raise self._refused  # a state of the start would replace the one that was rejected
-            live = self._live
-            finished = live is not None and live.over and self.loader.cursor.step == 0
+                raise self._refused  # it would overwrite the one that was rejected
+            loop = self._loop
+            finished = loop is not None and loop.over and self.loader.cursor.step == 0
             return {_FINISHED: finished, _STATE: self.loader.state_dict(), _SEED: self._drawn}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -301,10 +300,10 @@ class StatefulDataLoader(DataLoader[T_co]):
         Raises:
             StateFormatError: it is not a state of this class.
             StateMismatchError: data, batch size, seed or sampler differ. The next `iter()` raises the error again, so
-                a script that catches it does not train from the start.
+                a script that catches it does not train from scratch.
         """
         with self._lock:
-            self._refused, before, self._live = None, self._live, None
+            self._refused, before, self._loop = None, self._loop, None
             if not state_dict:
                 if before is not None and before.is_left:
                     self.loader.end_epoch()
@@ -322,7 +321,7 @@ class StatefulDataLoader(DataLoader[T_co]):
             return
         seed = state.get(_SEED)
         if seed is not None and self._drawn is not None and seed != self._drawn:
-            self._drawn = seed  # this process drew a different one
+            self._drawn = seed  # this process chose a different one
             self.sampler.generator.manual_seed(seed)  # type: ignore[attr-defined]  # the RandomSampler made above
             self.loader.close()
             self.loader = self._wrapped()
@@ -349,7 +348,7 @@ class StatefulDataLoader(DataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return arguments and position, for a process that continues there."""
-        own = {name: value for name, value in vars(self).items() if name not in {"_lock", "_live", "loader"}}
+        own = {name: value for name, value in vars(self).items() if name not in {"_lock", "_loop", "loader"}}
         if self._refused is None:
             own["_sent"] = self.state_dict()
         return own
@@ -368,27 +367,38 @@ class StatefulDataLoader(DataLoader[T_co]):
         self.loader.close()
 
 
+@dataclass
+class _Loop:
+    """How far one loop is. The loader keeps it instead of the iterator, so a dropped iterator frees its workers.
+
+    Args:
+        resumed: the epoch continues after a state.
+        started: a batch was delivered.
+        over: it has reached the end.
+    """
+
+    resumed: bool
+    started: bool = False
+    over: bool = False
+
+    @property
+    def is_left(self) -> bool:
+        """Whether a new loop starts a new epoch, though this one was not read to its end."""
+        return not self.over and (self.started or self.resumed)
+
+
 class _EpochIterator(Generic[T_co]):
     """The batches of one epoch.
 
     Args:
         owner: the loader.
+        loop: this loop.
         batches: of the Loader that reads.
-        resumed: the epoch continues after a state.
-
-    Attributes:
-        over: it has reached the end.
     """
 
-    def __init__(self, owner: StatefulDataLoader[T_co], batches: Iterator[T_co], *, resumed: bool) -> None:
-        self._owner, self._batches, self._resumed = owner, batches, resumed
-        self._started = self.over = False
+    def __init__(self, owner: StatefulDataLoader[T_co], loop: _Loop, batches: Iterator[T_co]) -> None:
+        self._owner, self._loop, self._batches = owner, loop, batches
         self._failed: Any = None  # the cursor of a batch that raised
-
-    @property
-    def is_left(self) -> bool:
-        """Whether a new loop starts a new epoch though this one was not read to its end."""
-        return not self.over and (self._started or self._resumed)
 
     def __iter__(self) -> Iterator[T_co]:
         return self
@@ -399,9 +409,9 @@ class _EpochIterator(Generic[T_co]):
     def __next__(self) -> T_co:
         owner = self._owner
         with owner._lock:  # noqa: SLF001  # one thing in two classes
-            if self.over:
+            if self._loop.over:
                 raise StopIteration
-            if owner._live is not self:  # noqa: SLF001
+            if owner._loop is not self._loop:  # noqa: SLF001
                 raise LoopError(
                     "the next batch was requested from an iterator, but a newer loop over the same StatefulDataLoader "
                     "was started, or a state was loaded.\nBoth loops would take batches of one stream. Finish one "
@@ -414,12 +424,12 @@ class _EpochIterator(Generic[T_co]):
             try:
                 batch = next(self._batches)
             except StopIteration:
-                self.over = True
+                self._loop.over = True
                 raise
             except Exception:
                 self._failed = loader.cursor
                 raise
-            self._started = True
+            self._loop.started = True
             return batch
 
     def state_dict(self) -> dict[str, Any]:
@@ -428,7 +438,7 @@ class _EpochIterator(Generic[T_co]):
 
 
 def install(*, after_last: AfterLast = "empty", order: Order = "feistel", **options: Any) -> None:
-    """Replace torchdata's `StatefulDataLoader` in this process by the one of this module.
+    """Make `torchdata.stateful_dataloader.StatefulDataLoader` in this process the class of this module.
 
     Call it before a framework imports torchdata's class:
 

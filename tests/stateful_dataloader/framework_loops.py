@@ -1,7 +1,7 @@
 """Training loops in the shape of frameworks that use torchdata's `StatefulDataLoader`.
 
 Each is a function of a checkpoint, or None, and of the step after which it is killed. It returns the batches that it
-trained on, and the checkpoint of its last step. `Noisy` draws an augmentation for each sample.
+trained on, and the checkpoint of its last step. Each sample of `Noisy` has a random augmentation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Noisy(Dataset[Any]):
 
 
 class Settings(NamedTuple):
-    """What is varied."""
+    """Settings that tests vary."""
 
     after_last: str = "empty"
     num_workers: int = 0

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 EXACT = set[int]()
 ENDS = {STEPS, 2 * STEPS}
-# Where a resumed run differs, by what a loop reads after an epoch's end; the reasons are on the page.
+# Stops after which a resumed run differs, for both values of `after_last`; the page explains them.
 EMPTY = {"verl_ppo": ENDS, "areal": {6, 7, 8, 9, 10}}
 NEXT = {"nemo_rl": ENDS, "automodel": ENDS, "areal": {5, 6, 7, 8, 9}}
 
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Accelerate find the class where it looks for torchdata's."""
+    """Let Accelerate import our class as torchdata's."""
     monkeypatch.setattr(torchdata.stateful_dataloader, "StatefulDataLoader", resumable.torch.StatefulDataLoader)
 
 
 def run(name: str, outcome: Outcome | None, stop: int, settings: Settings) -> Outcome:
-    torch.manual_seed(1 if outcome is None else 2)  # each process draws differently
+    torch.manual_seed(1 if outcome is None else 2)  # each process has a different seed
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LoopWarning)
         return LOOPS[name](None if outcome is None else outcome[1], stop, settings)

@@ -8,11 +8,13 @@ import pickle
 import sys
 import threading
 import types
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 import torchdata.stateful_dataloader as torchdatas
+from differences import written
 from framework_loops import Noisy, through_a_file, values
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader as Theirs
@@ -31,6 +33,7 @@ from resumable.torch import StatefulDataLoader, install
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+ROOT = Path(__file__).parents[2]
 EPOCHS = 3
 
 
@@ -94,7 +97,7 @@ def epoch_of(loader: StatefulDataLoader[Any]) -> list[Any]:
 
 
 def made(name: str, process: int, **arguments: Any) -> StatefulDataLoader[Any]:
-    """Make a loader as a process does whose global RNG has a seed of its own."""
+    """Make a loader as a process with this global seed does."""
     torch.manual_seed(process)
     return MAKERS[name](**arguments)
 
@@ -310,7 +313,7 @@ def test_a_batch_that_raises_is_skipped_as_in_pytorch() -> None:
     assert seen[1][:3] == [[0, 1, 2], "raised", [6, 7, 8]]
 
 
-def test_a_refused_state_is_raised_again_by_the_next_loop() -> None:
+def test_the_next_loop_raises_a_rejected_state_again() -> None:
     _, states = states_of("shuffled")
     loader = StatefulDataLoader(TensorDataset(torch.arange(7)), 3, shuffle=True)
     for _ in range(2):
@@ -409,7 +412,7 @@ def test_a_copy_continues_in_the_middle_of_an_epoch(through: Callable[[Any], Any
     assert [values(batch) for batch in loop] == epochs[0][1:]
 
 
-def test_a_copy_of_an_unused_loader_starts_at_the_start() -> None:
+def test_a_copy_of_an_unused_loader_reads_everything() -> None:
     epochs, _ = states_of("shuffled")
     assert epoch_of(pickled(made("shuffled", 1))) == epochs[0]
 
@@ -472,3 +475,10 @@ def test_install_after_a_framework_is_rejected(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "framework", framework)
     with pytest.raises(ConfigurationError, match="imported before install.* by framework"):
         install()
+
+
+@pytest.mark.slow
+def test_the_table_of_differences_is_true() -> None:
+    """The page says what both classes do; `differences.py` writes it."""
+    page = (ROOT / "docs/frameworks/stateful-dataloader.md").read_text(encoding="utf-8")
+    assert written(page) == page
