@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Buffers", "KeptBuffers", "put_back"]
 
+
 class Buffers:
     """Copies the buffers that a checkpoint of a module holds.
 

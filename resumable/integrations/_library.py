@@ -40,13 +40,13 @@ def check_given(  # noqa: PLR0913  # two integrations differ in all of these
     if not isinstance(given, kind):
         article = "an" if name[0] in "AEIOU" else "a"
         raise UnsupportedError(
-            f"prepare() expects {article} {name}, but got a {type(given).__qualname__}.\n"
+            f"prepare() expects {article} {name}, but got an object of type {type(given).__qualname__}.\n"
             f"Nothing was prepared. Use {', or '.join(usage)}."
         )
     if not isinstance(loader, loaders):
         wrapped = usage[-1].replace("loader", "resumable.wrap(...)")
         raise UnsupportedError(
-            f"prepare() expects a Loader, but got a {type(loader).__qualname__}.\n"
+            f"prepare() expects a Loader, but got an object of type {type(loader).__qualname__}.\n"
             f"It has no position to save. Wrap it first: {wrapped}; {advice}."
         )
 

@@ -78,7 +78,7 @@ class TitanLoader(_Base):  # type: ignore[misc]  # its base is found when this i
         loader = None if config.make is None else config.make(world, **given)
         if not isinstance(loader, Loader):
             raise ConfigurationError(
-                f"LoaderConfig(make=...) must return a Loader, but {_returned(config.make, loader)}.\n"
+                f"LoaderConfig.make must return a Loader, but returned {loader!r}.\n"
                 "Pass a function make(world, **given) that returns wrap(..., world=world)."
             )
         found = loader._options.find_world()  # noqa: SLF001  # for integrations alone
