@@ -123,7 +123,7 @@ def _load_checked(path: Path, load: Any) -> Any:
     except Exception as error:
         if path.is_file() and _verify(path) is None:
             raise CorruptCheckpointError(
-                f"The checkpoint {path} is corrupt: it is truncated, or not a checkpoint "
+                f"the checkpoint {path} is corrupt: it is truncated, or not a checkpoint "
                 f"({type(error).__name__}: {error}).\nResume from a different checkpoint."
             ) from error
         raise
@@ -147,7 +147,7 @@ def _verify(path: Path) -> str | None:
     if written == found.hexdigest():
         return ""
     return (
-        f"The checkpoint {path} is corrupt: its content has changed since it was written.\n"
+        f"the checkpoint {path} is corrupt: its content has changed since it was written.\n"
         f"  sha256 when written: {written}\n  sha256 now:          {found.hexdigest()}\n"
         "Training would continue from different weights. Resume from a different checkpoint."
     )

@@ -95,7 +95,7 @@ class Session:
         return train(resume_from_checkpoint, *rest, **options)
 
     def _newest(self) -> str | bool:
-        """Return the newest complete checkpoint that rank 0 finds; True, as for the Trainer, if there is none at all."""
+        """Return the newest complete checkpoint that rank 0 finds; True, for the Trainer, if there is none at all."""
         from accelerate.utils import broadcast_object_list  # noqa: PLC0415  # takes seconds
 
         folder = self._trainer.args.output_dir
@@ -222,7 +222,7 @@ class Session:
         return cursor.epoch, cursor.step
 
     def _keep_callback(self) -> None:
-        """Replace the callback that the Trainer made from the checkpoint, and warn of callbacks that were not restored."""
+        """Replace the callback that the Trainer made from the checkpoint. Warn if others were not restored."""
         callbacks = private.callbacks(self._trainer)
         for number, one in enumerate(callbacks):
             if type(one) is ResumableState and one is not self.callback:
