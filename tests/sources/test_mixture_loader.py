@@ -132,7 +132,7 @@ def test_each_sample_says_its_source() -> None:
         located = source.locate(loader.sample_indices(epoch=0, step=step))
         assert [(name, number % 1000) for name, (number, _) in batch] == located
         assert [list(SIZES)[number // 1000] for _, (number, _) in batch] == [name for name, _ in located]
-    with pytest.raises(IndexError, match=r"the samples 0\.\.86, so there is no sample 87"):
+    with pytest.raises(IndexError, match=r"sample 87 does not exist: the samples of the mixture are 0\.\.86"):
         source.locate([87])
     assert source[60][0] == "code"
     assert source[60][1][0] == 1000
@@ -299,7 +299,9 @@ def test_what_cannot_be_mixed_is_refused(source: Any, error: type[Exception], me
 
 
 def test_mix_takes_names() -> None:
-    with pytest.raises(ConfigurationError, match="takes a mapping from names to sources, but got list"):
+    with pytest.raises(
+        ConfigurationError, match="expects a mapping from names to sources, but got a value of type list"
+    ):
         resumable.mix([[1], [2]])  # type: ignore[arg-type]  # that is refused
 
 

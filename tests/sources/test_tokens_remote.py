@@ -138,7 +138,7 @@ def test_a_remote_file_that_is_written_again_is_refused_by_name(url: str, tmp_pa
     pickled = pickle.dumps(resumable.Tokens(f"{url}/train.bin", 64))
     TOKENS[::-1].tofile(tmp_path / "train.bin")
     put(url, tmp_path / "train.bin")
-    with pytest.raises(DataError, match=r"train.bin was written again since it was opened"):
+    with pytest.raises(DataError, match=r"train.bin was rewritten since it was opened"):
         pickle.loads(pickled)[0]  # noqa: S301  # our own
 
 
