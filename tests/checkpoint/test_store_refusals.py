@@ -85,14 +85,14 @@ class Raising:
 
 
 REFUSED: list[tuple[Any, str]] = [
-    ({"data": {"at": [1, np.float64(2)]}}, r"content\['data'\]\['at'\]\[1\], a numpy.float64"),
-    ({"array": np.zeros(2)}, r"content\['array'\], a numpy.ndarray"),
-    ({"a": 1, "model": torch.nn.Linear(1, 1)}, r"content\['model'\], a torch.nn.modules.linear.Linear"),
-    ([{"x": (0, Custom())}], r"content\[0\]\['x'\]\[1\], a \w+.Custom"),
-    ({"call": lambda: 1}, r"content\['call'\], a builtins.function"),
-    ({"bad": Raising()}, r"(?s)content\['bad'\], a \w+.Raising.*ArithmeticError: no pickling"),
-    ({Path("key"): 1}, r"content, a builtins.dict"),
-    ({"lock": threading.Lock()}, r"content\['lock'\], a _thread.lock"),
+    ({"data": {"at": [1, np.float64(2)]}}, r"content\['data'\]\['at'\]\[1\] \(a numpy.float64\)"),
+    ({"array": np.zeros(2)}, r"content\['array'\] \(a numpy.ndarray\)"),
+    ({"a": 1, "model": torch.nn.Linear(1, 1)}, r"content\['model'\] \(a torch.nn.modules.linear.Linear\)"),
+    ([{"x": (0, Custom())}], r"content\[0\]\['x'\]\[1\] \(a \w+.Custom\)"),
+    ({"call": lambda: 1}, r"content\['call'\] \(a builtins.function\)"),
+    ({"bad": Raising()}, r"(?s)content\['bad'\] \(a \w+.Raising\).*ArithmeticError: no pickling"),
+    ({Path("key"): 1}, r"content \(a builtins.dict\)"),
+    ({"lock": threading.Lock()}, r"content\['lock'\] \(a _thread.lock\)"),
 ]
 
 

@@ -74,7 +74,7 @@ def test_every_flipped_bit_and_every_cut_is_refused_or_harmless(made: CheckedChe
     assert silent > 20
     for size in (0, 100, len(whole) // 2, len(whole) - 100):
         path.write_bytes(whole[:size])
-        with pytest.raises(errors.CorruptCheckpointError, match="it is truncated, or not a checkpoint"):
+        with pytest.raises(errors.CorruptCheckpointError, match="it is truncated or not a checkpoint"):
             made.load_checkpoint(path)
 
 

@@ -284,12 +284,16 @@ class Remembers(list[int]):
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
-        (iter([1]), UnsupportedError, "is not read by index: list_iterator"),
-        (Stream(), UnsupportedError, "the source 'b' of a mixture is not read by index: Stream"),
-        ({"x": 1}, UnsupportedError, "is not read by index: dict"),
-        (DataLoader([1, 2]), UnsupportedError, r"is not read by index: DataLoader(.|\n)*Give its dataset"),  # type: ignore[arg-type]
+        (iter([1]), UnsupportedError, "cannot be read by index: its type is list_iterator"),
+        (Stream(), UnsupportedError, "the source 'b' of a mixture cannot be read by index: its type is Stream"),
+        ({"x": 1}, UnsupportedError, "cannot be read by index: its type is dict"),
+        (
+            DataLoader([1, 2]),
+            UnsupportedError,
+            r"cannot be read by index: its type is DataLoader(.|\n)*Pass its dataset",
+        ),  # type: ignore[arg-type]
         (resumable.mix({"c": [1]}), UnsupportedError, "is a mixture itself"),
-        (Remembers([1]), UnsupportedError, "remembers something from sample to sample: Remembers"),
+        (Remembers([1]), UnsupportedError, "has a state: Remembers has methods to save and load it"),
         ([], ConfigurationError, "the length of the source 'b' must be an integer of 1 or more, but it is 0"),
     ],
 )

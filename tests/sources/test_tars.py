@@ -352,7 +352,7 @@ def test_a_shard_that_was_written_again_gets_another_index(
     tars = resumable.Tars(path)
     assert [sample["cls"] for sample in tars] == [100, 101, 102, 103]
     assert tars.locate([0]) == [(str(path), "img/00100")]
-    assert "train-000.tar was written again since its index" in caplog.text
+    assert "train-000.tar was rewritten since its index" in caplog.text
     assert tars.fingerprint() != before
 
 

@@ -145,9 +145,12 @@ def test_a_cut_index_is_refused_by_name(size: int, message: str, tmp_path: Path)
         (lambda path: resumable.Tokens(written(path, "npy"), 4, dtype="u4"), "dtype=uint32 was passed, but .*uint16"),
         (lambda path: resumable.Tokens(write_megatron(path), 4, dtype="u4"), "dtype=uint32 was passed"),
         (lambda path: resumable.Tokens(TOKENS, 1000), "1000 tokens, but a sample needs 1001"),
-        (lambda _: resumable.Tokens(TOKENS / 2, 4), "dtype is float64"),
+        (lambda _: resumable.Tokens(TOKENS / 2, 4), "integer dtype of at most 63 bits, but it has float64"),
         (lambda _: resumable.Tokens(TOKENS.reshape(10, 100), 4), r"the shape is \(10, 100\)"),
-        (lambda path: resumable.Tokens(written(path, "bin"), 4, dtype=float), "dtype is float64"),
+        (
+            lambda path: resumable.Tokens(written(path, "bin"), 4, dtype=float),
+            "integer dtype of at most 63 bits, but it has float64",
+        ),
         (lambda path: resumable.Tokens(llm_c(path), 4), r"header of llm\.c"),
     ],
 )

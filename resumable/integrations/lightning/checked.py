@@ -123,7 +123,7 @@ def _load_checked(path: Path, load: Any) -> Any:
     except Exception as error:
         if path.is_file() and _verify(path) is None:
             raise CorruptCheckpointError(
-                f"the checkpoint {path} is corrupt: it is truncated, or not a checkpoint "
+                f"the checkpoint {path} is corrupt: it is truncated or not a checkpoint "
                 f"({type(error).__name__}: {error}).\nResume from a different checkpoint."
             ) from error
         raise
