@@ -19,19 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ALGORITHM", "FORMAT", "MARKER", "OURS", "Marker", "Part", "corrupt"]
 
-
 FORMAT = 2  # newest format of the marker; a higher one raises an error
-
-
 ALONE = 1  # the format of a marker without parts, which every version can read
-
-
 MARKER = "COMMIT.json"
-
-
 ALGORITHM = "sha256"  # fast on most CPUs, and `sha256sum` can check a data file
-
-
 OURS = re.compile(r"[0-9a-f]{16}\.(pt|tmp)")  # only such files and the marker are deleted
 
 

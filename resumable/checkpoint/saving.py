@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Saving", "import_torch", "refuse_unloadable", "serialize", "unpickle"]
 
-
 _APPEARS = 15.0  # seconds until a file of a different host must be visible; network filesystems cache names
 
 

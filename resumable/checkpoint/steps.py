@@ -55,7 +55,7 @@ class Steps:
 
     def committed(self) -> list[int]:
         """Return the steps that have a marker, in ascending order."""
-        with reporting(f"The steps in {self.root} could not be listed"):
+        with reporting(f"the steps in {self.root} could not be listed"):
             return [step for step in self.listed() if MARKER in self.files.names(self.directory(step))]
 
     def newest_above(self, step: int) -> int | None:
@@ -169,7 +169,7 @@ class Steps:
     def newest(self, use: Callable[[int, BinaryIO], Result]) -> Result | None:
         """Return the result of `use` for the newest intact checkpoint, or None. Warn about newer corrupt ones."""
         skipped: list[CorruptCheckpointError] = []
-        with reporting(f"The steps in {self.root} could not be listed"):
+        with reporting(f"the steps in {self.root} could not be listed"):
             listed = self.listed()
         for step in reversed(listed):
             try:
@@ -197,7 +197,7 @@ def _all_corrupt(root: str, skipped: list[CorruptCheckpointError]) -> str:
     return (
         f"all checkpoints in {root} are corrupt. Starting from scratch would silently lose the training so far.\n"
         + "\n".join(f"- {error}" for error in skipped)
-        + "\nRestore the files from a backup. To start from scratch on purpose, `delete(step)` each step, or use a "
+        + "\nRestore the files from a backup. To start from scratch on purpose, `delete` these steps, or use a "
         "different root."
     )
 

@@ -125,7 +125,7 @@ class CheckpointStore:
             WriterFencedError: a newer process has become the writer.
 
         Warns:
-            StepOrderWarning: the store has a later step of a different run; once.
+            StepOrderWarning: the store has a later step that this run did not resume from; once.
         """
         number = _step(step)
         if content is None:
@@ -394,7 +394,7 @@ class Course:
             CheckpointError: the storage failed.
 
         Warns:
-            StepOrderWarning: it would not, because the store has later steps of a different run; once.
+            StepOrderWarning: it would not, because the store has a later step that this run did not resume from; once.
         """
         at = self._at
         backwards = at is not None and step < at
@@ -424,7 +424,7 @@ def _backwards(root: str, step: int, at: int | None, newest: int) -> str:
 
 def _not_the_latest(root: str, step: int, newest: int) -> str:
     return (
-        f"step {step} was saved to {root}, but the store has a later step from a different run.\n"
+        f"step {step} was saved to {root}, but the store has a later step that this run did not resume from.\n"
         f"  saved now:            {step}\n  newest in the store:  {newest}\n"
         f"`latest()` still returns step {newest}, so a restart would not continue from this save. Use a separate "
         "folder for each run. If you went back to an earlier step on purpose, `delete` the later ones."

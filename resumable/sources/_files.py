@@ -23,13 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Descriptor", "Files", "Part", "Stamp", "base_of", "find_files", "is_remote", "storage"]
 
-
 _NO_FILE = (404, 410)  # HTTP status codes
-
-
 _OPEN = 64  # maximum number of open files per process
-
-
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "updated", "created")
 
 

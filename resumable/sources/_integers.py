@@ -39,7 +39,6 @@ __all__ = [
     "size_of",
 ]
 
-
 _PLACES, _PLACE = 16, 1024  # number and length of the parts that the digest of a file covers
 
 
@@ -173,8 +172,6 @@ class Ranged:
 
 
 TokenSource = Array | Mapped | Ranged
-
-
 Place = Path | str  # path of a local file, or URL of a remote one
 
 

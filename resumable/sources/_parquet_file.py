@@ -39,10 +39,7 @@ __all__ = [
     "values_of",
 ]
 
-
 _GAP = 1 << 16  # bytes between two columns that are still read as one range
-
-
 _FOOTERS = 64  # cached in a process
 
 
@@ -228,14 +225,8 @@ class _Ranges(io.RawIOBase):
 # ---------------------------------------------------------------------- footers
 
 _MAGIC = b"PAR1"
-
-
 _END = 8  # bytes: the length of the footer, and the magic
-
-
 _GUESS = 1 << 16  # bytes at the end of a file that are read first
-
-
 _AT_ONCE = 8  # remote files
 
 

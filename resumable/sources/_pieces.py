@@ -21,13 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Pieces"]
 
-
 _SUFFIX = ".piece"
-
-
 _AT_ONCE = 128  # pieces; each has an open lock file
-
-
 _ABANDONED = 3600.0  # seconds, after which a lock or temporary file is removed
 
 

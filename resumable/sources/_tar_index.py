@@ -50,13 +50,8 @@ __all__ = [
     "scan",
 ]
 
-
 _log = getLogger("resumable")
-
-
 _GAP, _GAP_REMOTE = 1 << 12, 1 << 16  # bytes between two samples that are still read as one range
-
-
 _MOST = 1 << 26  # maximum bytes of one range
 
 
@@ -189,11 +184,7 @@ def _inside(part: Part, other: Part) -> bool:
 # ---------------------------------------------------------------------- finding and opening shards
 
 _SUFFIX = ".resumable-index"
-
-
 _AT_ONCE = 16  # remote shards
-
-
 _INDICES = 1024
 
 
@@ -381,11 +372,7 @@ def _place(name: str, kept: str | bool) -> str | None:
 # ---------------------------------------------------------------------- the index of a shard
 
 _MAGIC = b"resumable tar index 1\n"
-
-
 _PLACES, _PLACE = 8, 1024  # number of members that the content digest covers, and bytes of each
-
-
 _ARRAYS = {
     "starts": "<i8",
     "sizes": "<i8",
@@ -516,23 +503,11 @@ def digest_of(parts: list[bytes]) -> str:
 # ---------------------------------------------------------------------- scanning a tar
 
 BLOCK = 512  # bytes of a header
-
-
 _CONTINUED = b"M"  # GNU's type of a member that is continued from a previous volume
-
-
 _TAIL = 1 << 16  # bytes after the end that are checked
-
-
 _NAME = re.compile(r"((?:.*/)?[^.]+)\.([^/]*)")  # key and extension, split at the first dot of the file name
-
-
 _META = re.compile(r"__[^/]*__(?:$|/)")
-
-
 _RESERVED = {"__key__", "__url__"}
-
-
 _COMPRESSED = {
     b"\x1f\x8b": "gzip",
     b"BZh": "bzip2",

@@ -26,13 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["IGNORED", "How", "Packed", "Piece", "cu_seqlens"]
 
-
 How = Literal["flat", "concat", "fit"]
-
-
 IGNORED = -100  # targets that PyTorch's cross entropy ignores
-
-
 _BLOCK = 4096
 
 

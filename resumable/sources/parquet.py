@@ -35,10 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Parquet", "Row"]
 
-
 _CACHE = 1 << 28
-
-
 _SHORT = 100  # characters of each field in a state
 
 

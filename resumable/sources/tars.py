@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Tars", "image"]
 
-
 _CACHE = 1 << 34  # bytes
 
 
@@ -244,8 +243,6 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(("pt", "pth"), _tensors),
     **dict.fromkeys(("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "bmp", "gif", "tif", "tiff", "webp"), image()),
 }
-
-
 _PICKLES = {"pkl", "pickle", "pyd"}
 
 

@@ -117,11 +117,7 @@ class Span(NamedTuple):
 # ---------------------------------------------------------------------- opening files and arrays of tokens
 
 _LLM_C = 20240520
-
-
 _SEEN = 4096
-
-
 _MAGICS = {
     b"\x93NUMPY": "a .npy file",
     b"PK\x03\x04": "a zip archive, such as .npz or the output of torch.save",
@@ -132,11 +128,7 @@ _MAGICS = {
     b"ARROW1": "an Arrow file",
     b"\x89HDF\r\n": "an HDF5 file",
 }
-
-
 _NPY = 1 << 14  # bytes that include the header of a vector
-
-
 _HIGH = 16  # high words of 32-bit tokens are smaller: a vocabulary has less than 2**20 tokens
 
 
@@ -264,14 +256,8 @@ def _refuse_other_formats(tokens: TokenSource) -> None:
 # ---------------------------------------------------------------------- Megatron's index of its tokens
 
 _MAGIC = b"MMIDIDX\x00\x00"
-
-
 _HEADER = 34  # bytes: magic, version, type, and the numbers of sequences and documents
-
-
 _TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-
-
 _AT_ONCE = 1 << 22  # documents
 
 
