@@ -5,7 +5,7 @@
 
 *Data file*: the bytes of one save. *Marker*: has the name, size and digest of a step's data file, and is written last.
 *Committed*: the marker exists. *Leftover*: a file of a crashed save, which is not in any marker.
-Checkpoints are ordered by their steps, not by time.
+Checkpoints are ordered by step, not by time.
 """
 
 from resumable.checkpoint.complete import mark_complete, newest_complete

@@ -258,7 +258,7 @@ def base_of(name: str) -> str:
 
 @contextmanager
 def storage() -> Iterator[None]:
-    """Convert errors of a filesystem's package to `OSError`, and a false `FileNotFoundError` if the server is down."""
+    """Convert errors of a filesystem's package to `OSError`. A `FileNotFoundError` may mean that the server is down."""
     try:
         yield
     except FileNotFoundError as error:

@@ -295,7 +295,7 @@ def open_documents(documents: Any, tokens: Any, files: Files) -> TokenSource | N
 
 
 class Documents:
-    """The lengths of documents, in blocks. The sums of the blocks are saved next to them, for fast later starts.
+    """The lengths of documents, in blocks. The sums of the blocks are saved next to them for later runs.
 
     Args:
         lengths: of all documents.

@@ -231,7 +231,7 @@ _AT_ONCE = 8  # remote files
 
 
 class File(NamedTuple):
-    """A file as it was opened.
+    """A file, with its stamp and footer from the time when it was opened.
 
     Args:
         name: path or URL.

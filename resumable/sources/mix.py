@@ -48,8 +48,8 @@ def mix(  # noqa: PLR0913  # keyword-only options with defaults
         sources: objects with `source[index]` and `len(source)`, by name. Do not change the names between runs.
         weights: weights of the sources by name; or phases `[(first sample, weights), ...]`, in which a source without a
             weight joins in a later phase. None means the numbers of their samples.
-        epochs: the number of its epochs after which a source is exhausted: one number for all sources, or by name. A
-            source without a number is repeated without end.
+        epochs: number of passes over a source until it is exhausted: one number for all sources, or a mapping from
+            names. A source without a number is repeated indefinitely.
         at_end: the effect of an exhausted source: "leave" distributes its part over the others, in proportion to their
             weights; "stop" ends the mixture.
         num_samples: samples per epoch of a mixture without an end. The default is the sum over all sources, in complete
@@ -119,7 +119,7 @@ class Mix:
 
     @property
     def sources(self) -> dict[str, Any]:
-        """The sources, by their names."""
+        """The sources by name."""
         return dict(zip(self._names, self._sources, strict=True))
 
     def resumable_parts(self) -> list[tuple[int, Any]]:
