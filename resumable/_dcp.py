@@ -17,7 +17,6 @@ import pickle
 import re
 import sys
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
 from resumable._content import digest_of
@@ -119,22 +118,12 @@ class DCPState:
             StateMismatchError: a rank cannot go to its position, or the ranks loaded different checkpoints; on all
                 ranks, and none of them has moved.
         """
-        loader, state, accepted = self._loader, dict[str, Any](), list[Any]()
+        loader, load = self._loader, _Load(self._loader, state_dict)
+        with loader._options.ranks.found_again():  # noqa: SLF001  # the Loader's half
+            self._agreed(load, "Nothing was loaded.")
+            self._together(load.go, "The ranks are at different positions now. Load again on all of them, or restart.")
 
-        def accept() -> _Report:
-            world = loader._options.find_world()  # noqa: SLF001  # the Loader's half, which it alone makes
-            if not isinstance(state_dict, Mapping) or LEAF not in state_dict:
-                raise _damaged(f"there are no {LEAF!r} in {shorten(state_dict)}")
-            state.update(state_of_rank(state_dict[LEAF], world))
-            accepted.append(loader._accepted(state, strict=True))  # noqa: SLF001  # as above
-            return _Report(world.rank, world.size, digest_of([*_settings(state).items()]))
-
-        with loader._options.ranks.found_again():  # noqa: SLF001  # as above
-            self._agreed(accept, state, "Nothing was loaded.")
-            go = partial(loader._go_to, accepted[0])  # noqa: SLF001  # as above
-            self._together(go, "The ranks are at different positions now. Load again on all of them, or restart.")
-
-    # ------------------------------------------------------------------ telling each other
+    # ------------------------------------------------------------------ communication between the ranks
 
     def _gathered(self) -> bytes:
         """Return the leaf.
@@ -142,36 +131,25 @@ class DCPState:
         Raises:
             StateMismatchError: the ranks differ, or one of them cannot take its state; on all ranks.
         """
-        state, packed = dict[str, Any](), list[bytes]()
-
-        def take() -> _Report:
-            try:
-                state.update(self._loader.state_dict())
-                packed.append(_pack([state]))
-                world = self._loader._options.find_world()  # noqa: SLF001  # the Loader's half, which it alone knows
-                settings = digest_of([*_settings(state).items()])
-                return _Report(world.rank, world.size, settings, _own(state), _seen(state))
-            except Exception as error:
-                raise StateMismatchError(f"the state cannot be saved: {type(error).__name__}: {error}") from error
-
-        reports = self._agreed(take, state, "Nothing was written.")
-        if self._is_alone or (state["rank"] is None and len({one.own for one in reports}) == 1):
-            return packed[0]
-        everyone = self._all(packed[0])
+        save = _Save(self._loader)
+        reports = self._agreed(save, "Nothing was written.")
+        if self._is_alone or (save.state["rank"] is None and len({one.own for one in reports}) == 1):
+            return save.packed
+        everyone = self._all(save.packed)
         return _pack([_unpack(everyone[number])[0] for number in _one_per_rank(reports)])
 
-    def _agreed(self, report: Callable[[], _Report], state: Mapping[str, Any], outcome: str) -> list[_Report]:
-        """Return what all ranks report, if none failed and they agree.
+    def _agreed(self, own: _Save | _Load, outcome: str) -> list[_Report]:
+        """Return the reports of all ranks, if none failed and they agree.
 
         Raises:
-            StateMismatchError: they differ, or another rank failed.
+            StateMismatchError: the ranks differ, or another rank failed.
         """
-        reports = self._together(report, outcome)
+        reports = self._together(own.report, outcome)
         if len({one.settings for one in reports}) > 1:
-            raise _differing(self._all(_settings(state)), outcome)
+            raise _differing(self._all(_settings(own.state)), outcome)
         for number, name in enumerate(_SEEN):
             if len({one.seen[number] for one in reports} - {None}) > 1:
-                raise _differing(self._all({name: state[name]}), outcome)
+                raise _differing(self._all({name: own.state[name]}), outcome)
         return reports
 
     def _together(self, do: Callable[[], T], outcome: str) -> list[T]:
@@ -190,7 +168,7 @@ class DCPState:
             raise failed
         if which := [rank for rank, (_, error) in enumerate(everyone) if error]:
             raise StateMismatchError(
-                f"{_told(which)} failed, and the ranks save and load together. {outcome}\n"
+                f"{_ranks(which)} failed, and the ranks save and load together. {outcome}\n"
                 f"The error on rank {which[0]}: {everyone[which[0]][1]}"
             )
         return [result for result, _ in everyone]
@@ -207,6 +185,47 @@ class DCPState:
     @property
     def _is_alone(self) -> bool:
         return self._no_dist or not is_initialized()
+
+
+class _Save:
+    """This rank's half of a save."""
+
+    def __init__(self, loader: _Loader) -> None:
+        self._loader = loader
+        self.state: Mapping[str, Any] = {}
+        self.packed = b""
+
+    def report(self) -> _Report:
+        """Take the state, and return the first message to the other ranks."""
+        try:
+            self.state = self._loader.state_dict()
+            self.packed = _pack([self.state])
+            world = self._loader._options.find_world()  # noqa: SLF001  # the Loader's half
+            return _Report(world.rank, world.size, _digest(self.state), _own(self.state), _seen(self.state))
+        except Exception as error:
+            raise StateMismatchError(f"the state cannot be saved: {type(error).__name__}: {error}") from error
+
+
+class _Load:
+    """This rank's half of a load."""
+
+    def __init__(self, loader: _Loader, state_dict: Any) -> None:
+        self._loader, self._state_dict = loader, state_dict
+        self._accepted: Any = None
+        self.state: Mapping[str, Any] = {}
+
+    def report(self) -> _Report:
+        """Let the Loader accept its state, and return the first message to the other ranks."""
+        world = self._loader._options.find_world()  # noqa: SLF001  # the Loader's half
+        if not isinstance(self._state_dict, Mapping) or LEAF not in self._state_dict:
+            raise _damaged(f"there are no {LEAF!r} in {shorten(self._state_dict)}")
+        self.state = dict(state_of_rank(self._state_dict[LEAF], world))
+        self._accepted = self._loader._accepted(self.state, strict=True)  # noqa: SLF001  # the same
+        return _Report(world.rank, world.size, _digest(self.state))
+
+    def go(self) -> None:
+        """Move the Loader to the accepted position."""
+        self._loader._go_to(self._accepted)  # noqa: SLF001  # the Loader's half
 
 
 class _Unsavable(bytes):
@@ -269,6 +288,10 @@ class _Report(NamedTuple):
     seen: tuple[str | None, ...] = (None,) * len(_SEEN)
 
 
+def _digest(state: Mapping[str, Any]) -> str:
+    return digest_of([*_settings(state).items()])
+
+
 def _settings(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return what must be the same on all ranks, under dotted names, in their order.
 
@@ -317,13 +340,13 @@ def _one_per_rank(reports: Sequence[_Report]) -> list[int]:
         first = found.setdefault(one.rank, number)
         if reports[first].own != one.own:
             raise StateMismatchError(
-                f"{_told([first, number])} read the same part of the data (part {one.rank} of {one.size}), and the "
+                f"{_ranks([first, number])} read the same part of the data (part {one.rank} of {one.size}), and the "
                 "states of their sources differ.\nOne of them would continue elsewhere. Nothing was written. Give both "
                 "the same source."
             )
     if missing := [rank for rank in range(reports[0].size) if rank not in found]:
         raise StateMismatchError(
-            f"each of {reports[0].size} ranks has a separate stream or state, and {_told(missing)} took no part in "
+            f"each of {reports[0].size} ranks has a separate stream or state, and {_ranks(missing)} took no part in "
             "the save.\nTheir positions would be lost. Nothing was written. Call dcp.save on all ranks, with a process "
             "group of all of them."
         )
@@ -342,7 +365,7 @@ def _differing(ranks: Sequence[Mapping[str, Any]], outcome: str) -> StateMismatc
     values: dict[str, list[int]] = {}
     for rank, fields in enumerate(ranks):
         values.setdefault(_shown(fields, name), []).append(rank)
-    lines = "".join(f"  {_told(which)}: {value}\n" for value, which in values.items())
+    lines = "".join(f"  {_ranks(which)}: {value}\n" for value, which in values.items())
     hint = _HINTS.get(name.partition(".")[0], "Use the same options and the same seed on all ranks.")
     return StateMismatchError(
         f"{name} differs between the ranks, so they have no common position to continue from.\n{lines}{outcome} {hint}"
@@ -357,7 +380,7 @@ def _shown(fields: Mapping[str, Any], name: str) -> str:
     return f"{text} ({digest_of(fields[name])[:8]})" if text.endswith("...") else text
 
 
-def _told(ranks: Sequence[int]) -> str:
+def _ranks(ranks: Sequence[int]) -> str:
     first = ", ".join(map(str, ranks[:_NAMED]))
     more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {first}{more}"

@@ -1,9 +1,9 @@
-"""A mark that a checkpoint of `torch.distributed.checkpoint` is complete, and the newest one that has it.
+"""Marks checkpoints of `torch.distributed.checkpoint` as complete, and finds the newest complete one.
 
-    <root>/step-8/__0_0.distcp, .metadata   what dcp.save wrote, one file after the other
+    <root>/step-8/__0_0.distcp, .metadata   output of dcp.save, written one file after the other
     <root>/step-8/COMPLETE.json             the mark: the step, and names and sizes of the files; written last
 
-A run that is killed in the middle of a save leaves a folder that DCP loads in part, or not at all. It has no mark.
+If a run is killed during a save, DCP may be able to load a part of the folder, or nothing. Such a folder has no mark.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ _MARK, _METADATA, _FORMAT = "COMPLETE.json", ".metadata", 1
 
 
 def mark_complete(folder: str | os.PathLike[str], step: int, *, process_group: Any = None) -> None:
-    """Mark a checkpoint of `torch.distributed.checkpoint` as complete. All ranks call it, after the save has returned.
+    """Mark a checkpoint of `torch.distributed.checkpoint` as complete. All ranks must call it after the save.
 
         dcp.save({"model": model, "loader": loader.dcp()}, checkpoint_id=f"checkpoints/{step}")
         mark_complete(f"checkpoints/{step}", step)
 
-    After `async_save`, call it once `future.result()` has returned. Rank 0 writes the mark.
+    After `async_save`, call it when `future.result()` has returned. Rank 0 writes the mark.
 
     Args:
-        folder: the checkpoint: a path, or a URL that fsspec knows. Each save has a folder of its own.
-        step: by which checkpoints are ordered.
+        folder: of the checkpoint: a path, or a URL that fsspec supports. Use a separate folder for each save.
+        step: number that orders the checkpoints.
         process_group: of the ranks that saved; None for all.
 
     Raises:
-        CheckpointError: DCP has not finished it, or it cannot be written; on all ranks.
-        ConfigurationError: it has a mark already, so an earlier checkpoint was written over; on all ranks.
+        CheckpointError: DCP has not finished the save, or the mark cannot be written; on all ranks.
+        ConfigurationError: the folder already has a mark, so the save has overwritten a checkpoint; on all ranks.
     """
     url, number = os.fspath(folder).rstrip("/"), operator.index(step)
     _by_rank_0(lambda: _mark(url, number), process_group)
 
 
 def newest_complete(root: str | os.PathLike[str], *, process_group: Any = None) -> str | None:
-    """Return the folder of the newest checkpoint that has a mark, the same on all ranks; None where there is none.
+    """Return the folder of the newest checkpoint that has a mark; None if there is none.
 
-    Rank 0 looks and tells the others, so that no rank goes on from an older one. All ranks call it.
+    All ranks must call it. Rank 0 finds the checkpoint for all ranks, so they return the same one.
 
     Args:
-        root: the folder in which the checkpoints are: a path, or a URL that fsspec knows.
+        root: parent folder of the checkpoints: a path, or a URL that fsspec supports.
         process_group: of the ranks that load; None for all.
 
     Raises:
-        CheckpointError: it cannot be looked into; on all ranks.
+        CheckpointError: the folder cannot be read; on all ranks.
 
     Warns:
-        CorruptCheckpointWarning: a checkpoint has a mark, and files that it names are cut or missing; it is skipped.
+        CorruptCheckpointWarning: a checkpoint has a mark, but its files are truncated or missing. It is skipped.
     """
     url = os.fspath(root).rstrip("/")
     found = _by_rank_0(lambda: _newest(url), process_group)
@@ -76,20 +76,22 @@ def _mark(url: str, step: int) -> None:
     sizes = {name: size for name, size in storage.sizes(path).items() if size is not None}
     if _METADATA not in sizes:
         raise CheckpointError(
-            f"{url} is no complete checkpoint of torch.distributed.checkpoint: it has no file {_METADATA}, which is "
-            "written last.\nIt was not marked. Call mark_complete after dcp.save has returned, or after async_save's "
+            f"{url} is not a complete checkpoint of torch.distributed.checkpoint: it has no {_METADATA} file, which is "
+            "written last.\nIt was not marked. Call mark_complete after dcp.save, or after async_save and its "
             "future.result()."
         )
     if _MARK in sizes:
         raise ConfigurationError(
-            f"{url} has a mark already, so an earlier checkpoint was written over.\n"
-            "A run that is killed in the middle of that leaves a mixture, which the earlier mark calls complete. "
-            "Give each save a folder of its own, as with the number of the step in its name; or remove the old one "
-            "before the save."
+            f"{url} already has a mark, so this save has overwritten an earlier checkpoint.\n"
+            "If a run is killed during such a save, the folder contains a mixture that is marked as complete. Use a "
+            "separate folder for each save, for example with the step in its name, or remove the old checkpoint before "
+            "the save."
         )
-    files = {name: size for name, size in sizes.items() if not name.startswith(_MARK)}  # not of a mark that was killed
+    files = {
+        name: size for name, size in sizes.items() if not name.startswith(_MARK)
+    }  # leftovers of a killed mark_complete
     text = json.dumps({"format": _FORMAT, "step": step, "files": files}, sort_keys=True)
-    storage.settle(path)  # the names of DCP's files are durable before the mark is there
+    storage.settle(path)  # make the names of DCP's files durable before the mark exists
     storage.stage(f"{path}/{_MARK}", f"{path}/{_MARK}.{uuid4().hex}.tmp", text.encode())()
 
 
@@ -103,9 +105,11 @@ def _newest(url: str) -> str | None:
         wrong = [file for file, size in files.items() if held.get(file) != size]
         if not wrong:
             return name
+        file = wrong[0]
+        damage = f"has {held[file]} bytes instead of {files[file]}" if file in held else "is missing"
         warnings.warn(
-            f"the checkpoint {url}/{name} is marked as complete, and its file {wrong[0]} has "
-            f"{held.get(wrong[0], 'no')} bytes of {files[wrong[0]]}.\nIt is skipped, and an older one is looked for.",
+            f"the checkpoint {url}/{name} is marked as complete, but its file {file} {damage}.\n"
+            "Skipping it: the next older complete checkpoint is used, if there is one.",
             CorruptCheckpointWarning,
             stacklevel=5,
         )
@@ -127,14 +131,14 @@ def _read(storage: Storage, folder: str) -> dict[str, Any] | None:
         mark = None
     if not isinstance(mark, dict) or mark.get("format") != _FORMAT or type(mark.get("step")) is not int:
         raise CheckpointError(
-            f"the mark {folder}/{_MARK} cannot be read by this version.\n"
-            "An older checkpoint would lose work. Use the version that wrote it, or remove that folder."
+            f"this version of resumable cannot read the mark {folder}/{_MARK}.\n"
+            "Using an older checkpoint would lose work. Use the version that wrote the mark, or remove that folder."
         )
     return mark
 
 
 def _by_rank_0(do: Callable[[], Any], process_group: Any) -> Any:
-    """Return on all ranks of a group what its first one found; raise on all of them what it raised."""
+    """Call a function on the first rank of a group, and return its result or raise its error on all ranks."""
     if not is_initialized():
         return _reported(do)
     distributed = sys.modules["torch.distributed"]
@@ -157,6 +161,6 @@ def _reported(do: Callable[[], Any]) -> Any:
         return do()
     except OSError as error:
         raise CheckpointError(
-            f"the checkpoint could not be marked or looked for: {type(error).__name__}: {error}.\n"
-            "What was saved before is as it was. See to the storage, and start again."
+            f"the checkpoint folder could not be read or written: {type(error).__name__}: {error}.\n"
+            "Earlier checkpoints are unchanged. Fix the storage and try again."
         ) from error

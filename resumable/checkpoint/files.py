@@ -1,4 +1,4 @@
-"""The storage of a store: where it is, and operations that end when their time is up."""
+"""The storage of a store, with time limits for its operations."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ __all__ = ["connect"]
 def connect(
     root: str, options: Mapping[str, Any], timeout: float | None, *, shared: bool
 ) -> tuple[Storage, str, float]:
-    """Find the filesystem of a root, the root's path on it, and the seconds that each operation of a store has.
+    """Return the filesystem of a root, the root's path on it, and the time limit of each operation in seconds.
 
     Raises:
-        ConfigurationError: the root is a file, or an option is not what it must be.
+        ConfigurationError: the root is a file, or an option is invalid.
         CheckpointError: the storage failed.
     """
     filesystem, path = open_url(root, options, f"root={root!r}")
     storage = LimitedStorage(storage_of(filesystem, left, note))
     notice("store.opened", root, filesystem, path)
     seconds = resolve(timeout, alone=storage.is_local and not shared)
-    with limited(f"looking up {root}", seconds):
+    with limited(f"opening {root}", seconds):
         _refuse_file(storage, root, path)
     return storage, path.rstrip("/"), seconds
 
 
 def _refuse_file(storage: Storage, root: str, path: str) -> None:
-    with reporting(f"root={root!r} could not be looked up"), contextlib.suppress(FileNotFoundError):
+    with reporting(f"root={root!r} could not be opened"), contextlib.suppress(FileNotFoundError):
         try:
             is_file = storage.is_file(path)
         except NotADirectoryError:
             is_file = True
         if is_file:
             raise ConfigurationError(
-                f"root={root!r} is a file, or is below one, so no checkpoint could be written under it.\n"
-                "Give a directory; it is made when it does not exist."
+                f"root={root!r} is a file or inside one, so checkpoints cannot be written there.\n"
+                "Pass a directory. It is created if it does not exist."
             )
 
 
 class LimitedStorage(Storage):
-    """The same storage, with operations that are called under the limit that holds, if any does."""
+    """A storage with the same operations, under the current time limit."""
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage.filesystem)
@@ -82,7 +82,7 @@ class LimitedStorage(Storage):
         except BaseException as error:
             leave = inner.__exit__, type(error), error, error.__traceback__
             if left() > 0:
-                with contextlib.suppress(BaseException):  # the error that is on its way says more
+                with contextlib.suppress(BaseException):  # the original error says more
                     call(*leave)
             else:
                 detach(_quietly, *leave)

@@ -1,4 +1,4 @@
-"""Time limits for what storage may keep waiting for ever, and a line of the log about what takes long."""
+"""Time limits for storage, log messages about slow operations, and errors of storage as CheckpointError."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["call", "detach", "in_one_line", "left", "limited", "note", "reportin
 
 Result = TypeVar("Result")
 
-REMOTE = 1800.0  # seconds where a server or another rank is waited for: what torch gives a collective of gloo
-FIRST = 10.0  # seconds until the log says that something is still under way; then twice as many each time
+REMOTE = 1800.0  # seconds to wait for a server or a rank, as in PyTorch's collectives with gloo
+FIRST = 10.0  # seconds until the first log message; the interval doubles each time
 
 _current: contextvars.ContextVar[Limit | None] = contextvars.ContextVar("limit", default=None)
 
@@ -31,43 +31,43 @@ class TimeUpError(TimeoutError):
 
 
 class Limit:
-    """The time that one save, load or listing has, and how far it is.
+    """The time limit of one save, load or listing, and its progress.
 
     Args:
-        what: is done, in words that stand after "still".
+        what: the operation, as it follows "still" in a sentence.
         seconds: for all of it; `math.inf` for no limit.
     """
 
     def __init__(self, what: str, seconds: float) -> None:
         self.what, self.seconds = what, seconds
-        self.began = monotonic()
+        self.started = monotonic()
         self.moved = 0  # bytes written or read
         self.waits_for = ""
 
     def left(self) -> float:
         """Return the seconds that are left, 0 or more."""
-        return max(0.0, self.began + self.seconds - monotonic())
+        return max(0.0, self.started + self.seconds - monotonic())
 
     def up(self) -> TimeUpError:
-        """Return the error for the end of the time."""
-        return TimeUpError(f"no end after {self.seconds:g} s, the time limit{self._how_far()}")
+        """Return the error for an exceeded limit."""
+        return TimeUpError(f"not done after {self.seconds:g} s, the time limit{self._progress()}")
 
     def call(self, function: Callable[..., Result], *args: Any, drop: Callable[[Result], Any] | None = None) -> Result:
-        """Call a function in a thread of its own, so that it can be left behind when the time is up.
+        """Call a function in a separate thread, which is abandoned when the time is up.
 
         Args:
             function: called with `args`.
-            args: of it.
-            drop: called with what it returns after it was left behind.
+            args: of the function.
+            drop: called with the result if the function returns after it was abandoned.
 
         Raises:
-            TimeUpError: it has not returned in time. It may do so later.
+            TimeUpError: the function has not returned in time. It may return later.
         """
         if self.left() <= 0:
             raise self.up()
         outcome: list[Result] = []
         errors: list[BaseException] = []
-        done, decides, left_behind = threading.Event(), threading.Lock(), False
+        done, decides, abandoned = threading.Event(), threading.Lock(), False
 
         def work() -> None:
             try:
@@ -75,43 +75,43 @@ class Limit:
                 with decides:
                     outcome.append(result)
                     done.set()
-                if left_behind and drop is not None:
+                if abandoned and drop is not None:
                     drop(result)
-            except BaseException as error:  # noqa: BLE001  # it is raised where it was waited for
+            except BaseException as error:  # noqa: BLE001  # the waiting thread raises it
                 errors.append(error)
                 done.set()
 
         detach(work)
         done.wait(self.left())
         with decides:
-            left_behind = not done.is_set()
-        if left_behind:
+            abandoned = not done.is_set()
+        if abandoned:
             raise self.up()
         if not errors:
             return outcome[0]
         error = errors.pop()
-        if isinstance(error, TimeoutError) and self.left() <= 0:  # the request was cancelled in the same moment
+        if isinstance(error, TimeoutError) and self.left() <= 0:  # the request was cancelled at the same time
             raise self.up() from error
         raise error
 
     def watch(self, over: threading.Event) -> None:
-        """Log a line now and then, until it is over."""
+        """Log a message at growing intervals until the operation is over."""
         interval = FIRST
         while not over.wait(interval):
             limit = "no time limit" if math.isinf(self.seconds) else f"the time limit is {self.seconds:g} s"
             logging.getLogger("resumable").warning(
-                "still %s after %.0f s%s; %s", self.what, monotonic() - self.began, self._how_far(), limit
+                "still %s after %.0f s%s; %s", self.what, monotonic() - self.started, self._progress(), limit
             )
             interval *= 2
 
-    def _how_far(self) -> str:
+    def _progress(self) -> str:
         waits = f", waiting for {self.waits_for}" if self.waits_for else ""
-        return f"; {self.moved / 1e6:.1f} MB are through{waits}"
+        return f"; {self.moved / 1e6:.1f} MB transferred{waits}"
 
 
 @contextlib.contextmanager
 def limited(what: str, seconds: float) -> Iterator[Limit]:
-    """Limit what the block does in this thread; within another limit, that one holds."""
+    """Limit the time of the block's operations in this thread. Inside an outer limit, only the outer one applies."""
     if (outer := _current.get()) is not None:
         yield outer
         return
@@ -126,83 +126,83 @@ def limited(what: str, seconds: float) -> Iterator[Limit]:
 
 
 def call(function: Callable[..., Result], *args: Any, drop: Callable[[Result], Any] | None = None) -> Result:
-    """Call a function under the limit that holds here, if any does."""
+    """Call a function under the current limit, if there is one."""
     limit = _current.get()
     return function(*args) if limit is None or math.isinf(limit.seconds) else limit.call(function, *args, drop=drop)
 
 
 def detach(function: Callable[..., Any], *args: Any) -> None:
-    """Call a function in a thread that is not waited for; it sees the limit that holds here."""
+    """Call a function in a thread without waiting for it. The current limit applies to it."""
     context = contextvars.copy_context()
     threading.Thread(target=context.run, args=(function, *args), name="resumable-checkpoint", daemon=True).start()
 
 
 def left() -> float:
-    """Return the seconds that are left here; `math.inf` without a limit."""
+    """Return the seconds that are left of the current limit; `math.inf` without one."""
     limit = _current.get()
     return math.inf if limit is None else limit.left()
 
 
 def note(count: int) -> None:
-    """Count bytes that are through."""
+    """Count transferred bytes."""
     if (limit := _current.get()) is not None:
         limit.moved += count
 
 
 def waiting_for(what: str, grace: float = 0.0) -> None:
-    """Say what is waited for, for the log and for the error; an empty text for nothing.
+    """Set what the operation is waiting for, for log and error messages; an empty string for nothing.
 
     Raises:
-        TimeUpError: the time has been over for so many seconds.
+        TimeUpError: the time has been up for `grace` seconds.
     """
     if (limit := _current.get()) is None:
         return
     limit.waits_for = what
-    if what and limit.began + limit.seconds + grace <= monotonic():
+    if what and limit.started + limit.seconds + grace <= monotonic():
         raise limit.up()
 
 
 def resolve(timeout: float | None, *, alone: bool) -> float:
-    """Return the seconds that an option gives.
+    """Return the time limit of a store in seconds.
 
     Args:
         timeout: the option.
-        alone: neither a server nor another rank is waited for.
+        alone: the store waits for neither servers nor other ranks.
 
     Raises:
-        ConfigurationError: it is no positive number.
+        ConfigurationError: the option is not a positive number.
     """
     if timeout is None:
         return math.inf if alone else REMOTE
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise ConfigurationError(
-            f"timeout has no meaning here.\n  needed: seconds, more than 0\n  got:    {timeout!r}\n"
-            f"It limits each save, load and listing. None is {REMOTE:g} s, or no limit on local disks."
+            f"timeout must be a number of seconds greater than 0, but got {timeout!r}.\n"
+            f"It limits each save, load and listing. None means {REMOTE:g} s, or no limit on local disks."
         )
     return float(timeout)
 
 
-# The errors of other libraries, told in ours.
+# ---------------------------------------------------------------------- errors of other libraries
 
-LONGEST = 300  # characters of another library's error in one of ours
-REFUSED = "WeightsUnpickler error: "  # stands before the reason in what torch raises
+LONGEST = 300  # characters of another library's error that are shown
+REFUSED = "WeightsUnpickler error: "  # precedes the reason in PyTorch's message
 
 
 @contextlib.contextmanager
-def reporting(what: str, hint: str = "Mend the storage and try again.") -> Iterator[None]:
-    """Turn the storage's error into a CheckpointError that says what failed and what to do."""
+def reporting(what: str, hint: str = "Fix the storage and try again.") -> Iterator[None]:
+    """Convert an error of the storage into a CheckpointError that says what failed and how to fix it."""
     try:
         yield
     except ResumableError:
         raise
     except TimeUpError as error:
-        more = "Storage that is slow, and not dead, needs a higher `timeout=` (seconds)."
+        more = "If the storage is only slow, pass a higher `timeout=` (seconds)."
         raise CheckpointTimeoutError(f"{what}.\n  {error}\n{hint} {more}") from error
-    except Exception as error:  # cloud clients raise errors of their own, which are no OSErrors
+    except Exception as error:  # cloud clients raise their own error classes
         raise CheckpointError(f"{what}.\n  {in_one_line(error)}\n{hint}") from error
 
 
 def in_one_line(error: Exception) -> str:
-    """Give an error's type and what it says in one line; of torch's long advice, only what it refused."""
+    """Return an error's type and message in one line. PyTorch's long advice is reduced to the reason."""
     text = str(error)
     return " ".join(f"{type(error).__name__}: {text.partition(REFUSED)[2].split('. ')[0] or text}".split())[:LONGEST]

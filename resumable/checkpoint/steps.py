@@ -1,4 +1,4 @@
-"""The steps of a store: which are there, and what their checkpoints hold."""
+"""The steps of a store: listing, reading, locking and removing them."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ __all__ = ["TOKEN", "Cleaner", "Steps", "Writer", "being_written"]
 
 Result = TypeVar("Result")
 
-DIRECTORY = re.compile(r"step-([0-9]{12}|[1-9][0-9]{12,})")  # each step has one spelling
+DIRECTORY = re.compile(r"step-([0-9]{12}|[1-9][0-9]{12,})")  # exactly one spelling for each step
 SHOWN = 10  # steps listed in an error message
 
 
 class Steps:
-    """The steps under a root: a directory each, with a marker if it is committed."""
+    """The steps under a root. Each has a directory, with a marker if it is committed."""
 
     def __init__(
         self, root: str, options: Mapping[str, Any], timeout: float | None = None, *, shared: bool = False
     ) -> None:
         self.root = root
         self.files, self.path, self.seconds = connect(root, options, timeout, shared=shared)
-        self.identity = repr((self.path, options))  # of the root, in this process
+        self.identity = repr((self.path, options))  # identifies the root in this process
 
     def directory(self, step: int) -> str:
-        """Give the path of a step's directory."""
+        """Return the path of a step's directory."""
         return f"{self.path}/step-{step:012d}"
 
     def listed(self) -> list[int]:
-        """Give the steps that have a directory, committed or not, in ascending order."""
+        """Return the steps that have a directory, committed or not, in ascending order."""
         return sorted(int(match[1]) for match in map(DIRECTORY.fullmatch, self.files.names(self.path)) if match)
 
     def committed(self) -> list[int]:
-        """Give the steps that have a marker, in ascending order."""
-        with reporting(f"The steps in {self.root} could not be listed"):
+        """Return the steps that have a marker, in ascending order."""
+        with reporting(f"the steps in {self.root} could not be listed"):
             return [step for step in self.listed() if MARKER in self.files.names(self.directory(step))]
 
     def newest_above(self, step: int) -> int | None:
-        """Give the newest committed step above a step, or None; one that is known to be corrupt is none."""
+        """Return the newest committed step above a step that is not known to be corrupt, or None."""
         later = (number for number in reversed(self.listed()) if number > step)
         return next(filter(self._may_be_whole, later), None)
 
@@ -69,11 +69,15 @@ class Steps:
         except (CheckpointNotFoundError, CorruptCheckpointError):
             return False
         except CheckpointError:
-            return True  # of a newer version, or the storage failed: `latest()` does not skip it
+            return True  # a newer version wrote it, or the storage failed: `latest()` does not skip such a step
         return True
 
     def marker(self, step: int) -> Marker:
-        """Read the marker of a step; one that has none gives a CheckpointNotFoundError."""
+        """Read the marker of a step.
+
+        Raises:
+            CheckpointNotFoundError: the step has none.
+        """
         try:
             raw = self.files.read(f"{self.directory(step)}/{MARKER}")
         except FileNotFoundError:
@@ -81,62 +85,62 @@ class Steps:
         return Marker.parse(raw, step)
 
     def data_file(self, step: int) -> str | None:
-        """Give the name of the data file that all ranks load, or None if no readable marker names it."""
+        """Return the name of the data file that all ranks load, or None without a readable marker."""
         try:
             return self.marker(step).file
         except CheckpointError:
             return None
 
     def data_files(self, step: int) -> set[str]:
-        """Give the names of the data files that the step's marker names; none if no readable marker does."""
+        """Return the names of the data files in the step's marker. The set is empty without a readable marker."""
         try:
             return set(self.marker(step).sizes)
         except CheckpointError:
             return set()
 
     def is_linked(self, step: int) -> bool:
-        """Return whether the step's directory is a symbolic link: nothing is ever written or removed through it."""
+        """Return whether the step's directory is a symbolic link. The store never writes or removes through links."""
         return self.files.is_link(self.directory(step))
 
     def refuse_linked(self, step: int, done: str) -> None:
-        """Raise a CheckpointError for a step whose directory is a symbolic link."""
-        with reporting(f"step {step} was not {done}, as its directory could not be looked up"):
+        """Raise a CheckpointError if the step's directory is a symbolic link."""
+        with reporting(f"step {step} was not {done}: its directory could not be checked"):
             linked = self.is_linked(step)
         if linked:
             raise CheckpointError(
                 f"step {step} was not {done}: {self.directory(step)} is a symbolic link.\n"
-                "What it points to is not this store's alone, so nothing is written or removed there. Remove the link "
-                "by hand to do without the step here."
+                "Its target may be used elsewhere, so nothing was written or removed there. If this store does not "
+                "need the step, remove the link manually."
             )
 
     def not_found(self, step: int, verb: str) -> CheckpointNotFoundError:
-        """Give the error for a step that is not committed, with the steps that are."""
+        """Return the error for a step that is not committed, with a list of the committed steps."""
         steps = self.committed()
-        more = f" and {len(steps) - SHOWN} before" if len(steps) > SHOWN else ""
+        more = f" and {len(steps) - SHOWN} earlier ones" if len(steps) > SHOWN else ""
         return CheckpointNotFoundError(
             f"step {step} has no committed checkpoint in {self.root}, so nothing was {verb}.\n"
-            f"  asked for: {step}\n  committed: {', '.join(map(str, steps[-SHOWN:])) or 'none'}{more}\n"
-            "Use a committed step; `latest()` finds the newest."
+            f"  requested: {step}\n  committed: {', '.join(map(str, steps[-SHOWN:])) or 'none'}{more}\n"
+            "Use a committed step. `latest()` loads the newest."
         )
 
     def read(self, step: int, use: Callable[[int, BinaryIO], Result]) -> Result:
-        """Give what `use` makes of a step and its data file, whose bytes were compared with the marker."""
-        with reporting(f"step {step} in {self.root} could not be read, which does not mean that it is corrupt"):
+        """Return the result of `use` for a step and its data file, after verifying the file."""
+        with reporting(_unread(step, self.root)):
             marker, file = self._open(step)
             with file:
                 marker.compare(file)
                 return use(step, file)
 
     def read_part(self, step: int, rank: int, use: Callable[[int, BinaryIO], Result]) -> Result:
-        """Give what `use` makes of a step and the part of a rank, whose bytes were compared with the marker."""
-        with reporting(f"step {step} in {self.root} could not be read, which does not mean that it is corrupt"):
+        """Return the result of `use` for a step and the part of a rank, after verifying the part's file."""
+        with reporting(_unread(step, self.root)):
             marker, file = self._open(step, rank)
             with file:
                 self._part(marker, rank).compare(step, file)
                 return use(step, file)
 
     def _open(self, step: int, rank: int | None = None) -> tuple[Marker, BinaryIO]:
-        """Open a data file of a step; if it is gone, the step may just have been saved again or deleted."""
+        """Open a data file of a step. If the file is gone, the step may just have been saved again or deleted."""
         marker = self.marker(step)
         one = marker if rank is None else self._part(marker, rank)
         try:
@@ -155,16 +159,17 @@ class Steps:
         for part in marker.parts:
             if part.rank == rank:
                 return part
-        ranks = f"ranks 0 to {len(marker.parts) - 1}" if marker.parts else "no rank: it was saved without `part=`"
+        ranks = f"ranks 0 to {len(marker.parts) - 1}" if marker.parts else "none: it was saved without `part=`"
         raise CheckpointNotFoundError(
-            f"step {marker.step} in {self.root} has no part of rank {rank}.\n  parts it has: {ranks}\n"
-            "Give `rank=` one of those. With more ranks than at the save, say what a new rank begins with."
+            f"step {marker.step} in {self.root} has no part of rank {rank}.\n  parts: {ranks}\n"
+            "Pass one of these ranks as `rank=`. If there are more ranks than at the save, choose a part for each new "
+            "rank."
         )
 
     def newest(self, use: Callable[[int, BinaryIO], Result]) -> Result | None:
-        """Give what `use` makes of the newest whole checkpoint, or None if there is none; warn of the corrupt ones."""
+        """Return the result of `use` for the newest intact checkpoint, or None. Warn about newer corrupt ones."""
         skipped: list[CorruptCheckpointError] = []
-        with reporting(f"The steps in {self.root} could not be listed"):
+        with reporting(f"the steps in {self.root} could not be listed"):
             listed = self.listed()
         for step in reversed(listed):
             try:
@@ -178,39 +183,44 @@ class Steps:
             return result
         if skipped:
             raise CorruptCheckpointError(_all_corrupt(self.root, skipped))
-        # A writer may have committed a step, and pruned those listed, in the meantime.
+        # Meanwhile, a writer may have committed a new step and removed the listed ones.
         return self.newest(use) if self.committed() else None
 
 
 def _warn_skipped(skipped: list[CorruptCheckpointError], used: int) -> None:
     for error in skipped:
-        message = f"{error}\nIt was skipped, and step {used} is used: the work since then is done again."
+        message = f"{error}\nUsing step {used} instead: training repeats the steps since then."
         warn(message, CorruptCheckpointWarning)
 
 
 def _all_corrupt(root: str, skipped: list[CorruptCheckpointError]) -> str:
     return (
-        f"No checkpoint in {root} can be loaded, and starting again would silently lose the training so far.\n"
+        f"all checkpoints in {root} are corrupt. Starting from scratch would silently lose the training so far.\n"
         + "\n".join(f"- {error}" for error in skipped)
-        + "\nRestore the files from a copy. To start again on purpose, `delete(step)` each or use another root."
+        + "\nRestore the files from a backup. To start from scratch on purpose, `delete` these steps, or use a "
+        "different root."
     )
 
 
-# Who writes to a store: the process that took the token last; an older one is refused.
+def _unread(step: int, root: str) -> str:
+    return f"step {step} in {root} could not be read. This does not mean that it is corrupt"
+
+
+# ---------------------------------------------------------------------- one writer per store
 
 TOKEN = "WRITER.json"  # in the root; not a secret  # noqa: S105
-LENGTH = 256  # bytes, always, so that it is written over in place
+LENGTH = 256  # bytes; constant, so it can be overwritten in place
 
 
 class _Process:
-    """This process as a writer, and the roots that it has taken."""
+    """This process as a writer, with the roots that it has claimed."""
 
     def __init__(self) -> None:
         self.token = secrets.token_hex(8)
         self.taken: set[str] = set()
 
 
-_processes: dict[int, _Process] = {}  # by their numbers; a fork is a writer of its own
+_processes: dict[int, _Process] = {}  # by process id: a forked process is a separate writer
 
 
 def _this_process() -> _Process:
@@ -218,29 +228,30 @@ def _this_process() -> _Process:
 
 
 class Writer:
-    """Takes a store's token for this process, and sees that it still has it.
+    """Takes a store's token for this process, and checks that the process still has it.
 
-    The newest process takes it without asking, as a killed one on another host looks like one that lives.
+    The newest process takes the token without asking, because a killed process on a different host looks alive.
 
     Args:
-        steps: those of the store.
+        steps: of the store.
     """
 
     def __init__(self, steps: Steps) -> None:
         self._steps, self._path = steps, f"{steps.path}/{TOKEN}"
 
     def claim(self, failed: str) -> None:
-        """Take the token if this process has not had it yet, else see that no other has taken it.
+        """Take the token if this process has never had it. Otherwise check that no other process has taken it.
 
         Args:
-            failed: the first line of the error, without its end.
+            failed: start of the error message.
 
         Raises:
-            WriterFencedError: another process has taken it since.
+            WriterFencedError: a newer process has taken the token.
             CheckpointError: the storage failed.
         """
         own, root = _this_process(), self._steps.identity
-        with reporting(f"{failed}, as the token of its writer could not be read or written"):
+        hint = "Check that the root is a directory or bucket to which this process may write."
+        with reporting(f"{failed}: {self._path} could not be read or written", hint):
             held = self._read()
             if held is not None and held.get("token") == own.token:
                 own.taken.add(root)
@@ -252,7 +263,7 @@ class Writer:
                 raise WriterFencedError(_fenced(failed, self._steps.root, held))
 
     def _read(self) -> dict[str, Any] | None:
-        """Give what the token says; None without one, and nothing of one that cannot be read."""
+        """Return the fields of the token; None if there is none, and an empty dict if it cannot be read."""
         try:
             raw = self._steps.files.read(self._path)
         except FileNotFoundError:
@@ -273,21 +284,21 @@ def _fenced(failed: str, root: str, held: dict[str, Any]) -> str:
         f"  root:          {root}\n"
         f"  this process:  {os.getpid()} on {socket.gethostname()}\n"
         f"  the writer:    {held.get('process', 'unknown')} on {held.get('host', 'unknown')}\n"
-        "Two writers would remove each other's checkpoints, so the newest one goes on, and this one has to end. If it "
-        "is this run that should go on, end the other one and start this one again: it goes on from `latest()`. If "
-        "both should, give each a root of its own."
+        "Two writers would remove each other's checkpoints, so only the newest may continue. If this run should "
+        "continue, stop the other process and restart this one: it resumes from `latest()`. If both should, use a "
+        "separate root for each."
     )
 
 
-# Removing steps, and the leftovers of crashed saves, so that a crash or a reader in between sees nothing torn.
+# ---------------------------------------------------------------------- removing steps and leftovers
 
-_writing: set[tuple[str, str]] = set()  # (directory, token) of the saves under way in this process
-_registry = threading.Lock()  # so that no step is registered as being written while it is removed
+_writing: set[tuple[str, str]] = set()  # (directory, token) of the saves in progress in this process
+_registry = threading.Lock()  # a step cannot be registered while it is being removed
 
 
 @contextlib.contextmanager
 def being_written(directory: str) -> Iterator[str]:
-    """Give a token to name files with, and keep this process from cleaning the directory while the block runs."""
+    """Yield a token for file names, and keep this process from cleaning the directory while the block runs."""
     writer = directory, secrets.token_hex(8)
     with _registry:
         _writing.add(writer)
@@ -302,13 +313,13 @@ class Cleaner:
 
     def __init__(self, steps: Steps, writer: Writer) -> None:
         self.steps, self._writer = steps, writer
-        self._settled: set[int] = set()  # committed steps without leftovers, which need not be listed at each save
+        self._settled: set[int] = set()  # committed steps without leftovers: no need to list them at each save
 
     def tidy(self, saved: int, replaced: set[str], keep: int | None, keep_every: int | None = None) -> None:
-        """Remove what the commit of `saved` made superfluous; a failure here is no failed save, for it is durable.
+        """Remove files that are obsolete after the commit of `saved`. A failure is only a warning: the save is durable.
 
         Raises:
-            WriterFencedError: another process is the writer, and what this one would remove is that one's.
+            WriterFencedError: a newer process is the writer, and the old steps belong to it.
         """
         try:
             for name in sorted(replaced):
@@ -316,12 +327,12 @@ class Cleaner:
             self._prune(saved, keep, keep_every)
         except WriterFencedError:
             raise
-        except Exception as error:  # noqa: BLE001 - a filesystem may raise anything, and training must go on
-            message = f"step {saved} is saved in {self.steps.root}, but older files could not be removed: {error!r}. "
-            warn(message + "They take up space until the next save tries again.", RuntimeWarning)
+        except Exception as error:  # noqa: BLE001 - a filesystem may raise anything, and training must continue
+            message = f"step {saved} was saved to {self.steps.root}, but older files could not be removed: {error!r}. "
+            warn(message + "The next save tries again; until then, they take up space.", RuntimeWarning)
 
     def remove(self, step: int) -> None:
-        """Remove a step: first the marker, durably, then the files that it may have named."""
+        """Remove a step: first the marker, durably, then its data files."""
         directory = self.steps.directory(step)
         self._settled.discard(step)
         names = self.steps.files.names(directory)
@@ -331,26 +342,26 @@ class Cleaner:
         self.steps.files.remove_dir(directory)
 
     def _remove_files(self, directory: str, names: set[str]) -> None:
-        """Remove files that no marker names, after it is durable that none does."""
+        """Remove files that are not in a marker, after making the marker's removal durable."""
         with contextlib.suppress(FileNotFoundError):
             self.steps.files.settle(directory)
         for name in filter(OURS.fullmatch, names):
             self.steps.files.remove(f"{directory}/{name}")
 
     def _prune(self, saved: int, keep: int | None, keep_every: int | None) -> None:
-        """Remove the oldest steps first: a reader on its way down must not find an older one than it missed."""
+        """Remove old steps, the oldest first. Else a concurrent reader could miss one and find an even older one."""
         committed = [step for step in self.steps.listed() if step == saved or self._is_committed(step, saved)]
         passing = [step for step in committed if keep_every is None or step % keep_every]
         old = [step for step in (passing[:-keep] if keep else ()) if step != saved]
         if old:
-            self._writer.claim(f"step {saved} is saved to {self.steps.root}, but no older step was removed")
+            self._writer.claim(f"step {saved} was saved to {self.steps.root}, but no older step was removed")
         for step in old:
             with _registry:
                 if not self._is_busy(step):
                     self.remove(step)
 
     def _is_committed(self, step: int, saved: int) -> bool:
-        """Return whether a step may be removed when it is old, and remove leftovers below the one just saved."""
+        """Return whether a step is committed and not in use. Remove leftovers in steps below the one just saved."""
         with _registry:
             if self._is_busy(step) or self.steps.is_linked(step):
                 return False

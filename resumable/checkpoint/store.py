@@ -1,9 +1,9 @@
-"""CheckpointStore: what a training run and its restart see of the checkpoints."""
+"""CheckpointStore, which saves, loads and deletes the checkpoints of a run."""
 
 from __future__ import annotations
 
 import atexit
-import concurrent.futures.thread  # noqa: F401  # it registers itself, and has to before `_at_exit` does: see there
+import concurrent.futures.thread  # noqa: F401  # must register itself before `_at_exit`: see `_wait_at_exit`
 import contextlib
 import contextvars
 import functools
@@ -28,145 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["CheckpointStore"]
 
 
-# The course of a run through the steps of a store: a save that `latest()` would not give is refused, or told.
-
-
-class Course:
-    """The step to which a run has come, by what it has saved to a store and loaded from it.
-
-    Args:
-        steps: those of the store.
-    """
-
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
-        self._at: int | None = None  # None before the first save or load
-        self._loads = False  # a step was loaded since the last save
-        self._looked = False  # for later steps, since the last load
-
-    def saved(self, step: int) -> None:
-        """Note that a step is saved; threads may save at once, in any order."""
-        self._at, self._loads = step if self._at is None else max(self._at, step), False
-
-    def resumed(self, step: int | None) -> None:
-        """Note that the run goes on from the latest step; None where there was none."""
-        if step is not None:
-            self._go_to(step)
-
-    def loaded(self, step: int) -> None:
-        """Note that the run may go on from a step: of several, from the earliest, as others may only be looked at."""
-        self._go_to(min(step, self._at) if self._loads and self._at is not None else step)
-
-    def _go_to(self, step: int) -> None:
-        self._looked = self._looked and step == self._at
-        self._at, self._loads = step, True
-
-    def admit(self, step: int) -> None:
-        """Look whether a step that is about to be saved would be the one that `latest()` gives.
-
-        Raises:
-            ConfigurationError: it would not, as the run counts backwards.
-            CheckpointError: the storage failed.
-
-        Warns:
-            StepOrderWarning: it would not, as there are later steps that the run does not come from; once.
-        """
-        at = self._at
-        backwards = at is not None and step < at
-        if self._looked and not backwards:
-            return
-        with reporting(f"step {step} was not saved to {self._steps.root}, as its steps could not be listed"):
-            newest = self._steps.newest_above(step)
-        if newest is not None and backwards:
-            raise ConfigurationError(_backwards(self._steps.root, step, at, newest))
-        self._looked = True
-        if backwards:
-            self._at = step  # the later ones were deleted
-        if newest is not None:
-            warn(_not_the_latest(self._steps.root, step, newest), StepOrderWarning)
-
-
-def _backwards(root: str, step: int, at: int | None, newest: int) -> str:
-    return (
-        f"step {step} was not saved to {root}: this run has already saved or loaded a later one.\n"
-        f"  to be saved:          {step}\n  the run has come to:  {at}\n  newest in the store:  {newest}\n"
-        f"`latest()` would go on giving step {newest}, and all that is trained meanwhile would be lost with a crash. "
-        "Number checkpoints by what only grows: `save(loader.global_step, ...)`. A new run needs a folder of its own. "
-        "If the run went back on purpose, `delete` the steps that it left, or `load` the one that it went back to."
-    )
-
-
-def _not_the_latest(root: str, step: int, newest: int) -> str:
-    return (
-        f"step {step} is saved to {root}, but a later one is there, which this run does not come from.\n"
-        f"  saved now:            {step}\n  newest in the store:  {newest}\n"
-        f"`latest()` goes on giving step {newest}, so a restart would not go on from here. Give a new run a folder of "
-        "its own. If this run went back to an earlier step, `delete` the later ones, which it left."
-    )
-
-
-# Saves that go on while the training does: one at a time, waited for at the exit, with errors for the next call.
-
-_under_way: set[threading.Thread] = set()
-
-
-class Background:
-    """The save of one store that is under way, if any."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-        self._process = os.getpid()
-
-    def start(self, work: Callable[[], None], what: str) -> None:
-        """Do it in a thread; the one before has been waited for."""
-
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:  # noqa: BLE001  # the next call raises it
-                self._error = error
-                message = "%s failed in the background; the next call of the store raises it: %s"
-                logging.getLogger("resumable").error(message, what, error)  # noqa: TRY400  # the traceback comes then
-            finally:
-                _under_way.discard(threading.current_thread())
-
-        _wait_at_exit()
-        context = contextvars.Context()  # no limit of the caller's
-        self._process = os.getpid()
-        self._thread = threading.Thread(target=context.run, args=(run,), name="resumable-save", daemon=True)
-        _under_way.add(self._thread)
-        self._thread.start()
-
-    def wait(self) -> None:
-        """Wait for the save that is under way, and raise its error, once."""
-        if self._process != os.getpid():  # in a fork, which has no thread of its parent's
-            self._thread, self._error, self._process = None, None, os.getpid()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-            self._thread = None
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-
-@functools.cache
-def _wait_at_exit() -> None:
-    """Register what waits, once: before the thread pools end, through which clients of object stores look up names.
-
-    What `atexit` calls comes after their end.
-    """
-    getattr(threading, "_register_atexit", atexit.register)(_at_exit)
-
-
-def _at_exit() -> None:
-    for thread in tuple(_under_way):
-        if thread.is_alive():
-            thread.join()
-
-
 class CheckpointStore:
-    """Checkpoints in one directory or bucket prefix, each written whole or not at all.
+    """Atomic checkpoints in one directory or bucket prefix.
 
     ```python
     store = CheckpointStore("runs/digits", keep=3)
@@ -175,29 +38,30 @@ class CheckpointStore:
         model.load_state_dict(last["model"])
     ```
 
-    A store has one writing process at a time, whose threads may save at once, and any number of readers. The newest
-    process that saves is the writer; an older one is refused. With `shared=True` all ranks of the process group use it
-    together: rank 0 is the writer, and each rank adds its part. The how-to guide says what a filesystem must provide.
+    A store has one writing process at a time and any number of readers. Threads of the writer may save concurrently.
+    The newest process that saves becomes the writer, and a save in an older one raises `WriterFencedError`. With
+    `shared=True`, all ranks of the process group use the store together: rank 0 is the writer, and each rank adds its
+    part. The how-to guide lists the requirements for a filesystem.
 
     Args:
-        root: local path, or any URL that fsspec knows, such as `s3://bucket/run` or `memory://run`.
-        keep: how many of the newest steps stay after a save; None keeps all. The step just saved always stays.
-        keep_every: steps that are multiples of it stay for ever, besides the `keep` newest of the others.
-        shared: all ranks of the default process group call `save` and `latest`; the latter gives the same step on all.
-        timeout: seconds that a save, a load or a listing may take as a whole. None is 1,800 s, and no limit for a local
-            path without `shared`; `math.inf` is no limit. After 10 s, 20 s, 40 s, ... a warning is logged.
-        verify: try before each save whether `torch.load(weights_only=True)` will accept the content. It costs a
-            pickling of everything but the tensors' data, and no reading back.
+        root: local path, or any URL that fsspec supports, such as `s3://bucket/run` or `memory://run`.
+        keep: number of newest steps to keep after a save; None keeps all. The step just saved is always kept.
+        keep_every: also keep all steps that are multiples of this, in addition to the `keep` newest others.
+        shared: all ranks of the default process group call `save` and `latest`. `latest` returns the same step on all.
+        timeout: seconds that each save, load or listing may take in total; `math.inf` for no limit. None means 1,800 s,
+            or no limit for a local path without `shared`. After 10 s, 20 s, 40 s, ... a warning is logged.
+        verify: check before each save that `torch.load(weights_only=True)` will accept the content. This pickles
+            everything except the tensors' data, and does not read files back.
         storage_options: passed to the fsspec filesystem: credentials, endpoints.
 
     Raises:
-        ConfigurationError: an option without meaning, a protocol that fsspec does not know, or a root that is a file.
+        ConfigurationError: an option is invalid, fsspec does not know the protocol, or the root is a file.
         MissingDependencyError: the filesystem's package is not installed.
         CheckpointError: the storage failed.
-        CheckpointTimeoutError: it did not answer in time.
+        CheckpointTimeoutError: the storage did not answer in time.
     """
 
-    def __init__(  # noqa: PLR0913  # options, by keyword alone
+    def __init__(  # noqa: PLR0913  # keyword-only options
         self,
         root: str | os.PathLike[str],
         *,
@@ -227,7 +91,7 @@ class CheckpointStore:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        with contextlib.suppress(*([Exception] if error is not None else [])):  # it is in the log
+        with contextlib.suppress(*([Exception] if error is not None else [])):  # the log has it
             self.close()
 
     # ------------------------------------------------------------------ saving
@@ -235,49 +99,51 @@ class CheckpointStore:
     def save(self, step: SupportsIndex, content: Any, *, part: Any = None, background: bool = False) -> None:
         """Write `content` as the checkpoint of `step`, then remove old steps and the leftovers of crashed saves.
 
-        When this returns, the checkpoint is durable. Until then the other steps, and an earlier save of this step, stay
-        loadable. Leftovers are removed from lower steps only, and not where a thread of this process is writing.
-        A removal that fails gives a RuntimeWarning, and the next save tries it again.
+        When this returns, the checkpoint is durable. Until then, all other steps and an earlier save of this step stay
+        loadable. Leftovers are removed only from lower steps, and not where a thread of this process is writing. If a
+        removal fails, a RuntimeWarning is issued and the next save tries again.
 
-        A step below the newest one is not what `latest()` gives. So it is refused where this store has saved or loaded
-        a later one, and warned about where it has not, or where it has loaded an earlier one since.
+        `latest()` does not return a step below the newest one. Saving such a step raises an error if this store has
+        saved or loaded a later step. Otherwise, or if it has loaded an earlier step since, a warning is issued.
 
         Args:
-            step: 0 or more; an integer of any kind, such as numpy's. `loader.global_step` is one that only grows.
-            content: dicts and lists of plain values and tensors: what `torch.load(weights_only=True)` accepts. Of a
-                shared store that of rank 0 is saved.
-            part: what this rank alone has, for `load_part`; of a shared store. All ranks give one, or none does. Each
-                rank writes its own, and rank 0 commits when all are there; it returns on no rank before that.
-            background: copy the content to memory, and write it in a thread. Every later call of this store first waits
-                for it, and raises its error; so does `close`, and the end of the program waits.
+            step: an integer of at least 0, of any type, such as NumPy's. `loader.global_step` always grows.
+            content: dicts and lists of plain values and tensors, as `torch.load(weights_only=True)` accepts them. A
+                shared store saves rank 0's content.
+            part: content of this rank only, for `load_part`; needs a shared store. Either all ranks pass a part or
+                none. Each rank writes its own part, and rank 0 commits when all are written. The call returns after the
+                commit.
+            background: copy the content to memory, and write it in a thread. Later calls of this store, including
+                `close`, first wait for that save and raise its error. The program waits for it at exit.
 
         Raises:
-            ConfigurationError: the step is negative or no integer, the run counts backwards, the content is None, or
-                the ranks save different steps.
-            CheckpointError: the content could not be loaded back, the storage failed (then that error is the cause), or
-                another rank could not save its part.
-            CheckpointTimeoutError: storage or a rank did not answer in time.
+            ConfigurationError: the step is not an integer of at least 0, the run counts backwards, the content is None,
+                or the ranks save different steps.
+            CheckpointError: the content could not be loaded again, the storage failed (that error is the cause), or a
+                different rank could not save its part.
+            CheckpointTimeoutError: the storage or a rank did not answer in time.
             WriterFencedError: a newer process has become the writer.
 
         Warns:
-            StepOrderWarning: a later step is there, which this run does not come from; once.
+            StepOrderWarning: the store has a later step that this run did not resume from; once.
         """
         number = _step(step)
         if content is None:
-            raise ConfigurationError("content is None, which is how `latest()` says no checkpoint. Save a dict.")
+            raise ConfigurationError(
+                "content is None, which `latest()` returns if there is no checkpoint. Save a dict instead."
+            )
         import_torch()
         team = self._team(part)
         self._background.wait()
         if team.rank and part is None:
-            return  # what all ranks have, rank 0 saves
+            return  # rank 0 saves the content of all ranks
         saving = Saving(self._steps, number, None if part is None else team.meet("save"))
         with saving.guarded(), self._limited(f"saving step {number} to"):
             self._steps.refuse_linked(number, "saved")
             if team.rank == 0:
                 self._course.admit(number)
                 self._writer.claim(f"step {number} was not saved")
-            # What this rank writes: the content if it is rank 0, and its part if it has one. An error here comes before
-            # the first byte.
+            # Rank 0 writes the content, and each rank its part. Verify them before the first byte is written.
             mine = [*([content] if team.rank == 0 else []), *([] if part is None else [part])]
             for one in mine if self.verify else []:
                 refuse_unloadable(number, one)
@@ -303,7 +169,7 @@ class CheckpointStore:
         point("store.saved", self, saving.step)
 
     def close(self) -> None:
-        """Wait for the save in the background, if there is one; a `with` block does it at its end.
+        """Wait for a background save, if there is one. A `with` block does this at its end.
 
         Raises:
             CheckpointError: as for `save`.
@@ -313,16 +179,16 @@ class CheckpointStore:
     # ------------------------------------------------------------------ loading
 
     def load(self, step: SupportsIndex, *, map_location: Any = "cpu") -> Any:
-        """Give the content of the checkpoint of `step`, after its bytes were compared with the checksum.
+        """Return the content of the checkpoint of `step`, after verifying its checksum.
 
         Args:
             step: a committed step.
-            map_location: where tensors go, as in `torch.load`.
+            map_location: device for the tensors, as in `torch.load`.
 
         Raises:
             CheckpointNotFoundError: the step is not committed.
-            CorruptCheckpointError: its bytes are not the ones that were written; nothing was unpickled.
-            CheckpointError: the storage failed, the marker has a newer format, or a class is not allowed here.
+            CorruptCheckpointError: the bytes have changed. Nothing was unpickled.
+            CheckpointError: the storage failed, the marker has a newer format, or `torch.load` does not allow a class.
             CheckpointTimeoutError: the storage did not answer in time.
         """
         number = _step(step)
@@ -335,38 +201,38 @@ class CheckpointStore:
         return content
 
     def load_part(self, step: SupportsIndex, *, rank: int | None = None, map_location: Any = "cpu") -> Any:
-        """Give the part that a rank has saved with the checkpoint of `step`, after it was compared with the checksum.
+        """Return the part that a rank saved with the checkpoint of `step`, after verifying its checksum.
 
         Args:
             step: a committed step, saved with `part=`.
-            rank: the one that saved it; this rank by default.
-            map_location: where tensors go, as in `torch.load`.
+            rank: the rank that saved the part. The default is this rank.
+            map_location: device for the tensors, as in `torch.load`.
 
         Raises:
             CheckpointNotFoundError: the step is not committed, or has no part of that rank.
-            CorruptCheckpointError: its bytes are not the ones that were written; nothing was unpickled.
+            CorruptCheckpointError: the bytes have changed. Nothing was unpickled.
             CheckpointError: as for `load`.
         """
         number = _step(step)
-        whose = self._team(True).rank if rank is None else _whole(rank, "rank", 0, "Give the rank that saved the part.")
+        whose = self._team(True).rank if rank is None else _whole(rank, "rank", 0, "Pass the rank that saved the part.")
         self._background.wait()
         with self._limited(f"loading the part of rank {whose} of step {number} from"):
             return self._steps.read_part(number, whose, functools.partial(unpickle, self.root, map_location))
 
     def latest(self, *, map_location: Any = "cpu") -> Any | None:
-        """Give the content of the newest checkpoint that is whole, or None before the first save.
+        """Return the content of the newest intact checkpoint, or None before the first save.
 
-        Corrupt checkpoints on the way are skipped with a CorruptCheckpointWarning each. A directory that a crashed save
-        left without a marker is no checkpoint, and no reason for a warning. Of a shared store, rank 0 looks for it and
-        tells the others, so that all ranks give the same one; each of them has to call this.
+        Newer corrupt checkpoints are skipped with a CorruptCheckpointWarning each. Directories of crashed saves, which
+        have no marker, are skipped without a warning. In a shared store, rank 0 finds the step for all ranks, so they
+        return the same one. All ranks must call this.
 
         Args:
-            map_location: where tensors go, as in `torch.load`.
+            map_location: device for the tensors, as in `torch.load`.
 
         Raises:
-            CorruptCheckpointError: there are checkpoints and all are corrupt: None would restart training from zero.
-            CheckpointError: as for `load`. Storage that fails is not skipped: the checkpoint may be whole.
-            CheckpointTimeoutError: storage, or rank 0, did not answer in time.
+            CorruptCheckpointError: all checkpoints are corrupt. Returning None would restart training from scratch.
+            CheckpointError: as for `load`. A checkpoint is not skipped if the storage fails, because it may be intact.
+            CheckpointTimeoutError: the storage or rank 0 did not answer in time.
         """
         point("store.load", self)
         step, content = self._agreed(
@@ -378,19 +244,19 @@ class CheckpointStore:
         return content
 
     def latest_step(self) -> int | None:
-        """Give the step of the checkpoint that `latest()` gives, or None; its data is compared, not unpickled.
+        """Return the step of the checkpoint that `latest()` would return, or None. Its checksum is verified.
 
-        Of a shared store, rank 0 looks and tells the others, as for `latest()`.
+        In a shared store, rank 0 finds the step for all ranks, as in `latest()`.
 
         Raises:
-            CorruptCheckpointError: there are checkpoints and all are corrupt.
+            CorruptCheckpointError: all checkpoints are corrupt.
             CheckpointError: as for `load`.
         """
         found = self._agreed(lambda step, _: (step, None), lambda step: (step, None))
         return None if found is None else found[0]
 
     def steps(self) -> list[int]:
-        """Give the committed steps in ascending order, without reading their data.
+        """Return the committed steps in ascending order, without reading their data.
 
         Raises:
             CheckpointError: the storage failed.
@@ -400,9 +266,9 @@ class CheckpointStore:
             return self._steps.committed()
 
     def delete(self, step: SupportsIndex) -> None:
-        """Remove the checkpoint of `step`, its marker first, so that a crash leaves no half of it.
+        """Remove the checkpoint of `step`. Its marker is removed first, so a crash cannot leave a partial checkpoint.
 
-        Of a shared store, only rank 0 removes it.
+        In a shared store, only rank 0 removes it.
 
         Raises:
             CheckpointNotFoundError: the step is not committed.
@@ -430,8 +296,8 @@ class CheckpointStore:
             return Team.of(self.root)
         if part is not None:
             raise ConfigurationError(
-                "a part of a rank belongs to a store that all ranks share, and this one is not shared.\n"
-                "Make it with CheckpointStore(..., shared=True), on every rank."
+                "parts of ranks need a shared store, but this store has shared=False.\n"
+                "Create it with CheckpointStore(..., shared=True) on every rank."
             )
         return Team(self.root, None)
 
@@ -444,16 +310,16 @@ class CheckpointStore:
     def _agreed(
         self, use: Callable[[int, Any], tuple[int, Any]], follow: Callable[[int], tuple[int, Any]]
     ) -> tuple[int, Any] | None:
-        """Give what `use` makes of the newest step, on rank 0, and what `follow` makes of that step, on the others."""
+        """Return the result of `use` for the newest step on rank 0, and of `follow` for that step on other ranks."""
         self._background.wait()
         team = self._team(None)
-        with self._limited("looking for the latest step of"):
+        with self._limited("finding the latest step of"):
             if not self.shared:
                 return self._steps.newest(use)
             meeting = team.meet("latest")
             if team.rank:
                 with reporting("the ranks could not agree on a step"):
-                    step = meeting.hear("the ranks could not agree on a step to go on from")
+                    step = meeting.hear("the ranks could not agree on a step to continue from")
                 return None if step is None else follow(step)
             with meeting.leading():
                 found = self._steps.newest(use)
@@ -464,16 +330,17 @@ class CheckpointStore:
 def _keep_every(value: int | None, keep: int | None) -> int | None:
     if value is None:
         return None
-    number = _whole(value, "keep_every", 1, "Use None to keep none for ever.")
+    number = _whole(value, "keep_every", 1, "Use None to keep only the newest steps.")
     if keep is None:
         raise ConfigurationError(
-            f"keep_every={number} has no meaning without `keep`: all steps stay.\nGive both, such as keep=3."
+            f"keep_every={number} has no effect without `keep`, because all steps are kept.\nPass both, for example "
+            f"keep=3, keep_every={number}."
         )
     return number
 
 
 def _step(step: SupportsIndex) -> int:
-    return _whole(step, "step", 0, "Give the number of training steps that were done.")
+    return _whole(step, "step", 0, "Pass the number of training steps so far.")
 
 
 def _whole(value: SupportsIndex, name: str, least: int, hint: str) -> int:
@@ -482,7 +349,143 @@ def _whole(value: SupportsIndex, name: str, least: int, hint: str) -> int:
     except TypeError:
         number = least - 1
     if number < least or isinstance(value, bool):
-        raise ConfigurationError(
-            f"{name} has no meaning here.\n  needed: a whole number, {least} or more\n  got:    {value!r}\n{hint}"
-        )
+        raise ConfigurationError(f"{name} must be an integer of at least {least}, but got {value!r}.\n{hint}")
     return number
+
+
+# ---------------------------------------------------------------------- saves that `latest()` would not return
+
+
+class Course:
+    """The steps that a run has saved and loaded. It rejects or reports a save that `latest()` would not return.
+
+    Args:
+        steps: of the store.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._at: int | None = None  # None before the first save or load
+        self._loads = False  # a step was loaded since the last save
+        self._checked = False  # for later steps, since the last load
+
+    def saved(self, step: int) -> None:
+        """Note that a step is saved. Threads may save concurrently, in any order."""
+        self._at, self._loads = step if self._at is None else max(self._at, step), False
+
+    def resumed(self, step: int | None) -> None:
+        """Note that the run continues from the latest step; None if there was none."""
+        if step is not None:
+            self._go_to(step)
+
+    def loaded(self, step: int) -> None:
+        """Note that a step was loaded. If several are, assume that the run continues from the earliest."""
+        self._go_to(min(step, self._at) if self._loads and self._at is not None else step)
+
+    def _go_to(self, step: int) -> None:
+        self._checked = self._checked and step == self._at
+        self._at, self._loads = step, True
+
+    def admit(self, step: int) -> None:
+        """Check that `latest()` would return a step that is about to be saved.
+
+        Raises:
+            ConfigurationError: it would not, because the run counts backwards.
+            CheckpointError: the storage failed.
+
+        Warns:
+            StepOrderWarning: it would not, because the store has a later step that this run did not resume from; once.
+        """
+        at = self._at
+        backwards = at is not None and step < at
+        if self._checked and not backwards:
+            return
+        with reporting(f"step {step} was not saved to {self._steps.root}: its steps could not be listed"):
+            newest = self._steps.newest_above(step)
+        if newest is not None and backwards:
+            raise ConfigurationError(_backwards(self._steps.root, step, at, newest))
+        self._checked = True
+        if backwards:
+            self._at = step  # the later ones were deleted
+        if newest is not None:
+            warn(_not_the_latest(self._steps.root, step, newest), StepOrderWarning)
+
+
+def _backwards(root: str, step: int, at: int | None, newest: int) -> str:
+    return (
+        f"step {step} was not saved to {root}: this run has already saved or loaded a later step.\n"
+        f"  step to save:             {step}\n  saved or loaded already:  {at}\n"
+        f"  newest in the store:      {newest}\n"
+        f"`latest()` would still return step {newest}, so a crash would lose the training since then. Use step numbers "
+        "that only grow, such as `save(loader.global_step, ...)`. Use a separate folder for each run. If you went back "
+        "on purpose, `delete` the later steps, or `load` the step that you went back to."
+    )
+
+
+def _not_the_latest(root: str, step: int, newest: int) -> str:
+    return (
+        f"step {step} was saved to {root}, but the store has a later step that this run did not resume from.\n"
+        f"  saved now:            {step}\n  newest in the store:  {newest}\n"
+        f"`latest()` still returns step {newest}, so a restart would not continue from this save. Use a separate "
+        "folder for each run. If you went back to an earlier step on purpose, `delete` the later ones."
+    )
+
+
+# ---------------------------------------------------------------------- saves in the background
+
+_under_way: set[threading.Thread] = set()
+
+
+class Background:
+    """The background save of a store, one at a time. The next call raises its error."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._process = os.getpid()
+
+    def start(self, work: Callable[[], None], what: str) -> None:
+        """Start work in a thread. The previous one must be done."""
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001  # the next call raises it
+                self._error = error
+                message = "%s failed in the background: %s. The next call of the store raises this error."
+                logging.getLogger("resumable").error(message, what, error)  # noqa: TRY400  # it has the traceback
+            finally:
+                _under_way.discard(threading.current_thread())
+
+        _wait_at_exit()
+        context = contextvars.Context()  # no limit of the caller's
+        self._process = os.getpid()
+        self._thread = threading.Thread(target=context.run, args=(run,), name="resumable-save", daemon=True)
+        _under_way.add(self._thread)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait for the save in progress, and raise its error once."""
+        if self._process != os.getpid():  # a forked process does not have its parent's threads
+            self._thread, self._error, self._process = None, None, os.getpid()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+@functools.cache
+def _wait_at_exit() -> None:
+    """Make the interpreter wait for saves at exit, before it shuts down thread pools. Runs only once.
+
+    Clients of object stores use such pools to look up host names. Functions of `atexit` would run too late.
+    """
+    getattr(threading, "_register_atexit", atexit.register)(_at_exit)
+
+
+def _at_exit() -> None:
+    for thread in tuple(_under_way):
+        if thread.is_alive():
+            thread.join()

@@ -1,7 +1,7 @@
-"""Copies of a module's buffers at the boundaries: the running means of a normalisation change in each forward pass.
+"""Copies of a module's buffers at optimizer steps. Buffers such as running means change in every forward pass.
 
-A copy is made after every step and mostly thrown away, so it has to be cheap: only of what a checkpoint holds, into
-storage that is kept, and by as few calls as can be.
+A copy is made after every step and usually discarded, so it must be cheap. It contains only the buffers that a
+checkpoint holds, reuses its storage, and needs few calls.
 """
 
 from __future__ import annotations
@@ -19,65 +19,37 @@ if TYPE_CHECKING:
 
 __all__ = ["Buffers", "KeptBuffers", "put_back"]
 
-# What FSDP, torch.compile and activation checkpointing put into the names of modules, and not always of weights.
-_WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "_checkpoint_wrapped_module.")
-
-
-class KeptBuffers(NamedTuple):
-    """The buffers of one boundary, until there are two later ones."""
-
-    names: Sequence[str]
-    tensors: Sequence[Tensor]
-
-    def put_into(self, weights: MutableMapping[str, Any]) -> None:
-        """Take the place of the buffers among the weights of a checkpoint; by copies, as it may be written later."""
-        for name, tensor in zip(self.names, self.tensors, strict=True):
-            found = next((known for known in (name, _without_wrappers(name)) if known in weights), None)
-            if found is not None:
-                weights[found] = tensor.clone()
-
-    def copies(self) -> dict[str, Tensor]:
-        """Return copies by their names."""
-        return {name: tensor.clone() for name, tensor in zip(self.names, self.tensors, strict=True)}
-
-    def digest(self) -> str:
-        """Return what tells them from those of another rank."""
-        found = hashlib.blake2b()
-        for tensor in self.tensors:
-            found.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
-        return found.hexdigest()
-
 
 class Buffers:
-    """Keeps the buffers that a checkpoint of a module holds.
+    """Copies the buffers that a checkpoint of a module holds.
 
     Args:
-        module: whose modules and names are looked for now, and again at each `find`.
+        module: the module.
     """
 
     def __init__(self, module: Any) -> None:
         self._module = module
-        self._slots: list[_Slot | None] = [None, None]  # a handler of a signal may save one while the other is written
+        self._slots: list[_Slot | None] = [None, None]  # a signal handler may save one while the other is written
         self.find()
 
     def find(self) -> None:
-        """Look for the buffers again, as modules may have been added or replaced."""
-        self._places = [
+        """Search for the buffers again. Modules may have been added or replaced."""
+        self._owners = [
             (f"{prefix}.{name}" if prefix else name, owner._buffers, name)  # noqa: SLF001  # getattr() costs 20 times as much
             for prefix, owner in self._module.named_modules(remove_duplicate=False)
             for name in owner._buffers  # noqa: SLF001  # the same
-            if name not in owner._non_persistent_buffers_set  # noqa: SLF001  # torch tells it nowhere else
+            if name not in owner._non_persistent_buffers_set  # noqa: SLF001  # PyTorch has no public name for it
         ]
-        self._slots = [None, None]  # whose names may be others now
+        self._slots = [None, None]  # the old ones may have different names
 
     def keep(self) -> KeptBuffers:
-        """Copy the buffers as they are now."""
-        if not self._places:
+        """Copy the current buffers."""
+        if not self._owners:
             return KeptBuffers((), ())
-        found, slot = [owner.get(key) for _, owner, key in self._places], self._slots[0]
+        found, slot = [owner.get(key) for _, owner, key in self._owners], self._slots[0]
         with torch.no_grad():
             if slot is None or not slot.take(found):
-                slot = _Slot([name for name, _, _ in self._places], found)
+                slot = _Slot([name for name, _, _ in self._owners], found)
                 slot.take(found)
             others = slot.clone_others(found)
         self._slots = [self._slots[1], slot]
@@ -88,8 +60,43 @@ class Buffers:
         )
 
 
+class KeptBuffers(NamedTuple):
+    """The buffers at one optimizer step. They are valid until two later steps were copied."""
+
+    names: Sequence[str]
+    tensors: Sequence[Tensor]
+
+    def put_into(self, weights: MutableMapping[str, Any]) -> None:
+        """Replace the buffers among the weights of a checkpoint with copies, since it may be written later."""
+        for name, tensor in zip(self.names, self.tensors, strict=True):
+            found = next((known for known in (name, _without_wrappers(name)) if known in weights), None)
+            if found is not None:
+                weights[found] = tensor.clone()
+
+    def copies(self) -> dict[str, Tensor]:
+        """Return copies by their names."""
+        return {name: tensor.clone() for name, tensor in zip(self.names, self.tensors, strict=True)}
+
+    def digest(self) -> str:
+        """Return a digest of the values, to compare ranks."""
+        found = hashlib.blake2b()
+        for tensor in self.tensors:
+            found.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+        return found.hexdigest()
+
+
+# FSDP, torch.compile and activation checkpointing add these to names of modules, and sometimes not to names of weights.
+_WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "_checkpoint_wrapped_module.")
+
+
+def _without_wrappers(name: str) -> str:
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
 def put_back(module: Any, copies: Mapping[str, Tensor]) -> None:
-    """Give a module its buffers again; a different one, as the trainer itself says on load, keeps those that it has."""
+    """Restore the buffers of a module. Buffers that are missing in it or have a different shape are ignored."""
     own = dict(module.named_buffers(remove_duplicate=False))
     with torch.no_grad():
         for name, tensor in copies.items():
@@ -98,15 +105,15 @@ def put_back(module: Any, copies: Mapping[str, Tensor]) -> None:
 
 
 class _Slot:
-    """Storage for the buffers of one boundary.
+    """Storage for the buffers at one optimizer step.
 
     Args:
         names: of the buffers.
-        found: those for which it is made, each of which is mostly the same object after the next step.
+        found: the buffers. After the next step, most are still the same objects.
 
     Attributes:
-        names: of those that are copied into it.
-        copies: of these.
+        names: of the buffers that are copied into this storage.
+        copies: of these buffers.
     """
 
     def __init__(self, names: Sequence[str], found: Sequence[Any]) -> None:
@@ -117,41 +124,35 @@ class _Slot:
         self.names, self.copies = [names[number] for number in self._plain], self._copies.copies
 
     def take(self, found: Sequence[Any]) -> bool:
-        """Copy buffers of torch's own type, and return True; or False where it was made for others."""
+        """Copy buffers of the type `Tensor`. Return False if this storage does not fit the buffers."""
         if list(map(type, found)) != self._types:
             return False
         return self._copies.take(found if not self._others else [found[number] for number in self._plain])
 
     def clone_others(self, found: Sequence[Any]) -> list[tuple[str, Tensor]]:
-        """Return names and copies of those of other types, which are few, if any; without those that are none."""
+        """Return names and copies of the few buffers of other types, except None and uninitialized ones."""
         there = [number for number in self._others if found[number] is not None and not is_lazy(found[number])]
         return [(self._names[number], found[number].clone()) for number in there]
 
 
-def _without_wrappers(name: str) -> str:
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
-
-
 class _Copies:
-    """Storage for a copy of each of some tensors.
+    """Storage for a copy of each tensor in a list.
 
-    What lies in the processor's memory in one piece is copied as bytes, all of one type by one call of `torch.cat`: in
-    half the time of torch's fused copy, which takes the rest. Each type has a storage of its own, as `torch.save`
-    refuses one with several. All are copied each time, as torch's counts of changes (`Tensor._version`) leave out those
-    through `.data`, by NumPy, or by a kernel of the user's.
+    Contiguous CPU tensors of one dtype are copied as bytes with one call of `torch.cat`, in half the time of PyTorch's
+    fused copy. The fused copy does the rest. Each dtype has a separate storage, because `torch.save` rejects a storage
+    with several. All tensors are copied each time: `Tensor._version` does not count changes through `.data`, NumPy or
+    custom kernels.
 
     Args:
-        tensors: of torch's own type, for whose forms it is made.
+        tensors: of the type `Tensor`. The storage fits their shapes, dtypes and devices.
 
     Attributes:
-        copies: as many tensors, of the same forms; empty before the first `take`.
+        copies: as many tensors, of the same shapes; uninitialized before the first `take`.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = list(tensors)
-        together: dict[torch.dtype | None, list[int]] = {}  # numbers of those of one type; of those that lie apart
+        together: dict[torch.dtype | None, list[int]] = {}  # indices by dtype; None: not contiguous or not on the CPU
         for number, one in enumerate(tensors):
             together.setdefault(one.dtype if _is_flat(one) else None, []).append(number)
         self._groups: list[_Row | _Apart] = []
@@ -159,15 +160,15 @@ class _Copies:
         for dtype, numbers in together.items():
             group = (_Apart if dtype is None else _Row)([tensors[number] for number in numbers])
             self._groups.append(group)
-            self._where |= {number: (group, place) for place, number in enumerate(numbers)}
-        places = [self._where[number] for number in range(len(tensors))]
-        self.copies = [group.copies[place] for group, place in places]
+            self._where |= {number: (group, index) for index, number in enumerate(numbers)}
+        where = [self._where[number] for number in range(len(tensors))]
+        self.copies = [group.copies[index] for group, index in where]
 
     def take(self, tensors: Sequence[Tensor]) -> bool:
-        """Copy tensors, and return True; or False where it was made for other forms, and the copies are of no use.
+        """Copy tensors. Return False if this storage does not fit them, and its copies are invalid.
 
         Args:
-            tensors: mostly the same objects as before, which may have been changed in place, also in their form.
+            tensors: usually the same objects as before. Their values and even their shapes may have changed in place.
         """
         if len(tensors) != len(self._tensors):
             return False
@@ -176,20 +177,20 @@ class _Copies:
         return all(group.take() for group in self._groups)
 
     def _exchange(self, tensors: Sequence[Tensor]) -> bool:
-        """Take other tensors from now on, and return whether they have the forms of those before."""
+        """Copy from these tensors from now on, and return whether they fit."""
         for number, (new, old) in enumerate(zip(tensors, self._tensors, strict=True)):
             if new is not old:
-                group, place = self._where[number]
-                if not _is_alike(new, group.copies[place]) or not group.exchange(place, new):
+                group, index = self._where[number]
+                if not _is_alike(new, group.copies[index]) or not group.exchange(index, new):
                     return False
                 self._tensors[number] = new
         return True
 
 
 class _Row:
-    """Tensors of one type that are copied as the bytes that they lie in.
+    """Contiguous CPU tensors of one dtype, which are copied as bytes.
 
-    An alias of each shows whether its storage, shape or strides have been changed in place: then its bytes are others.
+    An alias of each tensor shows whether its storage, shape or strides were changed in place.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -200,11 +201,11 @@ class _Row:
         parts = torch.split(storage, [one.numel() for one in tensors])
         self.copies = [part.view(one.shape) for part, one in zip(parts, tensors, strict=True)]
 
-    def exchange(self, place: int, new: Tensor) -> bool:
+    def exchange(self, index: int, new: Tensor) -> bool:
         if not _is_flat(new):
             return False
         alias = new.detach()
-        self._tensors[place], self._aliases[place], self._bytes[place] = new, alias, _bytes_of(alias)
+        self._tensors[index], self._aliases[index], self._bytes[index] = new, alias, _bytes_of(alias)
         return True
 
     def take(self) -> bool:
@@ -217,15 +218,15 @@ class _Row:
 
 
 class _Apart:
-    """Tensors on other devices, and those with gaps between their numbers."""
+    """Tensors that are on other devices or not contiguous."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = list(tensors)
         self._forms = [(one.shape, one.dtype) for one in tensors]
         self.copies = [torch.empty_like(one) for one in tensors]
 
-    def exchange(self, place: int, new: Tensor) -> bool:
-        self._tensors[place] = new
+    def exchange(self, index: int, new: Tensor) -> bool:
+        self._tensors[index] = new
         return True
 
     def take(self) -> bool:
@@ -236,7 +237,7 @@ class _Apart:
 
 
 def _is_flat(tensor: Tensor) -> bool:
-    """Return whether a tensor's numbers are bytes in the processor's memory, one after the other."""
+    """Return whether a tensor is contiguous in CPU memory."""
     is_plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
     return is_plain and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
@@ -254,5 +255,5 @@ def _copy_each(into: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
         one.copy_(tensor)
 
 
-# One kernel for many small tensors. torch has no public name for it; versions that lack it copy one after the other.
+# One kernel for many small tensors. It has no public name; versions without it copy one tensor after the other.
 _copy_all: Any = getattr(torch, "_foreach_copy_", _copy_each)

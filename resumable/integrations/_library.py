@@ -1,4 +1,4 @@
-"""What an integration needs of the library that it is for: an instance of its class, and names that it has."""
+"""Checks of the library that an integration is for: the class of an instance, and names that must exist."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 __all__ = ["check_given", "check_names"]
 
 
-def check_given(  # noqa: PLR0913  # what two integrations differ in
+def check_given(  # noqa: PLR0913  # two integrations differ in all of these
     given: Any, loader: Any, wanted: str, loaders: type | tuple[type, ...], *, usage: Sequence[str], advice: str
 ) -> None:
-    """Refuse anything but an instance of a library's class, and a Loader.
+    """Check the two arguments of `prepare`: an instance of a library's class, and a Loader.
 
     Args:
-        given: in place of the instance.
-        loader: in place of the Loader.
-        wanted: the library and the class in it, as in `accelerate.Accelerator`.
-        loaders: what is taken for a Loader.
-        usage: how `prepare` is called.
-        advice: what to do with anything but a Loader, as a sentence.
+        given: the first argument.
+        loader: the second argument.
+        wanted: the library and its class, such as `accelerate.Accelerator`.
+        loaders: valid types of `loader`.
+        usage: valid calls of `prepare`.
+        advice: for the message, what to do with an object that is not a Loader.
 
     Raises:
         MissingDependencyError: the library is not installed.
-        UnsupportedError: they are something else, or the other way round.
+        UnsupportedError: an argument has a different type, or the two are swapped.
     """
     library, _, name = wanted.partition(".")
     try:
@@ -40,34 +40,34 @@ def check_given(  # noqa: PLR0913  # what two integrations differ in
     if not isinstance(given, kind):
         article = "an" if name[0] in "AEIOU" else "a"
         raise UnsupportedError(
-            f"prepare() was given a {type(given).__qualname__} in place of {article} {name}.\n"
+            f"prepare() expects {article} {name}, but got an object of type {type(given).__qualname__}.\n"
             f"Nothing was prepared. Use {', or '.join(usage)}."
         )
     if not isinstance(loader, loaders):
         wrapped = usage[-1].replace("loader", "resumable.wrap(...)")
         raise UnsupportedError(
-            f"prepare() was given a {type(loader).__qualname__}, which is no Loader.\n"
-            f"It has no place that could be saved. Wrap it before: {wrapped}; {advice}."
+            f"prepare() expects a Loader, but got an object of type {type(loader).__qualname__}.\n"
+            f"It has no position to save. Wrap it first: {wrapped}; {advice}."
         )
 
 
 def check_names(owner: Any, names: str, *, library: str, tried: str) -> None:
-    """Refuse a version of a library that lacks a name on which this package relies.
+    """Check that a library has the names that this package uses.
 
     Args:
         owner: an object of the library.
-        names: dotted paths from there, with spaces between them.
-        library: its name.
-        tried: the versions that have all of them.
+        names: dotted paths from that object, separated by spaces.
+        library: name of the library.
+        tried: versions that were tested.
 
     Raises:
-        UnsupportedError: the message says which ones are missing.
+        UnsupportedError: a name is missing. The message lists all missing names.
     """
     if missing := [path for path in names.split() if not _has(owner, path)]:
         raise UnsupportedError(
-            f"this version of {library} has no {', '.join(missing)} in its {type(owner).__name__}.\n"
-            "It is unknown which batches are in the weights, so a checkpoint would not fit them. Use "
-            f"{tried}, or a newer version of this package: {UPGRADE}"
+            f"this version of {library} is not supported: its {type(owner).__name__} has no {', '.join(missing)}.\n"
+            "resumable could not track which batches are in the weights, so checkpoints would not match them. Use "
+            f"{tried}, or a newer version of resumable: {UPGRADE}"
         )
 
 

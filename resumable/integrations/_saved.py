@@ -52,16 +52,16 @@ class RankedState:
         version = values.get("format") if isinstance(values, dict) else None
         if type(version) is not int or version > cls.newest:
             raise StateFormatError(
-                f"{cls.part} is of format {version!r}, and this version of resumable reads up to {cls.newest}: "
+                f"{cls.part} has format {version!r}, but this version of resumable reads formats up to {cls.newest}: "
                 f"{describe(values)}.\n"
                 "Nothing was loaded. The data would start at a different batch than the weights. "
-                f"{cls.hint}For a newer format, {UPGRADE}"
+                f"{cls.hint}If a newer version of resumable wrote it, upgrade: {UPGRADE}"
             )
         try:
             return cls._read(values)
         except _DAMAGE as error:
             raise StateFormatError(
-                f"{cls.part} is damaged: {error!r}.\nNothing was loaded. Resume from another checkpoint."
+                f"{cls.part} is damaged: {error!r}.\nNothing was loaded. Resume from a different checkpoint."
             ) from error
 
     @classmethod
@@ -92,7 +92,7 @@ class RankedState:
         if len(self.states) != loaders:
             raise StateMismatchError(
                 f"{self.part} has states of {len(self.states)} train loaders, and this run has {loaders}.\n"
-                "Some would start again. Use the loaders that the run was started with, in the same order."
+                "Some loaders could not be resumed. Use the same loaders as the original run, in the same order."
             )
         own = self.ranks[rank % len(self.ranks)]
         if len(self.ranks) == size:
@@ -103,7 +103,7 @@ class RankedState:
                     f"each rank has a separate stream in train loader {number}, which a different number of ranks "
                     "cannot divide.\n"
                     f"  in the checkpoint: {len(self.ranks)} ranks\n  in this run:       {size} ranks\n"
-                    "Restart with as many ranks."
+                    f"Restart with {len(self.ranks)} ranks."
                 )
         return {**own, "loaders": self.ranks[0]["loaders"], "buffers": None}
 
@@ -139,7 +139,7 @@ def gather_at_step(
         if step != steps[0]:
             raise StateMismatchError(
                 f"the ranks save at different batches.\n  rank 0: {steps[0]}\n  rank {rank}: {step}\n"
-                "No checkpoint could bring both back. Save on all ranks, after the same optimizer step."
+                "A checkpoint could not restore both. Save on all ranks after the same optimizer step."
             )
     return [known for known, _ in everyone], [digests != everyone[0][1] for _, digests in everyone]
 

@@ -1,8 +1,8 @@
 """A Loader as the dataloader of torchtitan's trainer: `config.dataloader = LoaderConfig(make=...)`.
 
-torchtitan builds its dataloader from a configuration, with the rank and the number of ranks that read data of their
-own, and puts it into `torch.distributed.checkpoint` with the model. Its own dataloaders refuse another number of ranks,
-and an end of the data where there are several. This one takes both, as a Loader does.
+torchtitan builds its dataloader from a configuration and the data-parallel rank and world size, and saves it with the
+model in `torch.distributed.checkpoint`. Its own dataloaders can neither resume on a different number of ranks nor end
+on several ranks. This one can do both, like any Loader.
 
 Source: `BaseDataLoader` of torchtitan 0.3 (`torchtitan.components.dataloader`), and of its main branch in August 2026
 (`torchtitan.components.data.loader`).
@@ -36,8 +36,8 @@ def _base() -> Any:
             if error.name is None or not home.startswith(error.name):
                 raise
     raise MissingDependencyError(
-        "resumable.integrations.torchtitan needs torchtitan, which is not installed here, or has its BaseDataLoader at "
-        "another place.\nInstall it: pip install torchtitan"
+        "resumable.integrations.torchtitan needs torchtitan, which is not installed, or has no BaseDataLoader in "
+        f"{' or '.join(_HOMES)}.\nInstall it: pip install torchtitan"
     )
 
 
@@ -45,28 +45,29 @@ _Base: Any = _base()
 
 
 class TitanLoader(_Base):  # type: ignore[misc]  # its base is found when this is imported
-    """A Loader in the shape of torchtitan's dataloaders; made by `LoaderConfig`.
+    """A Loader with the interface of torchtitan's dataloaders. `LoaderConfig` creates it.
 
     Args:
-        config: with what makes the Loader.
-        dp_rank: rank among those that read data of their own.
-        dp_world_size: their number.
-        given: what else torchtitan gives its dataloaders, such as `tokenizer` and the batch size.
+        config: has the function that creates the Loader.
+        dp_rank: data-parallel rank.
+        dp_world_size: number of data-parallel ranks.
+        given: other arguments that torchtitan passes to its dataloaders, such as `tokenizer` and the batch size.
 
     Attributes:
-        loader: the Loader, of which a batch is what the trainer takes: a dict with `input`, and labels.
+        loader: the Loader. It must yield batches as the trainer expects them: a dict with `input`, and labels.
 
     Raises:
-        ConfigurationError: `make` returned no Loader, or one that reads the data of another rank.
+        ConfigurationError: `make` did not return a Loader, or the Loader reads the data of a different rank.
     """
 
     @dataclass(kw_only=True, slots=True)
-    class Config(_Base.Config):  # type: ignore[misc]  # likewise
-        """What torchtitan makes the dataloader of.
+    class Config(_Base.Config):  # type: ignore[misc]  # the same
+        """The configuration from which torchtitan builds the dataloader.
 
         Args:
-            make: returns the Loader: `make(world, **given)`, to be wrapped with `world=world`.
-            epochs: after which the data end, and the training; None for no end.
+            make: a function that returns the Loader. It is called as `make(world, **given)`, and must wrap the source
+                with `world=world`.
+            epochs: number of epochs after which the data and the training end; None for no end.
         """
 
         make: Callable[..., Loader[Any]] | None = None
@@ -77,32 +78,32 @@ class TitanLoader(_Base):  # type: ignore[misc]  # its base is found when this i
         loader = None if config.make is None else config.make(world, **given)
         if not isinstance(loader, Loader):
             raise ConfigurationError(
-                f"make has to return a Loader, but it returned {loader!r}.\n"
-                "Give LoaderConfig(make=...) a function of (world, **given) that returns wrap(..., world=world)."
+                f"LoaderConfig.make must return a Loader, but returned {loader!r}.\n"
+                "Pass a function make(world, **given) that returns wrap(..., world=world)."
             )
         found = loader._options.find_world()  # noqa: SLF001  # for integrations alone
         if found != world:
             raise ConfigurationError(
-                "the Loader reads the data of another rank than torchtitan's trainer says.\n"
+                "the Loader reads the data of a different rank than torchtitan's trainer expects.\n"
                 f"  torchtitan: {world}\n  the Loader: {found}\n"
-                "Ranks that hold parts of one model have to read the same data. Wrap with the world that make is "
-                "given: resumable.wrap(..., world=world)."
+                "Ranks that share one copy of the model must read the same data. In make(world, **given), pass the "
+                "world on: resumable.wrap(..., world=world)."
             )
         self.loader: Loader[Any] = loader
         self._epochs = config.epochs
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator over the batches from here to the end of the last epoch, or without an end."""
+        """Return an iterator over the remaining batches up to the last epoch's end, or without an end."""
         if self._epochs is None:
             return self.loader.steps(math.inf)
         return (batch for epoch in self.loader.epochs(self._epochs) for batch in epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of all ranks for `torch.distributed.checkpoint`; all ranks call it, as torchtitan does."""
+        """Return the states of all ranks for `torch.distributed.checkpoint`. All ranks must call it."""
         return self.loader.dcp().state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go to the position at which the checkpoint was saved, on any number of ranks; all ranks call it."""
+        """Go to the saved position, on any number of ranks. All ranks must call it."""
         self.loader.dcp().load_state_dict(state_dict)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Sources that are made of others or of files, and say what an epoch of them is."""
+"""Sources that read files or combine other sources, and define what an epoch is."""
 
 from resumable.sources.mix import Mix, mix
 from resumable.sources.packed import Packed, Piece, cu_seqlens

@@ -1,4 +1,4 @@
-"""Files that are read at places: local ones, and those of every file system that fsspec knows; opened per process."""
+"""Reads ranges of files: local ones, and those of any filesystem that fsspec supports. Files are opened per process."""
 
 from __future__ import annotations
 
@@ -23,53 +23,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Descriptor", "Files", "Part", "Stamp", "base_of", "find_files", "is_remote", "storage"]
 
-_NO_FILE = (404, 410)  # of HTTP
-_OPEN = 64  # files that a process keeps open
+_NO_FILE = (404, 410)  # HTTP status codes
+_OPEN = 64  # maximum number of open files per process
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "updated", "created")
 
 
-class Stamp(NamedTuple):
-    """What changes where a file is written again: its size in bytes, and what else the file system says of it.
-
-    `changed` is the time of the change in nanoseconds, of a remote file its tag or time; empty where there is none.
-    """
-
-    size: int
-    changed: str
-
-
-class Part(NamedTuple):
-    """The bytes `start..stop-1` of a file."""
-
-    name: str
-    start: int
-    stop: int
-
-    def __str__(self) -> str:
-        return f"{self.name}, bytes {self.start}..{self.stop - 1}"
-
-
-def is_remote(name: str) -> bool:
-    """Return whether a name is a URL that fsspec is to open; a `file://` is local."""
-    return "://" in name
-
-
-class Descriptor:
-    """A file that is open for reading, until nothing uses it."""
-
-    def __init__(self, path: str) -> None:
-        self.number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-
-    def __del__(self) -> None:
-        with suppress(AttributeError, OSError):
-            os.close(self.number)
-
-
 class Files:
-    """Reads files, by paths or URLs. What is open belongs to one process; a forked or pickled copy opens it again.
+    """Reads files by path or URL. Open files belong to one process. Forked or pickled copies open them again.
 
     Args:
-        options: for the file system of the URLs.
+        options: for the filesystem of the URLs.
     """
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
@@ -93,34 +56,34 @@ class Files:
         vars(self).update(state)
         self._forget()
 
-    # ------------------------------------------------------------------ file systems
+    # ------------------------------------------------------------------ filesystems
 
     def system(self, name: str) -> tuple[Any, str]:
-        """Return the file system of a URL, and the path on it.
+        """Return the filesystem of a URL, and the path on it.
 
         Raises:
             MissingDependencyError: its package is not installed.
-            ConfigurationError: fsspec knows no such file system.
+            ConfigurationError: fsspec does not know the protocol.
         """
         self._own()
         protocol = name.partition("://")[0]
-        if "::" in name or protocol not in self._systems:  # with "::", of file systems in one another
+        if "::" in name or protocol not in self._systems:  # "::" chains filesystems
             self._systems[protocol], path = open_url(name, self._options)
             return self._systems[protocol], path
         system = self._systems[protocol]
-        return system, system._strip_protocol(name)  # noqa: SLF001  # how fsspec's own functions do it
+        return system, system._strip_protocol(name)  # noqa: SLF001  # as fsspec's own functions do
 
     def find(self, pattern: str) -> list[str]:
-        """Return the files that a pattern with `*`, `?` or `[...]` stands for, in the order of their names.
+        """Return the files that match a pattern with `*`, `?` or `[...]`, sorted by name.
 
-        A name without these, and a local one that is there as it is, stands for itself.
+        A name without these characters, or of an existing local file, is returned unchanged.
         """
         if not has_magic(pattern) or (not is_remote(pattern) and Path(pattern).exists()):
             return [pattern]
         if not is_remote(pattern):
-            return sorted(glob(pattern, recursive=True))  # noqa: PTH207  # of any text, as it was given
+            return sorted(glob(pattern, recursive=True))  # noqa: PTH207  # names may be any text
         system, path = self.system(pattern)
-        system.invalidate_cache()  # another process may have written more of them
+        system.invalidate_cache()  # other processes may have written files
         try:
             with storage():
                 return sorted(system.unstrip_protocol(found) for found in system.glob(path))
@@ -128,19 +91,18 @@ class Files:
             return []
         except OSError as error:
             raise ConfigurationError(
-                f"{pattern} cannot be looked for: {error}.\nWhich files there are could not be known. Look after the "
-                "storage and its rights."
+                f"the files of {pattern} cannot be listed: {error}.\nCheck the storage and its permissions."
             ) from error
 
     def stamp(self, name: str) -> Stamp:
-        """Return the stamp of a file as it is now.
+        """Return the current stamp of a file.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the file does not exist.
             OSError: the storage fails.
         """
         if not is_remote(name):
-            found = os.stat(name)  # noqa: PTH116  # of any text
+            found = os.stat(name)  # noqa: PTH116  # names may be any text
             return Stamp(found.st_size, str(found.st_mtime_ns))
         system, path = self.system(name)
         system.invalidate_cache(path)
@@ -154,7 +116,7 @@ class Files:
     # ------------------------------------------------------------------ reading
 
     def open(self, name: str) -> BinaryIO:
-        """Open a file to be read from its beginning."""
+        """Open a file for reading."""
         if not is_remote(name):
             return Path(name).open("rb")
         system, path = self.system(name)
@@ -162,17 +124,17 @@ class Files:
         return opened
 
     def read(self, parts: Sequence[Part], stamps: Mapping[str, Stamp]) -> list[bytes]:
-        """Read parts of files; remote ones at the same time.
+        """Read parts of files. Remote parts are requested at the same time.
 
         Args:
-            parts: what to read.
-            stamps: of the files as they are known; looked at when a process reads the first time.
+            parts: the parts to read.
+            stamps: expected stamps of the files. They are checked at the first read in a process.
 
         Raises:
-            DataError: a file is gone, or another one than it was.
+            DataError: a file was removed or rewritten, or the storage fails.
         """
         self._own()
-        if len(parts) == 1 and not is_remote(parts[0].name):  # what is mostly asked for, in half of the time
+        if len(parts) == 1 and not is_remote(parts[0].name):  # the most common case, in half the time
             return [_whole(parts[0], self._read_local(parts[0], stamps[parts[0].name]))]
         local = [part for part in parts if not is_remote(part.name)]
         remote = [part for part in parts if is_remote(part.name)]
@@ -197,7 +159,7 @@ class Files:
         _compare(part, stamp, Stamp(found.st_size, str(found.st_mtime_ns)))
         self._open[part.name] = file
         if len(self._open) > _OPEN:
-            self._open.popitem(last=False)  # closed when no thread reads it
+            self._open.popitem(last=False)  # closed as soon as no thread reads it
         return file
 
     def _read_remote(self, parts: Sequence[Part], stamps: Mapping[str, Stamp]) -> list[bytes]:
@@ -226,42 +188,84 @@ class Files:
                 raise _unread(part, f"{type(data).__name__}: {data}") from data
         return read
 
-    # ------------------------------------------------------------------ small files that are read and written whole
+    # ------------------------------------------------------------------ small files
 
     def load(self, name: str) -> bytes | None:
-        """Return what is in a file; None where it cannot be read."""
+        """Return the content of a file; None if it cannot be read."""
         try:
             if not is_remote(name):
                 return Path(name).read_bytes()
             system, path = self.system(name)
             data: bytes = system.cat_file(path)
-        except Exception:  # noqa: BLE001  # of any file system; it is made again
+        except Exception:  # noqa: BLE001  # filesystems may raise anything; the file is created again
             return None
         return data
 
     def save(self, name: str, data: bytes) -> bool:
-        """Write a file that is there as a whole or not at all, however many processes write it; return whether."""
+        """Write a file atomically, even if several processes write it. Return whether it was written."""
         try:
             if is_remote(name):
                 system, path = self.system(name)
                 system.pipe_file(path, data)
             else:
                 write_whole(Path(name), methodcaller("write", data))
-        except Exception:  # noqa: BLE001  # of any file system: it is made again next time
+        except Exception:  # noqa: BLE001  # filesystems may raise anything; the file is created again next time
             return False
         return True
 
 
+class Stamp(NamedTuple):
+    """Changes if a file is rewritten: its size in bytes, and a time or tag.
+
+    `changed` is the modification time in nanoseconds. For a remote file it is its tag or time, or empty if it has none.
+    """
+
+    size: int
+    changed: str
+
+
+class Part(NamedTuple):
+    """The bytes `start..stop-1` of a file."""
+
+    name: str
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"{self.name}, bytes {self.start}..{self.stop - 1}"
+
+
+class Descriptor:
+    """A file that stays open for reading until it is no longer referenced."""
+
+    def __init__(self, path: str) -> None:
+        self.number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):
+            os.close(self.number)
+
+
+def is_remote(name: str) -> bool:
+    """Return whether a name is a URL that fsspec must open."""
+    return "://" in name
+
+
+def base_of(name: str) -> str:
+    """Return the last part of a path or URL."""
+    return name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+
+
 @contextmanager
 def storage() -> Iterator[None]:
-    """Make an `OSError` of what the package of a file system raises: of its own kinds, or as if there were no file."""
+    """Convert errors of a filesystem's package to `OSError`. A `FileNotFoundError` may mean that the server is down."""
     try:
         yield
     except FileNotFoundError as error:
         cause = error.__cause__
         if cause is None or isinstance(cause, FileNotFoundError) or getattr(cause, "status", 0) in _NO_FILE:
             raise
-        raise OSError(f"{type(cause).__name__}: {cause}") from error  # of HTTP: a server that is not there
+        raise OSError(f"{type(cause).__name__}: {cause}") from error  # HTTP: the server is down
     except (OSError, ResumableError):
         raise
     except Exception as error:
@@ -269,20 +273,20 @@ def storage() -> Iterator[None]:
 
 
 def _unread(part: Part, error: object) -> DataError:
-    return DataError(f"{part} cannot be read: {error}.\nLook after the storage, and resume from the last checkpoint.")
+    return DataError(f"{part} cannot be read: {error}.\nCheck the storage, then resume from the last checkpoint.")
 
 
 def _whole(part: Part, data: bytes) -> bytes:
     if len(data) > part.stop - part.start:
         raise DataError(
-            f"{part} cannot be read: {len(data)} bytes came where {part.stop - part.start} were asked for.\n"
-            "The server gives whole files only, so every sample would cost one. Put the file where ranges of it can be "
-            "read, such as an object store, or on a local disk."
+            f"{part} cannot be read: the server sent {len(data)} bytes instead of {part.stop - part.start}.\n"
+            "It does not support range requests, so each sample would need the whole file. Move the file to storage "
+            "that supports them, such as an object store or a local disk."
         )
     if len(data) != part.stop - part.start:
         raise DataError(
-            f"{part} cannot be read: it has {len(data)} of these {part.stop - part.start} bytes.\n"
-            "It was cut since it was opened. Copy it again, and start again from the last checkpoint."
+            f"{part} cannot be read: only {len(data)} of these {part.stop - part.start} bytes exist.\n"
+            "The file was truncated since it was opened. Copy it again, then resume from the last checkpoint."
         )
     return data
 
@@ -290,7 +294,7 @@ def _whole(part: Part, data: bytes) -> bytes:
 def _pread(number: int, part: Part) -> bytes:
     read = partial(os.pread, number)
     data = read(part.stop - part.start, part.start)
-    while len(data) < part.stop - part.start:  # at most 2 GiB come at once
+    while len(data) < part.stop - part.start:  # a read returns at most 2 GiB
         more = read(part.stop - part.start - len(data), part.start + len(data))
         if not more:
             break
@@ -301,37 +305,37 @@ def _pread(number: int, part: Part) -> bytes:
 def _compare(part: Part, before: Stamp, now: Stamp) -> None:
     if before != now:
         raise DataError(
-            f"{part.name} was written again since it was opened.\n"
+            f"{part.name} was rewritten since it was opened.\n"
             f"  then: {before.size} bytes, {before.changed}\n  now:  {now.size} bytes, {now.changed}\n"
-            "Other samples would be read from here on. Start again with the file as it is, or put the old one back."
+            "Different samples would be read from here on. Restore the old file, or start a new run with the new one."
         )
 
 
 def _gone(part: Part) -> DataError:
     return DataError(
-        f"{part} cannot be read: there is no such file any more.\n"
-        "Samples would be left out. Put it back, and resume from the last checkpoint."
+        f"{part} cannot be read: the file no longer exists.\n"
+        "Samples would be missing. Restore the file, then resume from the last checkpoint."
     )
 
 
-# Patterns of files: braces as webdataset has them, then `*`, `?` and `[...]`.
+# ---------------------------------------------------------------------- patterns: braces, `*`, `?` and `[...]`
 
 
-def find_files(  # noqa: PLR0913  # words of its messages
+def find_files(  # noqa: PLR0913  # words for its messages
     patterns: Any, files: Files, *, what: str, suffix: str, extra: str, but: str = " "
 ) -> list[str]:
-    """Return the files that patterns stand for, in their order; those of one pattern by their names.
+    """Return the files that match patterns, in the order of the patterns. Files of one pattern are sorted by name.
 
     Args:
-        patterns: path or URL, a pattern, or several of them.
-        files: looks for them.
-        what: the files, for messages, as in "the {what} x.tar".
-        suffix: of such a file's name, for messages.
-        extra: with which braces can be read.
-        but: end of the names of files that are left out.
+        patterns: a path, a URL or a pattern, or several of them.
+        files: finds the files.
+        what: kind of the files, for messages, as in "the {what} x.tar".
+        suffix: of the file names, for messages.
+        extra: of this package that installs braceexpand.
+        but: skip names with this ending.
 
     Raises:
-        ConfigurationError: a pattern stands for nothing, or a file comes twice.
+        ConfigurationError: a pattern matches no file, or a file is listed twice.
         MissingDependencyError: braceexpand is not installed.
     """
     given = [patterns] if isinstance(patterns, (str, os.PathLike)) else _listed(patterns, what, suffix)
@@ -343,12 +347,12 @@ def find_files(  # noqa: PLR0913  # words of its messages
         some = [name for one in _expand(text, suffix, extra) for name in files.find(one) if not name.endswith(but)]
         if not some:
             raise ConfigurationError(
-                f"there is no file for {text!r}.\nThere would be nothing to read. Look after the folder and the "
-                "pattern: {000..009} counts, * stands for any characters."
+                f"no file matches {text!r}.\nCheck the folder and the pattern: {{000..009}} expands to a range of "
+                "numbers, and * matches any characters."
             )
         found += [name.removeprefix("file://") for name in some]
     if not found:
-        raise ConfigurationError(f"no {what}s were given.\nThere would be nothing to read. Give at least one.")
+        raise ConfigurationError(f"the list of {what}s is empty.\nPass at least one {what}.")
     _refuse_twice(found, what)
     return found
 
@@ -362,8 +366,8 @@ def _listed(patterns: Any, what: str, suffix: str) -> list[Any]:
 
 def _no_path(given: Any, what: str, suffix: str) -> ConfigurationError:
     return ConfigurationError(
-        f"each {what} must be a path, a URL or a pattern of them, but one is {given!r}.\n"
-        f'Nothing could be read. Give for instance "train-{{000..099}}{suffix}" or a list of paths.'
+        f"each {what} must be a path, a URL or a pattern, but one is {given!r}.\n"
+        f'Pass for example "train-{{000..099}}{suffix}" or a list of paths.'
     )
 
 
@@ -371,7 +375,7 @@ def _expand(pattern: str, suffix: str, extra: str) -> list[str]:
     if "{" not in pattern or (not is_remote(pattern) and Path(pattern).exists()):
         return [pattern]
     try:
-        from braceexpand import braceexpand  # noqa: PLC0415  # for such patterns only
+        from braceexpand import braceexpand  # noqa: PLC0415  # only needed for braces
     except ImportError as error:
         raise MissingDependencyError(
             f"the pattern {pattern!r} needs the package braceexpand.\nInstall it: {pip_install(extra)}"
@@ -380,24 +384,18 @@ def _expand(pattern: str, suffix: str, extra: str) -> list[str]:
         return list(braceexpand(pattern))
     except ValueError as error:
         raise ConfigurationError(
-            f"the pattern {pattern!r} has braces that do not close: {error}.\n"
-            f"Which files are meant could not be known. Write for instance train-{{000..099}}{suffix}."
+            f"the pattern {pattern!r} has unbalanced braces: {error}.\nWrite for example train-{{000..099}}{suffix}."
         ) from error
 
 
 def _refuse_twice(names: list[str], what: str) -> None:
     seen: dict[str, str] = {}
     for name in names:
-        place = name if is_remote(name) else os.path.abspath(name)  # noqa: PTH100  # a link may be there on purpose
-        if place in seen:
-            also = "" if seen[place] == name else f", also as {seen[place]}"
+        path = name if is_remote(name) else os.path.abspath(name)  # noqa: PTH100  # a link may be there on purpose
+        if path in seen:
+            also = "" if seen[path] == name else f", the first time as {seen[path]}"
             raise ConfigurationError(
-                f"the {what} {name} is named twice{also}.\nIts samples would come twice in every epoch. Name it once; "
-                "to have it more often than others, give it a weight in resumable.mix."
+                f"the {what} {name} is listed twice{also}.\nEvery epoch would have its samples twice. List it once. To "
+                "read it more often than others, use weights in resumable.mix."
             )
-        seen[place] = name
-
-
-def base_of(name: str) -> str:
-    """Return the last part of a path or URL."""
-    return name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+        seen[path] = name

@@ -1,4 +1,4 @@
-"""Integers in memory or in a file, which is mapped into memory, and opened in each process."""
+"""Vectors of integers: in memory, in a local file that is mapped into memory, or in a remote file."""
 
 from __future__ import annotations
 
@@ -39,20 +39,7 @@ __all__ = [
     "size_of",
 ]
 
-_PLACES, _PLACE = 16, 1024  # what is read of a file to tell it from another one
-
-
-class Stamp(NamedTuple):
-    """What changes where a file is written again: its size in bytes, and when it was changed, in nanoseconds."""
-
-    size: int
-    changed: int
-
-    @classmethod
-    def of(cls, path: Path) -> Stamp:
-        """Return that of a file as it is now."""
-        found = os.stat(path)  # noqa: PTH116  # as fast as it gets
-        return cls(found.st_size, found.st_mtime_ns)
+_PLACES, _PLACE = 16, 1024  # number and length of the parts that the digest of a file covers
 
 
 class Array:
@@ -67,25 +54,25 @@ class Array:
         self.dtype, self.count = values.dtype, len(values)
 
     def read(self, start: int, stop: int) -> IntArray:
-        """Return the values `start..stop-1` as 64-bit integers; a copy."""
+        """Return a copy of the values `start..stop-1` as 64-bit integers."""
         return self.values[start:stop].astype(np.int64)
 
     def digest(self) -> str:
-        """Return what tells the values from others: their number, and some of them."""
+        """Return a text that identifies the values: their number, and a digest of some of them."""
         return digest_of(self)
 
 
 class Mapped:
-    """Integers of a file, which is mapped when they are first read in a process.
+    """Integers in a local file. Each process maps it when it first reads.
 
     Args:
         path: of the file.
         dtype: of the integers.
-        offset: bytes before the first of them.
-        count: how many there are; None: up to the end of the file.
+        offset: bytes before the first integer.
+        count: number of integers; None for all up to the end of the file.
 
     Raises:
-        ConfigurationError: the file has another size than that.
+        ConfigurationError: the size of the file does not match.
     """
 
     def __init__(self, path: Path, dtype: np.dtype[Any], offset: int = 0, count: int | None = None) -> None:
@@ -96,16 +83,16 @@ class Mapped:
         self._file: Descriptor | None = None
 
     def read(self, start: int, stop: int) -> IntArray:
-        """Return the values `start..stop-1` as 64-bit integers; a copy.
+        """Return a copy of the values `start..stop-1` as 64-bit integers.
 
         Raises:
-            DataError: the file is another one than it was.
+            DataError: the file was rewritten since it was opened.
         """
         if self._values is None or self._file is None:
             self._file = Descriptor(str(self.path))
             self._check(self._file)
             self._values = np.memmap(self.path, self.dtype, "r", self._offset, (self.count,))
-        self._check(self._file)  # reading what was cut off would end the process by SIGBUS
+        self._check(self._file)  # reading beyond the end of a truncated file would kill the process with SIGBUS
         return self._values[start:stop].astype(np.int64)
 
     def _check(self, file: Descriptor) -> None:
@@ -113,81 +100,34 @@ class Mapped:
         now = Stamp(found.st_size, found.st_mtime_ns)
         if now != self.stamp:
             raise DataError(
-                f"{self.name} was written again since it was opened.\n  bytes then: {self.stamp.size}\n"
-                f"  bytes now:  {now.size}\nOther tokens would be read from here on. Start again with the file as it "
-                "is, or put the old one back."
+                f"{self.name} was rewritten since it was opened.\n  bytes then: {self.stamp.size}\n"
+                f"  bytes now:  {now.size}\nDifferent tokens would be read from here on. Restore the old file, or "
+                "start a new run with the new one."
             )
 
     def digest(self) -> str:
-        """Return what tells the file from others: its name, the number of its values, and some of them."""
+        """Return a text that identifies the file: its name, the number of values, and a digest of some of them."""
         return f"{self.path.name} {digest_of(self)}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_values": None, "_file": None}  # the mapping would be pickled as what is in it
-
-
-def check_size(name: str, size: int, dtype: np.dtype[Any], offset: int, count: int | None) -> int:
-    """Return how many integers a file has.
-
-    Args:
-        name: of the file.
-        size: its bytes.
-        dtype: of the integers.
-        offset: bytes before the first of them.
-        count: how many there have to be; None: up to the end of the file.
-
-    Raises:
-        ConfigurationError: it has no whole number of them, or fewer.
-    """
-    room, rest = divmod(size - offset, dtype.itemsize)
-    if count is None and rest:
-        raise ConfigurationError(
-            f"{name} has {size} bytes, which is no whole number of {dtype} of {dtype.itemsize} bytes.\n"
-            "It was cut, or has another dtype, and other tokens would be read. Copy it again, or give its dtype."
-        )
-    wanted = room if count is None else count
-    if room < wanted:
-        raise ConfigurationError(
-            f"{name} was cut: it has to have {offset + wanted * dtype.itemsize} bytes and has {size}.\n"
-            "Its last values are not there. Copy it again."
-        )
-    return wanted
-
-
-def places_of(count: int) -> list[tuple[int, int]]:
-    """Return which of so many values are looked at to tell them from others."""
-    last = max(count - _PLACE, 0)
-    return [(place, place + _PLACE) for place in sorted({last * number // (_PLACES - 1) for number in range(_PLACES)})]
-
-
-def digest_of(source: TokenSource) -> str:
-    """Return number, dtype and a digest of some of the values."""
-    state = hashlib.blake2b(digest_size=8, person=b"resumable1")
-    for start, stop in places_of(source.count):
-        state.update(source.read(start, stop).astype("<i8").tobytes())
-    return f"{source.count} {source.dtype.str} {state.hexdigest()}"
-
-
-# Integers of a remote file, read by ranges; and one way to open them, there or in a local file.
-
-Place = Path | str  # of a local file, or the URL of a remote one
+        return {**vars(self), "_values": None, "_file": None}  # pickle would copy all values of the mapping
 
 
 class Ranged:
-    """Integers of a remote file, of which no more is read than what is asked for.
+    """Integers in a remote file. Only the requested ranges are read.
 
     Args:
-        name: URL.
+        name: URL of the file.
         files: reads it.
         dtype: of the integers.
-        offset: bytes before the first of them.
-        count: how many there are; None: up to the end of the file.
+        offset: bytes before the first integer.
+        count: number of integers; None for all up to the end of the file.
 
     Raises:
-        ConfigurationError: the file has another size than that.
+        ConfigurationError: the size of the file does not match.
     """
 
-    path = None  # nothing is kept beside it
+    path = None  # no sidecar next to a remote file
 
     def __init__(
         self, name: str, files: Files, dtype: np.dtype[Any], offset: int = 0, count: int | None = None
@@ -199,16 +139,16 @@ class Ranged:
         self._digest = ""
 
     def read(self, start: int, stop: int) -> IntArray:
-        """Return the values `start..stop-1` as 64-bit integers; a copy.
+        """Return a copy of the values `start..stop-1` as 64-bit integers.
 
         Raises:
-            DataError: the file is gone or another one than it was, or the storage fails.
+            DataError: the file was removed or rewritten, or the storage fails.
         """
         held = self._held.pop((start, stop), None)
         return self._read([(start, stop)])[0] if held is None else held
 
     def hold(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Read several spans at the same time, which `read` is asked for next; what was held before can go."""
+        """Read several ranges at the same time for the next calls of `read`. Earlier ranges are dropped."""
         wanted = list(dict.fromkeys(spans))
         self._held = dict(zip(wanted, self._read(wanted), strict=True))
 
@@ -221,7 +161,7 @@ class Ranged:
         return [np.frombuffer(data, self.dtype).astype(np.int64) for data in read]
 
     def digest(self) -> str:
-        """Return what tells the file from others: its name, the number of its values, and some of them."""
+        """Return a text that identifies the file: its name, the number of values, and a digest of some of them."""
         if not self._digest:
             self.hold(places_of(self.count))
             self._digest = f"{base_of(self.name)} {digest_of(self)}"
@@ -232,22 +172,23 @@ class Ranged:
 
 
 TokenSource = Array | Mapped | Ranged
+Place = Path | str  # path of a local file, or URL of a remote one
 
 
 def open_integers(
     place: Place, files: Files, dtype: np.dtype[Any], offset: int = 0, count: int | None = None
 ) -> Mapped | Ranged:
-    """Open the integers of a file; see `Mapped`."""
+    """Open the integers in a file; see `Mapped`."""
     if isinstance(place, str):
         return Ranged(place, files, dtype, offset, count)
     return Mapped(place, dtype, offset, count)
 
 
 def existing(given: Any, files: Files) -> Place:
-    """Return the place of a file.
+    """Return the path or URL of a file.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: the file does not exist.
     """
     if isinstance(given, str) and is_remote(given) and not given.startswith("file://"):
         _stamp(given, files)
@@ -259,7 +200,7 @@ def existing(given: Any, files: Files) -> Place:
 
 
 def beside(place: Place, suffix: str, files: Files) -> Place | None:
-    """Return the file of another suffix in the same folder; None where there is none."""
+    """Return the file with a different extension in the same folder; None if there is none."""
     if isinstance(place, Path):
         found = place.with_suffix(suffix)
         return found if found.is_file() else None
@@ -271,7 +212,7 @@ def beside(place: Place, suffix: str, files: Files) -> Place | None:
 
 
 def beginning(place: Place, files: Files, count: int) -> bytes:
-    """Return the first bytes of a file, at most so many."""
+    """Return at most `count` bytes from the start of a file."""
     if isinstance(place, Path):
         with place.open("rb") as file:
             return file.read(count)
@@ -281,7 +222,7 @@ def beginning(place: Place, files: Files, count: int) -> bytes:
 
 
 def size_of(place: Place, files: Files) -> int:
-    """Return the bytes of a file."""
+    """Return the size of a file in bytes."""
     return place.stat().st_size if isinstance(place, Path) else _stamp(place, files).size
 
 
@@ -291,11 +232,65 @@ def _stamp(name: str, files: Files) -> RemoteStamp:
     except FileNotFoundError as error:
         raise _no_file(name) from error
     except OSError as error:
-        raise ConfigurationError(f"{name} cannot be read: {error}.\nLook after the storage and its rights.") from error
+        raise ConfigurationError(f"{name} cannot be read: {error}.\nCheck the storage and its permissions.") from error
 
 
 def _no_file(place: Place) -> ConfigurationError:
     return ConfigurationError(
-        f"there is no file {place}.\nThere would be nothing to read. Give the path or URL of a .npy, a .bin, or "
-        "Megatron's .bin with its .idx."
+        f"the file {place} does not exist.\nPass the path or URL of a .npy, a .bin, or a Megatron .bin with its .idx."
     )
+
+
+def check_size(name: str, size: int, dtype: np.dtype[Any], offset: int, count: int | None) -> int:
+    """Return the number of integers in a file.
+
+    Args:
+        name: of the file.
+        size: of the file, in bytes.
+        dtype: of the integers.
+        offset: bytes before the first integer.
+        count: expected number of integers; None for all up to the end of the file.
+
+    Raises:
+        ConfigurationError: the size is not a multiple of the dtype's, or the file is too small.
+    """
+    room, rest = divmod(size - offset, dtype.itemsize)
+    if count is None and rest:
+        raise ConfigurationError(
+            f"{name} has {size} bytes, which is not a multiple of {dtype.itemsize} bytes for dtype {dtype}.\n"
+            "It is truncated or has a different dtype, so wrong tokens would be read. Copy it again, or pass its dtype."
+        )
+    wanted = room if count is None else count
+    if room < wanted:
+        raise ConfigurationError(
+            f"{name} is truncated: it must have {offset + wanted * dtype.itemsize} bytes, but has {size}.\n"
+            "Its last values are missing. Copy it again."
+        )
+    return wanted
+
+
+def places_of(count: int) -> list[tuple[int, int]]:
+    """Return the ranges of the values that a digest covers."""
+    last = max(count - _PLACE, 0)
+    return [(start, start + _PLACE) for start in sorted({last * number // (_PLACES - 1) for number in range(_PLACES)})]
+
+
+def digest_of(source: TokenSource) -> str:
+    """Return the number and dtype of the values, and a digest of some of them."""
+    state = hashlib.blake2b(digest_size=8, person=b"resumable1")
+    for start, stop in places_of(source.count):
+        state.update(source.read(start, stop).astype("<i8").tobytes())
+    return f"{source.count} {source.dtype.str} {state.hexdigest()}"
+
+
+class Stamp(NamedTuple):
+    """Changes if a file is rewritten: its size in bytes, and its modification time in nanoseconds."""
+
+    size: int
+    changed: int
+
+    @classmethod
+    def of(cls, path: Path) -> Stamp:
+        """Return the current stamp of a file."""
+        found = os.stat(path)  # noqa: PTH116  # as fast as it gets
+        return cls(found.st_size, found.st_mtime_ns)

@@ -1,8 +1,8 @@
 """Windows of documents as functions of (epoch, window): arithmetic over the sums of blocks of documents.
 
-flat    the documents as they are stored, cut every `length` tokens, from a place that differs by epoch
-concat  the documents of a block in an order that differs by epoch, one after the other, cut every `length` tokens
-fit     the documents of a block best-fit into windows; one is cut only where it is longer than `length`
+flat    the documents in stored order, cut every `length` tokens, with an offset that depends on the epoch
+concat  the documents of a block in an order that depends on the epoch, cut every `length` tokens
+fit     the documents of a block packed into windows by best fit; only documents longer than `length` are cut
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Concat", "Documents", "Fit", "Flat", "Pieces", "best_fit", "open_documents"]
 
-_KEPT = 128  # blocks of 100 kB
-_KEPT_FITS = 512  # of 140 kB; each takes milliseconds to make
+_KEPT = 128  # cached blocks of 100 kB
+_KEPT_FITS = 512  # cached packings of 140 kB; each takes milliseconds to compute
 
 
 class Pieces(NamedTuple):
     """Pieces of documents that fill a window, one after the other; arrays of shape `(pieces,)`.
 
     Args:
-        document: number of the document of each piece.
-        first: which token of the document the piece begins with.
-        length: tokens of the piece.
-        at: number of its first token among all tokens.
-        ends: the document ends with it.
+        document: number of each piece's document.
+        first: index of the piece's first token in the document.
+        length: number of tokens in the piece.
+        at: index of the piece's first token among all tokens.
+        ends: whether the document ends with the piece.
     """
 
     document: IntArray
@@ -55,7 +55,7 @@ class Pieces(NamedTuple):
 
     @classmethod
     def joined(cls, parts: list[Pieces]) -> Pieces:
-        """Return the pieces of several lists as one."""
+        """Concatenate several lists of pieces."""
         return parts[0] if len(parts) == 1 else cls(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -64,8 +64,8 @@ class _Block(NamedTuple):
 
     Args:
         documents: their numbers.
-        starts: where each begins in that order, and where the last one ends; one more than there are documents.
-        at: number of the first token of each among all tokens.
+        starts: start of each document in that order, and the end of the last one; shape `(documents + 1,)`.
+        at: index of each document's first token among all tokens.
     """
 
     documents: IntArray
@@ -85,10 +85,10 @@ class _Block(NamedTuple):
 
 
 class _Packing:
-    """What the three have in common.
+    """The base of the three packings.
 
     Args:
-        lengths: returns those of the documents of a block.
+        lengths: returns the lengths of a block's documents.
         ends: tokens up to the end of each block, shape `(blocks,)`.
         block: documents per block.
         length: tokens per window.
@@ -103,17 +103,17 @@ class _Packing:
         self._block = lru_cache(maxsize=_KEPT)(self._order)
 
     def _set_until(self, sizes: IntArray) -> None:
-        """Keep how many windows there are up to the end of each block."""
+        """Set the number of windows in each block."""
         self._until = np.cumsum(sizes)
         self.windows = int(self._until[-1])
 
     @property
     def sizes(self) -> IntArray:
-        """Windows of each block, shape `(blocks,)`; all as one where windows cross the borders of blocks."""
+        """Windows of each block, shape `(blocks,)`. One entry for all if windows cross the boundaries of blocks."""
         return np.diff(self._until, prepend=0)
 
     def _find(self, window: int) -> tuple[int, int]:
-        """Return the block of a window, and which of its windows that is."""
+        """Return the block of a window, and the window's index in the block."""
         number = int(np.searchsorted(self._until, window, side="right"))
         return number, window - (int(self._until[number - 1]) if number else 0)
 
@@ -139,11 +139,11 @@ class _Packing:
 
 
 class Flat(_Packing):
-    """Documents as they are stored, cut every `length` tokens; fewer than two windows of tokens are left out.
+    """Documents in stored order, cut every `length` tokens. Less than two windows of tokens are dropped.
 
     Args:
-        targets: tokens that have to follow the last window.
-        given: what all packings take.
+        targets: number of tokens that must follow the last window.
+        given: arguments of all packings.
     """
 
     def __init__(self, *given: Any, targets: int) -> None:
@@ -151,11 +151,11 @@ class Flat(_Packing):
         self._set_until(np.array([max(int(self._ends[-1]) - self._length + 1 - targets, 0) // self._length]))
 
     def phase(self, epoch: int) -> int:
-        """Return where the first window of an epoch begins; 0 in epoch 0."""
+        """Return the start of an epoch's first window; 0 in epoch 0."""
         word = derive(self._seed, epoch, words=1, purpose=b"packed-phase")[0]
         return int(word) % self._length if epoch else 0
 
-    def _order(self, epoch: int, number: int) -> _Block:  # noqa: ARG002  # storage order, whatever the epoch
+    def _order(self, epoch: int, number: int) -> _Block:  # noqa: ARG002  # stored order in all epochs
         return self._stored(number)
 
     def pieces(self, epoch: int, window: int) -> Pieces:
@@ -173,7 +173,7 @@ class Flat(_Packing):
 
 
 class Concat(_Packing):
-    """Documents in another order within their block; the last tokens of a block that fill no window are left out."""
+    """Documents shuffled within their block. The last tokens of a block are dropped if they do not fill a window."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -187,11 +187,11 @@ class Concat(_Packing):
 
 
 class Fit(_Packing):
-    """Documents best-fit into windows of at most `length` tokens; each token is in one of them.
+    """Documents packed by best fit into windows of at most `length` tokens. Each token is in exactly one window.
 
     Args:
-        counts: windows of each block, where they are known.
-        given: what all packings take.
+        counts: windows of each block, if known.
+        given: arguments of all packings.
     """
 
     def __init__(self, *given: Any, counts: IntArray | None = None) -> None:
@@ -205,7 +205,7 @@ class Fit(_Packing):
         self._packed = lru_cache(maxsize=_KEPT_FITS)(self._pack)
 
     def _count(self, number: int) -> int:
-        """Return the windows of a block: the same in every epoch, as they depend on nothing but the lengths."""
+        """Return the number of windows of a block. It depends only on the lengths, so it is the same in all epochs."""
         counts, _, _ = _cut(self._lengths(number), self._length)
         return int(best_fit(counts, self._length)[1][-1]) + 1 if len(counts) else 0
 
@@ -230,7 +230,7 @@ class Fit(_Packing):
 
 
 def _cut(lengths: IntArray, most: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Cut documents into pieces of at most `most` tokens: their counts, whose each is, and where in it it begins."""
+    """Cut documents into pieces of at most `most` tokens. Return each piece's length, document and start in it."""
     parts = -(-lengths // most)
     which = np.repeat(np.arange(len(lengths)), parts)
     within = np.arange(len(which)) - np.repeat(np.cumsum(parts) - parts, parts)
@@ -239,74 +239,72 @@ def _cut(lengths: IntArray, most: int) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def best_fit(counts: IntArray, room: int) -> tuple[IntArray, IntArray]:
-    """Put pieces into bins, the largest first, each into the fullest bin that has room for it (best-fit decreasing).
+    """Put pieces into bins, the largest first, each into the fullest bin with enough room (best-fit decreasing).
 
-    The number of bins depends on the counts alone, and not on their order, as bins with the same room are alike.
+    The number of bins does not depend on the order of the pieces, because bins with equal room are interchangeable.
 
     Args:
-        counts: of the tokens of each piece, `1..room`.
-        room: tokens that a bin takes.
+        counts: tokens of each piece, `1..room`.
+        room: tokens that fit into a bin.
 
     Returns:
-        The pieces by their bins, and the bin of each of those; shape `(pieces,)`.
+        The pieces sorted by bin, and the bin of each; shape `(pieces,)`.
     """
     order = np.argsort(-counts, kind="stable")
-    rooms: list[int] = []  # those that some bins have left, in ascending order
+    rooms: list[int] = []  # the different rooms that bins have left, in ascending order
     having: dict[int, list[int]] = {}
     bins, last = [], 0
     for count in counts[order].tolist():
-        place = bisect_left(rooms, count)
-        if place == len(rooms):
+        tightest = bisect_left(rooms, count)
+        if tightest == len(rooms):
             left, number, last = room, last, last + 1
         else:
-            left = rooms[place]
+            left = rooms[tightest]
             number = having[left].pop()
             if not having[left]:
-                del rooms[place], having[left]
+                del rooms[tightest], having[left]
         bins.append(number)
         if left := left - count:
             if left not in having:
                 insort(rooms, left)
             having.setdefault(left, []).append(number)
     found = np.array(bins, np.int64)
-    by_bin = np.lexsort((order, found))  # in a bin, the pieces are in the order that they came in
+    by_bin = np.lexsort((order, found))  # within a bin, pieces keep their original order
     return order[by_bin], found[by_bin]
 
 
-# Lengths of documents: their sums by blocks, kept in a file beside them, so that later starts read no more.
+# ---------------------------------------------------------------------- lengths of documents
 
 _VERSION = 1
 _AT_ONCE = 1 << 22  # lengths
 
 
 def open_documents(documents: Any, tokens: Any, files: Files) -> TokenSource | None:
-    """Open the lengths of the documents: those given, or those of the index beside a `.bin`; None where there are none.
+    """Open the lengths of the documents: the user's, or those in the index of a `.bin`; None if there are neither.
 
     Raises:
-        ConfigurationError: they are no integers of shape `(n,)`, there are none, or the index was cut.
+        ConfigurationError: the lengths are not integers of shape `(n,)` or empty, or the index is truncated.
     """
     if documents is None:
         index = index_of(tokens, files)
         return None if index is None else lengths_of(index, files)
     found = open_vector(documents, "the lengths of the documents", files)
     if not found.count:
-        raise ConfigurationError(
-            f"{found.name}: there are no documents.\nThere would be nothing to read. Check what wrote the lengths."
-        )
+        raise ConfigurationError(f"{found.name} has no lengths of documents.\nCheck the program that wrote them.")
     return found
 
 
 class Documents:
-    """The lengths of documents, in blocks.
+    """The lengths of documents, in blocks. The sums of the blocks are saved next to them for later runs.
 
     Args:
         lengths: of all documents.
         block: documents per block.
-        total: tokens that all of them have to have.
-        keep: keep sums in a file beside that of the lengths.
+        total: number of tokens, which must be the sum of the lengths.
+        keep: save the sums in a file next to the lengths.
 
     Raises:
-        ConfigurationError: they have another number of tokens, or a length is negative.
+        ConfigurationError: the sum of the lengths is different, or a length is negative.
 
     Attributes:
         ends: tokens up to the end of each block, shape `(blocks,)`.
@@ -318,9 +316,10 @@ class Documents:
         self.ends = np.cumsum(self.kept(f"{block}", self._sum))
         if int(self.ends[-1]) != total:
             raise ConfigurationError(
-                f"the lengths of the documents do not belong to the tokens.\n  tokens by the lengths: {self.ends[-1]}\n"
-                f"  tokens there are:      {total}\nDocuments would begin in wrong places. Give one length for each "
-                "document, in the order of the tokens: lengths, and not where the documents begin."
+                "the lengths of the documents do not match the tokens.\n"
+                f"  sum of the lengths: {self.ends[-1]}\n  number of tokens:   {total}\n"
+                "Documents would start at wrong tokens. Pass the length of each document in the order of the tokens, "
+                "not its start."
             )
 
     def block(self, number: int) -> IntArray:
@@ -334,18 +333,18 @@ class Documents:
             if part.min() < 0:
                 wrong = int(np.flatnonzero(part < 0)[0])
                 raise ConfigurationError(
-                    f"the length of document {first + wrong} is {part[wrong]}.\nNo document has fewer than 0 tokens, "
-                    "and all after it would begin in wrong places. Check what wrote the lengths."
+                    f"the length of document {first + wrong} is negative: {part[wrong]}.\nAll later documents would "
+                    "start at wrong tokens. Check the program that wrote the lengths."
                 )
             sums.append(np.add.reduceat(part, np.arange(0, len(part), self._size), dtype=np.int64))
         return np.concatenate(sums)
 
     def kept(self, what: str, compute: Callable[[], IntArray]) -> IntArray:
-        """Return an integer for each block: from the file beside the lengths, where there is one that belongs to them.
+        """Return an integer for each block, from a file next to the lengths if there is one that matches.
 
         Args:
-            what: names the integers, in the name of the file.
-            compute: computes them, where there is none. They are then written, if the folder can be written to.
+            what: part of the file's name.
+            compute: computes the integers if there is no file. They are then saved, if the folder is writable.
         """
         source = self._source
         if not self._keep or source.path is None:
@@ -355,17 +354,17 @@ class Documents:
         found = _read(path, mark, -(-self.count // self._size))
         if found is None:
             found = compute()
-            with contextlib.suppress(OSError):  # a folder that cannot be written to: computed again next time
+            with contextlib.suppress(OSError):  # if the folder is not writable, compute them again next time
                 write_whole(path, partial(np.savez, mark=mark, values=found.astype(np.int64)))
         return found
 
     def digest(self) -> str:
-        """Return what tells the lengths from others."""
+        """Return a text that identifies the lengths."""
         return self._source.digest()
 
 
 def _read(path: Path, mark: IntArray, blocks: int) -> IntArray | None:
-    """Return what is in a file; None where it is not there, damaged, or of other lengths."""
+    """Return the integers in a file; None if it is missing, damaged, or belongs to different lengths."""
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             values: IntArray = file["values"]

@@ -1,4 +1,4 @@
-"""Reads row groups: their bytes in a few ranges, decoded by pyarrow, and the last ones kept up to a number of bytes."""
+"""Reads row groups of Parquet files: reads their bytes in a few ranges, decodes them with pyarrow, and caches some."""
 
 from __future__ import annotations
 
@@ -39,323 +39,12 @@ __all__ = [
     "values_of",
 ]
 
-
-# Footers: what a Parquet file says of its row groups and columns, read at the start and by each process.
-
-_MAGIC = b"PAR1"
-_END = 8  # bytes: the length of the footer, and the magic
-_GUESS = 1 << 16  # bytes that are read at first of the end of a file
-_AT_ONCE = 8  # remote files
-
-
-class File(NamedTuple):
-    """A file as it was when it was opened.
-
-    Args:
-        name: path or URL.
-        stamp: tells it from the one that it may be replaced by.
-        footer: bytes of its footer.
-        digest: of its footer.
-    """
-
-    name: str
-    stamp: Stamp
-    footer: int
-    digest: str
-
-
-class Footer(NamedTuple):
-    """A file with what its footer says.
-
-    Args:
-        file: it.
-        metadata: pyarrow's `FileMetaData`.
-        content: the footer as bytes, with the magic before it, as pyarrow takes it for a file without data.
-    """
-
-    file: File
-    metadata: Any
-    content: bytes
-
-
-def arrow() -> Any:
-    """Return `pyarrow.parquet`.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-    """
-    try:
-        import pyarrow.parquet as found  # noqa: PLC0415  # for those who read Parquet
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"Parquet files are read by pyarrow, which failed to import: {error}.\nInstall it: {pip_install('parquet')}"
-        ) from error
-    return found
-
-
-def open_footers(names: Sequence[str], files: Files) -> list[Footer]:
-    """Read the footers of files.
-
-    Raises:
-        ConfigurationError: a file is not there, empty, cut, encrypted, or no Parquet file.
-    """
-    opened = partial(_open, files=files)
-    if not any(map(is_remote, names)):
-        return list(map(opened, names))
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(opened, names))
-
-
-def read_again(file: File, files: Files) -> Any:
-    """Return the metadata of a file that was opened before, as another process has to.
-
-    Raises:
-        DataError: it is another file than it was.
-    """
-    size = file.stamp.size
-    (content,) = files.read([Part(file.name, size - _END - file.footer, size - _END)], {file.name: file.stamp})
-    if _digest(content) != file.digest:
-        raise DataError(
-            f"{file.name} has another footer than when it was opened.\nOther rows would be read from here on. Start "
-            "again with the file as it is, or put the old one back."
-        )
-    return _parsed(file.name, _as_file(content))
-
-
-def _open(name: str, files: Files) -> Footer:
-    stamp = _stamp(name, files)
-    if stamp.size < _END + len(_MAGIC):
-        raise _no_parquet(name, f"it has {stamp.size} bytes")
-    content = _footer(name, stamp, files)
-    metadata = _parsed(name, _as_file(content))
-    _check_places(name, metadata, stamp.size - _END - len(content))
-    return Footer(File(name, stamp, len(content), _digest(content)), metadata, _as_file(content))
-
-
-def _stamp(name: str, files: Files) -> Stamp:
-    try:
-        if not is_remote(name) and Path(name).is_dir():
-            raise ConfigurationError(
-                f"{name} is a folder, and no Parquet file.\nIts files would be read in no certain order. Give a "
-                f'pattern, such as "{name}/*.parquet".'
-            )
-        return files.stamp(name)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise ConfigurationError(
-            f"there is no Parquet file {name}.\nIts rows would be left out. Name the files that there are, as in "
-            '"train-*.parquet".'
-        ) from error
-    except OSError as error:
-        raise ConfigurationError(f"{name} cannot be read: {error}.\nLook after the storage and its rights.") from error
-
-
-def _footer(name: str, stamp: Stamp, files: Files) -> bytes:
-    """Return the footer as bytes: of small ones with one read."""
-    read, size = partial(files.read, stamps={name: stamp}), stamp.size
-    (tail,) = read([Part(name, max(size - _GUESS, 0), size)])
-    if tail[-4:] != _MAGIC:
-        other = " Its columns are encrypted, which is not supported." if tail[-4:] == b"PARE" else ""
-        raise _no_parquet(name, f"it ends with {tail[-4:]!r} in place of {_MAGIC!r}.{other}")
-    length = int.from_bytes(tail[-_END:-4], "little")
-    if length + _END + len(_MAGIC) > size:
-        raise _no_parquet(name, f"its footer would have {length} bytes, but the file has {size}")
-    if length + _END <= len(tail):
-        return tail[len(tail) - _END - length : -_END]
-    (content,) = read([Part(name, size - _END - length, size - _END)])
-    return content
-
-
-def _as_file(footer: bytes) -> bytes:
-    return _MAGIC + footer + len(footer).to_bytes(4, "little") + _MAGIC
-
-
-def _parsed(name: str, content: bytes) -> Any:
-    import pyarrow as pa  # noqa: PLC0415  # as in arrow()
-
-    try:
-        return arrow().read_metadata(pa.BufferReader(content))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _no_parquet(name, f"its footer cannot be read: {str(error).splitlines()[0]}") from error
-
-
-def _check_places(name: str, metadata: Any, end: int) -> None:
-    """Refuse a file whose row groups are said to be where there are none of its bytes."""
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        for column in range(group.num_columns if group.num_rows else 0):
-            start, stop = place_of(group.column(column))
-            if start < len(_MAGIC) or stop > end or stop < start:
-                path = group.column(column).path_in_schema
-                raise _no_parquet(
-                    name, f"column {path} of row group {number} would be bytes {start}..{stop - 1} of {end}"
-                )
-
-
-def place_of(column: Any) -> tuple[int, int]:
-    """Return the first byte of a column of a row group, and the one after its last."""
-    start = column.data_page_offset
-    if column.has_dictionary_page and column.dictionary_page_offset:
-        start = min(start, column.dictionary_page_offset)
-    return start, start + column.total_compressed_size
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=8, person=b"resumable1").hexdigest()
-
-
-def _no_parquet(name: str, why: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{name} was cut or damaged, or is no Parquet file: {why}.\n"
-        "Its rows would be left out. Copy or write it again, or leave it out of the files."
-    )
-
-
-# Which columns are read, of which types; and their values as Python and NumPy have them.
-
-
-def chosen_columns(columns: Any, footer: Footer) -> list[str] | None:
-    """Return the columns to be read, None for all.
-
-    Args:
-        columns: names, or paths of parts of nested ones, such as "point.x"; None for all.
-        footer: of a file that has them.
-
-    Raises:
-        ConfigurationError: there is no such column, none is chosen, or two have one name.
-    """
-    own = footer.metadata.schema.to_arrow_schema().names
-    twice = [name for name, count in Counter(own).items() if count > 1]
-    if twice:
-        raise ConfigurationError(
-            f"{footer.file.name} has several columns with the name {twice[0]!r}.\n"
-            "A row is a dict, so one of them would be lost. Write the file with names of their own."
-        )
-    if columns is None:
-        return None
-    chosen = [columns] if isinstance(columns, str) else list(columns)
-    known = _paths(footer)
-    for name in chosen:
-        if name not in known:
-            raise ConfigurationError(
-                f"{footer.file.name} has no column {name!r}.\n  there are: {', '.join(own)}\n"
-                "It would be missing in every row. Give columns of the file; a part of a nested one is named by its "
-                "path, such as point.x."
-            )
-    if not chosen:
-        raise ConfigurationError(
-            "columns=[] was given, so rows would be empty.\nGive names of columns, or None for all of them."
-        )
-    return list(dict.fromkeys(chosen))
-
-
-def _paths(footer: Footer) -> set[str]:
-    """Return the names of all columns, and the paths to all parts of nested ones."""
-    schema, found = footer.metadata.schema, set[str]()
-    for number in range(len(schema)):
-        path = schema.column(number).path
-        while path:
-            found.add(path)
-            path = path.rpartition(".")[0]
-    return found
-
-
-def leaves_of(metadata: Any, columns: Sequence[str] | None) -> list[int]:
-    """Return the numbers of the columns as they are stored, without nesting."""
-    paths = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
-    if columns is None:
-        return list(range(len(paths)))
-    return [number for number, path in enumerate(paths) if any(f"{path}.".startswith(f"{name}.") for name in columns)]
-
-
-def types_of(footer: Footer, columns: Sequence[str] | None) -> dict[str, str]:
-    """Return the types of the columns that are read, by name; of nested ones with the parts that are."""
-    schema = footer.metadata.schema.to_arrow_schema()
-    if columns is None:
-        return {field.name: str(field.type) for field in schema}
-    tops = dict.fromkeys(name if name in schema.names else _top(name, schema.names) for name in columns)
-    return {top: str(schema.field(top).type) if top in columns else _parts(footer, top, columns) for top in tops}
-
-
-def _parts(footer: Footer, top: str, columns: Sequence[str]) -> str:
-    """Return the types of the parts of a nested column that are read."""
-    schema = footer.metadata.schema
-    leaves = [schema.column(number) for number in leaves_of(footer.metadata, columns)]
-    own = [leaf for leaf in leaves if leaf.path.startswith(f"{top}.")]
-    return ", ".join(f"{leaf.path} {leaf.physical_type} {leaf.logical_type}" for leaf in own)
-
-
-def _top(path: str, names: Iterable[str]) -> str:
-    return next(name for name in sorted(names, key=len, reverse=True) if path.startswith(f"{name}."))
-
-
-def check_same_types(footers: Sequence[Footer], columns: Sequence[str] | None) -> dict[str, str]:
-    """Return the types of the columns that are read, the same in all files.
-
-    Raises:
-        ConfigurationError: a file has a column that another one has not, or one of another type.
-    """
-    first, *others = footers
-    types = types_of(first, columns)
-    for other in others:
-        chosen_columns(columns, other)
-        own = types_of(other, columns)
-        for name in {**types, **own}:
-            if types.get(name) != own.get(name):
-                raise ConfigurationError(
-                    f"the column {name!r} is not the same in all files.\n"
-                    f"  {first.file.name}: {types.get(name, 'no such column')}\n"
-                    f"  {other.file.name}: {own.get(name, 'no such column')}\n"
-                    "Samples would change their form from file to file. Give columns= that all files have, of one "
-                    "type, or write the files again; different ones are sources of their own in resumable.mix."
-                )
-    return types
-
-
-def values_of(table: Any, rows: Sequence[int], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return some rows of a table as dicts of Python's values, as pyarrow has them; lists of numbers are arrays.
-
-    Args:
-        table: with these columns.
-        rows: which.
-        names: of the columns, in the order of the dicts.
-    """
-    taken = table.take(np.asarray(rows, np.int64)) if len(rows) != 1 else table.slice(rows[0], 1)
-    columns = [_column(taken.column(name)) for name in names]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _column(column: Any) -> list[Any]:
-    import pyarrow as pa  # noqa: PLC0415  # for those who read Parquet
-
-    kind, types = column.type, pa.types
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return [_tensor(one) for one in column]
-    lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    numbers = lists and _is_number(kind.value_type, types)
-    return [_numbers(one.values) for one in column] if numbers else column.to_pylist()
-
-
-def _is_number(kind: Any, types: Any) -> bool:
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
-
-
-def _tensor(scalar: Any) -> Any:
-    return None if not scalar.is_valid else scalar.to_numpy().copy()
-
-
-def _numbers(values: Any) -> Any:
-    """Return an array that can be written to; a list where some are missing, and None where all of it is."""
-    if values is None:
-        return None
-    return values.to_pylist() if values.null_count else np.array(values.to_numpy(zero_copy_only=False))
-
-
-_GAP = 1 << 16  # bytes between two columns that are read along with them
-_FOOTERS = 64  # that a process keeps
+_GAP = 1 << 16  # bytes between two columns that are still read as one range
+_FOOTERS = 64  # cached in a process
 
 
 class Group(NamedTuple):
-    """A row group: its file, its number in that, and its rows."""
+    """A row group: its file, its number in the file, and its number of rows."""
 
     file: File
     number: int
@@ -366,10 +55,10 @@ class Group(NamedTuple):
 
 
 class Kept:
-    """What a process keeps of row groups that it has read: the last used ones, up to a number of bytes.
+    """A process's cache of decoded row groups, which keeps the most recently used ones.
 
     Args:
-        most: bytes; one row group is kept however large it is.
+        most: maximum size in bytes. At least one row group is kept, even if it is larger.
     """
 
     def __init__(self, most: int) -> None:
@@ -383,7 +72,7 @@ class Kept:
         self.size = 0
 
     def _own(self) -> Lock:
-        """Return what keeps threads apart; a forked process begins with nothing."""
+        """Return the lock for threads. In a forked process, empty the cache first."""
         if self._process != os.getpid():
             self._forget()
         return self._lock
@@ -393,7 +82,7 @@ class Kept:
             return number in self._tables
 
     def table(self, number: int) -> Any:
-        """Return a row group that is kept, as the last used one; None where it is not."""
+        """Return a cached row group and mark it as used; None if it is not cached."""
         with self._own():
             table = self._tables.get(number)
             if table is not None:
@@ -401,7 +90,7 @@ class Kept:
             return table
 
     def put(self, number: int, table: Any) -> None:
-        """Keep a row group, and let go of those that were not used for longest."""
+        """Cache a row group, and drop the least recently used ones if necessary."""
         with self._own():
             if number in self._tables:  # another thread was quicker
                 return
@@ -411,7 +100,7 @@ class Kept:
                 self.size -= self._tables.popitem(last=False)[1].nbytes
 
     def footer(self, file: File, read: Callable[[], Any]) -> Any:
-        """Return the metadata of a file, which are read where they are not kept."""
+        """Return the metadata of a file. Read it if it is not cached."""
         with self._own():
             found = self._footers.get(file.name)
         if found is None:
@@ -432,10 +121,10 @@ class Kept:
 
 
 def read_groups(groups: Sequence[Group], columns: Sequence[str] | None, files: Files, kept: Kept) -> list[Any]:
-    """Read row groups, remote ones at the same time; each as a table of pyarrow.
+    """Read row groups as tables of pyarrow. Remote ones are requested at the same time.
 
     Raises:
-        DataError: a file is gone or another one than it was, or what is in it cannot be decoded.
+        DataError: a file was removed or rewritten, or cannot be decoded.
     """
     for file in {group.file.name: group.file for group in groups}.values():
         _refuse_other(file, files)
@@ -450,7 +139,7 @@ def read_groups(groups: Sequence[Group], columns: Sequence[str] | None, files: F
 
 
 def _ranges(group: Group, footer: Any, columns: Sequence[str] | None) -> list[Part]:
-    """Return where the columns are: one range where they are neighbours."""
+    """Return the byte ranges of the columns. Neighbours are merged into one range."""
     metadata = footer.row_group(group.number)
     found: list[Part] = []
     for start, stop in sorted(place_of(metadata.column(leaf)) for leaf in leaves_of(footer, columns)):
@@ -462,23 +151,23 @@ def _ranges(group: Group, footer: Any, columns: Sequence[str] | None) -> list[Pa
 
 
 def _refuse_other(file: File, files: Files) -> None:
-    """Refuse a local file that is another one by now; of remote ones, that is looked at once in each process."""
+    """Check that a local file was not rewritten. Remote files are checked once per process."""
     if is_remote(file.name):
         return
     try:
         now = files.stamp(file.name)
     except OSError:
-        return  # the read says what is wrong
+        return  # reading raises the error
     if now != file.stamp:
         raise DataError(
-            f"{file.name} was written again since it was opened.\n  bytes then: {file.stamp.size}\n"
-            f"  bytes now:  {now.size}\nOther rows would be read from here on. Start again with the file as it is, or "
-            "put the old one back."
+            f"{file.name} was rewritten since it was opened.\n  bytes then: {file.stamp.size}\n"
+            f"  bytes now:  {now.size}\nDifferent rows would be read from here on. Restore the old file, or start a "
+            "new run with the new one."
         )
 
 
 def _decoded(group: Group, footer: Any, columns: Sequence[str] | None, data: Iterable[tuple[int, bytes]]) -> Any:
-    import pyarrow as pa  # noqa: PLC0415  # for those who read Parquet
+    import pyarrow as pa  # noqa: PLC0415  # only needed for Parquet
 
     try:
         source = pa.PythonFile(_Ranges(data, group.file.stamp.size), "r")
@@ -487,22 +176,22 @@ def _decoded(group: Group, footer: Any, columns: Sequence[str] | None, data: Ite
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
             f"{group} cannot be decoded: {type(error).__name__}: {error}.\n"
-            "It was damaged since it was written, or has what this version of pyarrow does not know. Copy the file "
-            "again, or leave it out; then resume from the last checkpoint."
+            "It is damaged, or uses a feature that this version of pyarrow does not support. Copy the file again or "
+            "upgrade pyarrow, then resume from the last checkpoint."
         ) from error
     if table.num_rows != group.rows:
         raise DataError(
-            f"{group} has {table.num_rows} rows, but its footer says {group.rows}.\n"
-            "Others would be read in their place. Write the file again."
+            f"{group} has {table.num_rows} rows, but {group.rows} according to the footer.\n"
+            "Wrong rows would be read. Write the file again."
         )
     return table
 
 
 class _Ranges(io.RawIOBase):
-    """Some ranges of a file as a file, for pyarrow, which reads nothing else.
+    """A file object for pyarrow that has only some ranges of a file.
 
     Args:
-        data: first byte and content of each.
+        data: start and content of each range.
         size: of the file.
     """
 
@@ -531,3 +220,315 @@ class _Ranges(io.RawIOBase):
                 self._at = stop
                 return found
         raise OSError(f"bytes {self._at}..{stop - 1} were not read")
+
+
+# ---------------------------------------------------------------------- footers
+
+_MAGIC = b"PAR1"
+_END = 8  # bytes: the length of the footer, and the magic
+_GUESS = 1 << 16  # bytes at the end of a file that are read first
+_AT_ONCE = 8  # remote files
+
+
+class File(NamedTuple):
+    """A file, with its stamp and footer from the time when it was opened.
+
+    Args:
+        name: path or URL.
+        stamp: changes if the file is replaced.
+        footer: size of its footer in bytes.
+        digest: of its footer.
+    """
+
+    name: str
+    stamp: Stamp
+    footer: int
+    digest: str
+
+
+class Footer(NamedTuple):
+    """A file with the content of its footer.
+
+    Args:
+        file: the file.
+        metadata: pyarrow's `FileMetaData`.
+        content: the footer as bytes, in the form of a Parquet file without data.
+    """
+
+    file: File
+    metadata: Any
+    content: bytes
+
+
+def arrow() -> Any:
+    """Return `pyarrow.parquet`.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
+    try:
+        import pyarrow.parquet as found  # noqa: PLC0415  # only needed for Parquet
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"Parquet files need pyarrow, which cannot be imported: {error}.\nInstall it: {pip_install('parquet')}"
+        ) from error
+    return found
+
+
+def open_footers(names: Sequence[str], files: Files) -> list[Footer]:
+    """Read the footers of files.
+
+    Raises:
+        ConfigurationError: a file does not exist, is empty, truncated or encrypted, or is not a Parquet file.
+    """
+    opened = partial(_open, files=files)
+    if not any(map(is_remote, names)):
+        return list(map(opened, names))
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(opened, names))
+
+
+def read_again(file: File, files: Files) -> Any:
+    """Return the metadata of a file that a different process has opened before.
+
+    Raises:
+        DataError: the file was rewritten since.
+    """
+    size = file.stamp.size
+    (content,) = files.read([Part(file.name, size - _END - file.footer, size - _END)], {file.name: file.stamp})
+    if _digest(content) != file.digest:
+        raise DataError(
+            f"{file.name} was rewritten since it was opened: its footer has changed.\nDifferent rows would be read "
+            "from here on. Restore the old file, or start a new run with the new one."
+        )
+    return _parsed(file.name, _as_file(content))
+
+
+def _open(name: str, files: Files) -> Footer:
+    stamp = _stamp(name, files)
+    if stamp.size < _END + len(_MAGIC):
+        raise _no_parquet(name, f"it has only {stamp.size} bytes")
+    content = _footer(name, stamp, files)
+    metadata = _parsed(name, _as_file(content))
+    _check_ranges(name, metadata, stamp.size - _END - len(content))
+    return Footer(File(name, stamp, len(content), _digest(content)), metadata, _as_file(content))
+
+
+def _stamp(name: str, files: Files) -> Stamp:
+    try:
+        if not is_remote(name) and Path(name).is_dir():
+            raise ConfigurationError(
+                f"{name} is a folder, not a Parquet file.\nThe order of its files would not be fixed. Pass a pattern, "
+                f'such as "{name}/*.parquet".'
+            )
+        return files.stamp(name)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ConfigurationError(
+            f"the Parquet file {name} does not exist.\nIts rows would be missing. Pass existing files, for example "
+            'with a pattern such as "train-*.parquet".'
+        ) from error
+    except OSError as error:
+        raise ConfigurationError(f"{name} cannot be read: {error}.\nCheck the storage and its permissions.") from error
+
+
+def _footer(name: str, stamp: Stamp, files: Files) -> bytes:
+    """Return the footer as bytes. A small one needs only one read."""
+    read, size = partial(files.read, stamps={name: stamp}), stamp.size
+    (tail,) = read([Part(name, max(size - _GUESS, 0), size)])
+    if tail[-4:] != _MAGIC:
+        if tail[-4:] == b"PARE":
+            raise ConfigurationError(
+                f"{name} has an encrypted footer, which is not supported.\nWrite the file without encryption."
+            )
+        raise _no_parquet(name, f"it ends with {tail[-4:]!r} instead of {_MAGIC!r}")
+    length = int.from_bytes(tail[-_END:-4], "little")
+    if length + _END + len(_MAGIC) > size:
+        raise _no_parquet(name, f"its footer should have {length} bytes, but the file has only {size}")
+    if length + _END <= len(tail):
+        return tail[len(tail) - _END - length : -_END]
+    (content,) = read([Part(name, size - _END - length, size - _END)])
+    return content
+
+
+def _as_file(footer: bytes) -> bytes:
+    return _MAGIC + footer + len(footer).to_bytes(4, "little") + _MAGIC
+
+
+def _parsed(name: str, content: bytes) -> Any:
+    import pyarrow as pa  # noqa: PLC0415  # as in arrow()
+
+    try:
+        return arrow().read_metadata(pa.BufferReader(content))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _no_parquet(name, f"its footer cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def _check_ranges(name: str, metadata: Any, end: int) -> None:
+    """Check that all row groups are inside the file."""
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for column in range(group.num_columns if group.num_rows else 0):
+            start, stop = place_of(group.column(column))
+            if start < len(_MAGIC) or stop > end or stop < start:
+                path = group.column(column).path_in_schema
+                raise _no_parquet(
+                    name, f"column {path} of row group {number} should be at bytes {start}..{stop - 1} of {end}"
+                )
+
+
+def place_of(column: Any) -> tuple[int, int]:
+    """Return the byte range of a column of a row group, as start and stop."""
+    start = column.data_page_offset
+    if column.has_dictionary_page and column.dictionary_page_offset:
+        start = min(start, column.dictionary_page_offset)
+    return start, start + column.total_compressed_size
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8, person=b"resumable1").hexdigest()
+
+
+def _no_parquet(name: str, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{name} is truncated, damaged or not a Parquet file: {why}.\n"
+        "Copy or write it again, or remove it from the list of files."
+    )
+
+
+# ---------------------------------------------------------------------- columns, types and values
+
+
+def chosen_columns(columns: Any, footer: Footer) -> list[str] | None:
+    """Return the columns to read; None for all.
+
+    Args:
+        columns: names of columns, or paths of parts of nested columns, such as "point.x"; None for all.
+        footer: of the file.
+
+    Raises:
+        ConfigurationError: a column does not exist, no column is chosen, or two columns have the same name.
+    """
+    own = footer.metadata.schema.to_arrow_schema().names
+    twice = [name for name, count in Counter(own).items() if count > 1]
+    if twice:
+        raise ConfigurationError(
+            f"{footer.file.name} has several columns with the name {twice[0]!r}.\n"
+            "A row is a dict, so all but one would be lost. Write the file with unique names."
+        )
+    if columns is None:
+        return None
+    chosen = [columns] if isinstance(columns, str) else list(columns)
+    known = _paths(footer)
+    for name in chosen:
+        if name not in known:
+            raise ConfigurationError(
+                f"{footer.file.name} has no column {name!r}.\n  its columns: {', '.join(own)}\n"
+                "Pass names of its columns. For a part of a nested column, pass the path, such as point.x."
+            )
+    if not chosen:
+        raise ConfigurationError(
+            "columns=[] selects no columns, so rows would be empty.\nPass names of columns, or None for all."
+        )
+    return list(dict.fromkeys(chosen))
+
+
+def _paths(footer: Footer) -> set[str]:
+    """Return the names of all columns, and the paths of all parts of nested columns."""
+    schema, found = footer.metadata.schema, set[str]()
+    for number in range(len(schema)):
+        path = schema.column(number).path
+        while path:
+            found.add(path)
+            path = path.rpartition(".")[0]
+    return found
+
+
+def leaves_of(metadata: Any, columns: Sequence[str] | None) -> list[int]:
+    """Return the numbers of the stored columns, which have no nesting."""
+    paths = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
+    if columns is None:
+        return list(range(len(paths)))
+    return [number for number, path in enumerate(paths) if any(f"{path}.".startswith(f"{name}.") for name in columns)]
+
+
+def types_of(footer: Footer, columns: Sequence[str] | None) -> dict[str, str]:
+    """Return the types of the selected columns by name, with the selected parts of nested columns."""
+    schema = footer.metadata.schema.to_arrow_schema()
+    if columns is None:
+        return {field.name: str(field.type) for field in schema}
+    tops = dict.fromkeys(name if name in schema.names else _top(name, schema.names) for name in columns)
+    return {top: str(schema.field(top).type) if top in columns else _parts(footer, top, columns) for top in tops}
+
+
+def _parts(footer: Footer, top: str, columns: Sequence[str]) -> str:
+    """Return the types of the selected parts of a nested column."""
+    schema = footer.metadata.schema
+    leaves = [schema.column(number) for number in leaves_of(footer.metadata, columns)]
+    own = [leaf for leaf in leaves if leaf.path.startswith(f"{top}.")]
+    return ", ".join(f"{leaf.path} {leaf.physical_type} {leaf.logical_type}" for leaf in own)
+
+
+def _top(path: str, names: Iterable[str]) -> str:
+    return next(name for name in sorted(names, key=len, reverse=True) if path.startswith(f"{name}."))
+
+
+def check_same_types(footers: Sequence[Footer], columns: Sequence[str] | None) -> dict[str, str]:
+    """Return the types of the selected columns, which must be the same in all files.
+
+    Raises:
+        ConfigurationError: a column is missing in some files, or its type differs.
+    """
+    first, *others = footers
+    types = types_of(first, columns)
+    for other in others:
+        chosen_columns(columns, other)
+        own = types_of(other, columns)
+        for name in {**types, **own}:
+            if types.get(name) != own.get(name):
+                raise ConfigurationError(
+                    f"the column {name!r} differs between the files.\n"
+                    f"  {first.file.name}: {types.get(name, 'no such column')}\n"
+                    f"  {other.file.name}: {own.get(name, 'no such column')}\n"
+                    "The structure of samples would depend on the file. Pass columns= that all files have with the "
+                    "same type, write the files again, or combine them as separate sources with resumable.mix."
+                )
+    return types
+
+
+def values_of(table: Any, rows: Sequence[int], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return rows of a table as dicts of Python values. Lists of numbers become arrays.
+
+    Args:
+        table: has the columns.
+        rows: numbers of the rows.
+        names: of the columns, in the order of the dicts.
+    """
+    taken = table.take(np.asarray(rows, np.int64)) if len(rows) != 1 else table.slice(rows[0], 1)
+    columns = [_column(taken.column(name)) for name in names]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _column(column: Any) -> list[Any]:
+    import pyarrow as pa  # noqa: PLC0415  # only needed for Parquet
+
+    kind, types = column.type, pa.types
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return [_tensor(one) for one in column]
+    lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    numbers = lists and _is_number(kind.value_type, types)
+    return [_numbers(one.values) for one in column] if numbers else column.to_pylist()
+
+
+def _is_number(kind: Any, types: Any) -> bool:
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _tensor(scalar: Any) -> Any:
+    return None if not scalar.is_valid else scalar.to_numpy().copy()
+
+
+def _numbers(values: Any) -> Any:
+    """Return a writable array; a list if some values are missing, and None if the list itself is."""
+    if values is None:
+        return None
+    return values.to_pylist() if values.null_count else np.array(values.to_numpy(zero_copy_only=False))

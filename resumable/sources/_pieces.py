@@ -1,4 +1,4 @@
-"""Pieces of files in a local folder, which all processes of a machine share: each is read from the storage once."""
+"""A local cache of pieces of files. All processes of a machine share it, and read each piece from storage once."""
 
 from __future__ import annotations
 
@@ -22,33 +22,25 @@ if TYPE_CHECKING:
 __all__ = ["Pieces"]
 
 _SUFFIX = ".piece"
-_AT_ONCE = 128  # pieces; each has a file that is open as its lock
-_ABANDONED = 3600.0  # seconds
-
-
-class _Kept(NamedTuple):
-    """A piece in the folder."""
-
-    written: float
-    size: int
-    path: Path
+_AT_ONCE = 128  # pieces; each has an open lock file
+_ABANDONED = 3600.0  # seconds, after which a lock or temporary file is removed
 
 
 class Pieces:
-    """A folder of pieces, of at most so many bytes; the oldest go first.
+    """A folder of pieces with a maximum size. The oldest pieces are removed first.
 
-    A process that fetches a piece holds its lock, so that no other one does; if it is killed, the system releases the
-    lock. A piece is there as a whole or not at all. Its name has the stamp of the file that it is of, so it is
-    never taken for one of a file that was written again.
+    A process that fetches a piece holds its lock, so no other process fetches it. If the process is killed, the system
+    releases the lock. Pieces are written atomically. The name of a piece depends on the stamp of its file, so it is
+    never used for a file that was rewritten.
 
     Args:
-        folder: it; made where there is none.
-        most: bytes that the pieces may have.
+        folder: path of the folder. It is created if it does not exist.
+        most: maximum size of all pieces in bytes.
         stamps: of the files.
-        read: reads parts of them.
+        read: reads parts of the files.
 
     Raises:
-        ConfigurationError: the folder cannot be made.
+        ConfigurationError: the folder cannot be created.
     """
 
     def __init__(
@@ -59,27 +51,27 @@ class Pieces:
         read: Callable[[Sequence[Part], Mapping[str, Stamp]], list[bytes]],
     ) -> None:
         self._folder, self._most, self._stamps, self._read = Path(folder), most, stamps, read
-        self._known: set[Part] = set()  # of those that were there when this process last looked
+        self._known: set[Part] = set()  # pieces that this process has seen in the folder
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(
-                f"the cache {folder!r} is no folder, and cannot be made one: {error}.\n"
-                "Nothing could be read ahead. Give a folder on a local disk, or leave cache out."
+                f"cache={folder!r} is not a folder and cannot be created: {error}.\n"
+                "Pass a folder on a local disk, or remove cache."
             ) from error
 
     def fetch(self, now: Iterable[Part], soon: Iterable[Part], keep: Iterable[Part]) -> None:
-        """See that pieces are there, as far as there is room; an error in what is read ahead is left for later.
+        """Fetch missing pieces, as far as there is room. Errors of pieces that are read ahead are ignored for now.
 
         Args:
-            now: needed now; where another process fetches one, this one waits for it.
-            soon: needed later; what another process fetches is left to it.
-            keep: what is not to go.
+            now: pieces that are needed now. If another process is fetching one, wait for it.
+            soon: pieces that are needed later. If another process is fetching one, leave it to that process.
+            keep: pieces that must not be removed.
 
         Raises:
             DataError: a piece that is needed now cannot be read.
         """
-        with suppress(OSError, ImportError):  # a disk that is full, or a system without locks: samples are read alone
+        with suppress(OSError, ImportError):  # disk full, or no locks on this system: read samples without the cache
             self._fetch(self._missing(now), self._missing(soon), {self._path(part) for part in keep})
 
     def _fetch(self, first: list[Part], then: list[Part], kept: set[Path]) -> None:
@@ -97,7 +89,7 @@ class Pieces:
                         self._fill([] if self._has(part) else [part], [], kept)
 
     def take(self, piece: Part, parts: Sequence[Part]) -> list[bytes] | None:
-        """Return parts of a piece; None where it is not there."""
+        """Return parts of a piece; None if it is not in the folder."""
         try:
             number = os.open(self._path(piece), os.O_RDONLY)
         except OSError:
@@ -127,11 +119,11 @@ class Pieces:
         told = json.dumps([*part, *self._stamps[part.name]]).encode()
         return self._folder / f"{hashlib.blake2b(told, digest_size=12).hexdigest()}{_SUFFIX}"
 
-    # ------------------------------------------------------------------ one process fetches it
+    # ------------------------------------------------------------------ one process fetches a piece
 
     def _claim(self, part: Part, locks: ExitStack) -> bool:
-        """Return whether this process is to fetch a piece: no other one does, and it is not there by now."""
-        import fcntl  # noqa: PLC0415  # Windows has none, and all else here works there
+        """Return whether this process must fetch a piece: no other process does, and it is still missing."""
+        import fcntl  # noqa: PLC0415  # not on Windows, where everything else works
 
         path = self._path(part).with_suffix(".lock")
         number = os.open(path, os.O_CREAT | os.O_RDWR)
@@ -145,8 +137,8 @@ class Pieces:
 
     @contextmanager
     def _waiting(self, part: Part) -> Iterator[None]:
-        """Wait for the process that fetches a piece, or that was killed while it did."""
-        import fcntl  # noqa: PLC0415  # likewise
+        """Wait until the process that fetches a piece is done, or was killed."""
+        import fcntl  # noqa: PLC0415  # the same
 
         path = self._path(part).with_suffix(".lock")
         number = os.open(path, os.O_CREAT | os.O_RDWR)
@@ -163,19 +155,19 @@ class Pieces:
         except DataError:
             if not soon:
                 raise
-            read = self._read(now, self._stamps)  # what is ahead may never be needed
+            read = self._read(now, self._stamps)  # later pieces may never be needed
         for part, data in zip([*now, *soon], read, strict=False):
             self._write(part, data)
 
     def _write(self, part: Part, data: bytes) -> None:
-        with suppress(OSError):  # a disk that is full: the samples are read from the storage
-            write_whole(self._path(part), lambda file: file.write(data))  # durably, as nothing but headers is looked at
+        with suppress(OSError):  # disk full: the samples are read from storage
+            write_whole(self._path(part), lambda file: file.write(data))  # durably: later only headers are checked
             self._known.add(part)
 
     # ------------------------------------------------------------------ room
 
     def _fitting(self, now: list[Part], soon: list[Part], keep: set[Path]) -> tuple[list[Part], list[Part]]:
-        """Make room for pieces, and return those for which there is some."""
+        """Make room for pieces, and return those that fit."""
         if not now and not soon:
             return now, soon
         kept = sorted(self._kept())
@@ -202,10 +194,18 @@ class Pieces:
                     found = entry.stat()
                     if entry.name.endswith(_SUFFIX):
                         yield _Kept(found.st_mtime, found.st_size, Path(entry.path))
-                    elif found.st_mtime < time() - _ABANDONED:  # of a process that was killed
+                    elif found.st_mtime < time() - _ABANDONED:  # left by a killed process
                         Path(entry.path).unlink()
 
 
 def _release(number: int, path: Path) -> None:
     path.unlink(missing_ok=True)
     os.close(number)
+
+
+class _Kept(NamedTuple):
+    """A piece in the folder."""
+
+    written: float
+    size: int
+    path: Path

@@ -1,4 +1,4 @@
-"""mix(): several sources as one, in the order of a mixture."""
+"""mix(): combines several sources in fixed proportions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Mix", "mix"]
 
 
-def mix(  # noqa: PLR0913  # what a mixture depends on; each has a default
+def mix(  # noqa: PLR0913  # keyword-only options with defaults
     sources: Mapping[str, Any],
     *,
     weights: Weights | None = None,
@@ -42,47 +42,48 @@ def mix(  # noqa: PLR0913  # what a mixture depends on; each has a default
     """Mix sources that are read by index, in exact proportions; for `wrap`, or as the dataset of a `DataLoader`.
 
     Each global batch has the sources in proportion to their weights, to within a sample or two, in random order. Each
-    source is shuffled by itself, and all of its samples come once before one of them comes again.
+    source is shuffled separately. None of its samples is repeated before all of them were used.
 
     Args:
-        sources: what has `source[index]` and `len(source)`, by names that stay the same.
-        weights: of the sources, by their names; or phases `[(first sample, weights), ...]`, where a source without a
-            weight waits, to join in a later phase. None: the numbers of their samples.
-        epochs: after how many epochs of its own a source is used up; one number for all of them, or by name. A source
-            without one begins again and again.
-        at_end: what happens then: "leave", and the others share its part by their weights, or "stop" the mixture.
-        num_samples: samples per epoch of a mixture that has no end; those of all sources by default, in whole windows.
-        window: samples per window, in which the proportions are exact. None: the first global batch.
-        named: give each sample as `(name of its source, sample)`.
-        shuffle: how each source is: True as a whole; "blocks" those in blocks that have `sizes`, as
-            `wrap(..., shuffle="blocks")` does it, and the others as a whole.
+        sources: objects with `source[index]` and `len(source)`, by name. Do not change the names between runs.
+        weights: weights of the sources by name; or phases `[(first sample, weights), ...]`, in which a source without a
+            weight joins in a later phase. None means the numbers of their samples.
+        epochs: number of passes over a source until it is exhausted: one number for all sources, or a mapping from
+            names. A source without a number is repeated indefinitely.
+        at_end: the effect of an exhausted source: "leave" distributes its part over the others, in proportion to their
+            weights; "stop" ends the mixture.
+        num_samples: samples per epoch of a mixture without an end. The default is the sum over all sources, in complete
+            windows.
+        window: samples per window, in which the proportions are exact. None means the first global batch.
+        named: return each sample as `(name of its source, sample)`.
+        shuffle: True shuffles each source as a whole. "blocks" shuffles sources with `sizes` in blocks, as
+            `wrap(..., shuffle="blocks")` does, and the others as a whole.
 
     Raises:
-        ConfigurationError: sources, weights, phases or epochs that make no mixture, or no source with `sizes` for
-            "blocks".
-        UnsupportedError: a source that is not read by its index alone.
+        ConfigurationError: the sources, weights, phases or epochs are invalid, or no source has `sizes` for "blocks".
+        UnsupportedError: a source cannot be read by index alone.
     """
     if shuffle not in (True, "blocks"):
         raise ConfigurationError(
             f'shuffle must be True or "blocks", but it is {shuffle!r}.\n'
-            "Each source of a mixture is shuffled by itself, as a whole or in blocks. A source in an order of its own "
-            "has no place in one."
+            "Each source of a mixture is shuffled separately, as a whole or in blocks. A mixture cannot keep the "
+            "original order of a source, or use a custom one."
         )
     plan = {"weights": weights, "epochs": epochs, "at_end": at_end, "num_samples": num_samples, "window": window}
     return Mix(sources, named=named, plan=plan, in_blocks=shuffle == "blocks")
 
 
 class Mix:
-    """Sources one after the other, by index, with the order in which `wrap` reads them; made by `mix`.
+    """A concatenation of sources, with the order in which `wrap` reads it. `mix` creates it.
 
     Args:
-        sources: by their names.
-        named: give each sample as `(name of its source, sample)`.
-        plan: what the mixture depends on.
-        in_blocks: shuffle those in blocks that have `sizes`.
+        sources: by name.
+        named: return each sample as `(name of its source, sample)`.
+        plan: options of the mixture.
+        in_blocks: shuffle sources with `sizes` in blocks.
 
     Attributes:
-        lengths: samples of each source, by its name.
+        lengths: number of samples of each source, by name.
     """
 
     def __init__(
@@ -90,43 +91,43 @@ class Mix:
     ) -> None:
         if not isinstance(sources, Mapping):
             raise ConfigurationError(
-                f"mix() takes a mapping from names to sources, but got {type(sources).__qualname__}.\n"
-                'A state could not tell one source from another. Give for instance {"web": web, "code": code}.'
+                f"mix() expects a mapping from names to sources, but got a value of type {type(sources).__qualname__}."
+                "\nA saved state needs a name for each source. Pass a dict, such as {'web': web, 'code': code}."
             )
         self.lengths = {name: _length(name, source) for name, source in sources.items()}
         cut = {name: source for name, source in sources.items() if in_blocks and hasattr(source, "sizes")}
         if in_blocks and not cut:
             raise ConfigurationError(
-                f'shuffle="blocks" was given, but none of the sources {", ".join(map(repr, sources))} has an attribute '
-                "sizes.\nWhich samples lie together could not be known. Give one of them sizes, the number of samples "
-                "of each shard; or leave shuffle out."
+                'shuffle="blocks" needs a source with the attribute sizes, but none of these has it: '
+                f"{', '.join(map(repr, sources))}.\nThe boundaries of the blocks are unknown. Add sizes (the number of "
+                "samples per shard) to a source, or remove shuffle."
             )
         blocks = {name: blocks_of_source(source, self.lengths[name], 0) for name, source in cut.items()}
         self._plan, self._named = {**plan, "blocks": blocks}, named
-        self.resumable_order(0)  # says what is wrong with the plan
+        self.resumable_order(0)  # raises an error if the plan is invalid
         self._names, self._sources = list(sources), list(sources.values())
         self._ends = list(accumulate(self.lengths.values()))
 
     def resumable_order(self, seed: int) -> Mixture:
-        """Return the order in which it is to be read."""
+        """Return the order in which `wrap` reads the mixture."""
         return Mixture(self.lengths, seed=seed, **self._plan)
 
     def locate(self, indices: Iterable[int]) -> list[tuple[str, int]]:
-        """Return the source of each index, as `Loader.sample_indices` has them, and the index in that source."""
+        """Return the source of each index, for example of `Loader.sample_indices`, and the index in that source."""
         found = [self._find(index) for index in indices]
         return [(self._names[source], index) for source, index in found]
 
     @property
     def sources(self) -> dict[str, Any]:
-        """The sources, by their names."""
+        """The sources by name."""
         return dict(zip(self._names, self._sources, strict=True))
 
     def resumable_parts(self) -> list[tuple[int, Any]]:
-        """Return the sources in their order, each with the number of its samples."""
+        """Return the sources in order, each with its number of samples."""
         return list(zip(self.lengths.values(), self._sources, strict=True))
 
     def resumable_prefetch(self, indices: Sequence[int], upcoming: Callable[[], Upcoming | None]) -> None:
-        """Pass on to each source which of its samples are to be read; see `resumable.protocols.Prefetching`."""
+        """Pass the indices of the next samples to their sources; see `resumable.protocols.Prefetching`."""
         own: dict[int, list[int]] = {}
         for source, index in map(self._find, indices):
             own.setdefault(source, []).append(index)
@@ -135,7 +136,7 @@ class Mix:
             prefetch(self._sources[source], some, partial(self._upcoming, source, once))
 
     def _upcoming(self, source: int, upcoming: Callable[[], Upcoming | None]) -> Upcoming | None:
-        """Return the blocks of a source, of those of all; None where its order is not in blocks."""
+        """Return the blocks that belong to one source; None if it is not shuffled in blocks."""
         blocks, end = upcoming(), self._ends[source]
         if blocks is None:
             return None
@@ -146,7 +147,7 @@ class Mix:
     def _find(self, index: int) -> tuple[int, int]:
         index = _whole(index)
         if not 0 <= index < len(self):
-            raise IndexError(f"the mixture has the samples 0..{len(self) - 1}, so there is no sample {index}")
+            raise IndexError(f"sample {index} does not exist: the samples of the mixture are 0..{len(self) - 1}")
         source = bisect.bisect_right(self._ends, index)
         own = index - (self._ends[source - 1] if source else 0)
         return source, Padding(own) if isinstance(index, Padding) else own
@@ -168,8 +169,8 @@ def _whole(index: Any) -> int:
         return index if isinstance(index, Padding) else operator.index(index)
     except TypeError as error:
         raise UnsupportedError(
-            f"the index of a sample of a mixture must be an integer, but it is {index!r}.\n"
-            "Which sample is meant could not be known. Ask for one sample at a time: [mixture[i] for i in range(3)]."
+            f"a mixture needs an integer index, but got {index!r}.\n"
+            "Read one sample at a time, for example with [mixture[i] for i in range(3)]."
         ) from error
 
 
@@ -177,27 +178,27 @@ def _length(name: Any, source: Any) -> int:
     what = f"the source {name!r} of a mixture"
     if is_a(source, Mix):
         raise UnsupportedError(
-            f"{what} is a mixture itself.\nIts own weights would be lost. Give its sources with the others, each with "
-            "the product of its weights."
+            f"{what} is a mixture itself, and its weights would be lost.\nPass its sources directly to the outer "
+            "mix(), and multiply their weights with the weight of the inner mixture."
         )
     refuse_hidden_order(source, what)
     if is_a(source, (str, bytes, bytearray)):
         raise UnsupportedError(
             f"{what} is a {qualname_of(type(source))}: {source[:40]!r}.\n"
-            "Its characters would be the samples. Open the file that it names, and give its samples; a text of samples "
-            "is a source as list(text)."
+            "Its characters would be the samples. If it is a file name, open the file and pass its samples. If you do "
+            "want characters, pass list(text)."
         )
-    streams = any(qualname_of(base) == "IterableDataset" for base in mro_of(type(source)))  # torch's and Hugging Face's
+    streams = any(qualname_of(base) == "IterableDataset" for base in mro_of(type(source)))  # PyTorch or Hugging Face
     if streams or is_a(source, Mapping) or not has(type(source), "__getitem__"):
         loads = ask(source, "batch_sampler") is not None
-        dataset = " Give its dataset, and the mixture to a DataLoader." if loads else ""
+        dataset = " Pass its dataset here, and the mixture to a DataLoader." if loads else ""
         raise UnsupportedError(
-            f"{what} is not read by index: {qualname_of(type(source))}.\n"
-            f"A mixture goes to any sample by its index. Give something with source[index] and len(source).{dataset}"
+            f"{what} cannot be read by index: its type is {qualname_of(type(source))}.\n"
+            f"A mixture reads samples by index. Pass an object with source[index] and len(source).{dataset}"
         )
     if state_methods(source) is not None:
         raise UnsupportedError(
-            f"{what} remembers something from sample to sample: {qualname_of(type(source))} has methods for its "
-            "state.\nIt would be lost on resume. Make a sample depend on nothing but its index."
+            f"{what} has a state: {qualname_of(type(source))} has methods to save and load it.\nThe state would be "
+            "lost on resume. Make each sample depend only on its index."
         )
     return length_of(source, what)

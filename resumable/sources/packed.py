@@ -1,4 +1,4 @@
-"""Packed: documents of tokens in windows of one length, in another order in every epoch."""
+"""Packed: documents of tokens in windows of equal length, packed differently in every epoch."""
 
 from __future__ import annotations
 
@@ -27,57 +27,45 @@ if TYPE_CHECKING:
 __all__ = ["IGNORED", "How", "Packed", "Piece", "cu_seqlens"]
 
 How = Literal["flat", "concat", "fit"]
-
-IGNORED = -100  # what torch's cross entropy leaves out
+IGNORED = -100  # targets that PyTorch's cross entropy ignores
 _BLOCK = 4096
 
 
-class Piece(NamedTuple):
-    """A piece of a document in a window: the tokens `first..first+length-1` of that."""
-
-    document: int
-    first: int
-    length: int
-
-    def __str__(self) -> str:
-        return f"document {self.document}, tokens {self.first}..{self.first + self.length - 1}"
-
-
 class Packed:
-    """Documents packed into windows of `length` tokens; for `wrap`, a `DataLoader`, or by itself.
+    """Documents packed into windows of `length` tokens; for `wrap`, a `DataLoader`, or use on its own.
 
     Sample `i` is a dict of arrays of shape `(length,)`, 64-bit integers:
 
         input     the tokens of one or several documents
-        target    the token that follows in the same document; -100 where none does, which torch's losses leave out
-        position  0, 1, ... from the beginning of each document's piece
-        document  number of the document; -1 where a window is filled up
+        target    the next token of the same document; -100 if there is none, which PyTorch's losses ignore
+        position  0, 1, ... from the start of each document's piece
+        document  number of the document; -1 for padding
 
-    What is in a window is a function of the epoch and its number, and nothing is kept but 16 bytes for each block
-    of documents. Index `e * len(packed) + i` is window `i` of epoch `e`; `wrap` reads those of its epoch, and says by
-    `shuffle` in which order. Without `wrap`, and inside of a mixture or a `Subset`, the windows are those of epoch 0.
+    The content of a window is a function of the epoch and the window's number. Only 16 bytes per block of documents are
+    kept in memory. Index `e * len(packed) + i` is window `i` of epoch `e`. `wrap` reads the windows of its epoch in the
+    order that its `shuffle` selects. Without `wrap`, and inside a mixture or a `Subset`, all windows are from epoch 0.
 
     Args:
-        tokens: as for `Tokens`: path or URL of a `.npy`, a `.bin`, or Megatron's `.bin` and `.idx`; or an array.
+        tokens: as for `Tokens`: path or URL of a `.npy`, a `.bin`, or a Megatron `.bin` with its `.idx`; or an array.
         length: tokens per window.
         documents: lengths of the documents, in the order of the tokens: path or URL of a `.npy`, or integers of shape
-            `(n,)`. None: those of Megatron's index; without one, all tokens are one document.
-        how: "flat" cuts the documents as they are stored, from a place that differs by epoch. "concat" puts those of a
-            block in another order in every epoch before it cuts. "fit" puts whole documents into windows, and cuts
-            only those that are longer; every token comes exactly once, and windows are filled up with `pad`.
+            `(n,)`. None means the lengths in Megatron's index; without an index, all tokens are one document.
+        how: "flat" cuts the stored tokens into windows, with an offset that depends on the epoch. "concat" shuffles the
+            documents of a block in every epoch before it cuts. "fit" puts complete documents into windows, and cuts
+            only longer ones; every token is used exactly once, and windows are padded with `pad`.
         block: documents per block.
-        seed: selects what is in the windows of each epoch; the order of the windows has the seed of `wrap`.
+        seed: selects the content of the windows in each epoch. The seed of `wrap` selects their order.
         pad: token that fills up windows ("fit").
-        dtype: of the tokens of a `.bin`. None: what its index says, or `uint16`.
-        sidecar: keep the sums of the blocks in files beside that of the lengths, for later starts, if that is local.
-        storage_options: for the file system of URLs, as fsspec takes them.
+        dtype: dtype of a `.bin`. None means the dtype in its index, or `uint16`.
+        sidecar: if the lengths are in a local file, save the sums of the blocks next to it for later runs.
+        storage_options: for the filesystem of URLs, as in fsspec.
 
     Raises:
-        ConfigurationError: files that were cut, lengths that do not belong to the tokens, or too few tokens.
-        DataError: while reading, if a file was written again since it was opened.
+        ConfigurationError: a file is truncated, the lengths do not match the tokens, or there are too few tokens.
+        DataError: while reading, if a file was rewritten since it was opened.
     """
 
-    def __init__(  # noqa: PLR0913  # what a packing depends on; each has a default
+    def __init__(  # noqa: PLR0913  # keyword-only options with defaults
         self,
         tokens: Any,
         length: int,
@@ -113,13 +101,13 @@ class Packed:
     def _refuse_empty(self, how: str) -> None:
         if not self._packing.windows:
             raise ConfigurationError(
-                f"{self._tokens.name} has {self._tokens.count} tokens, which fill no window of {self._length} "
-                f'(how="{how}").\nThere would be no sample. Give a smaller length; "fit" leaves nothing out.'
+                f"{self._tokens.name} has {self._tokens.count} tokens, which is too few for a window of length="
+                f'{self._length} with how="{how}".\nUse a smaller length, or how="fit", which keeps all tokens.'
             )
 
     @property
     def sizes(self) -> IntArray:
-        """Windows that come from the same documents, as `shuffle="blocks"` takes them together; shape `(blocks,)`."""
+        """Numbers of windows from the same block of documents, for `shuffle="blocks"`; shape `(blocks,)`."""
         return self._packing.sizes
 
     def __len__(self) -> int:
@@ -144,20 +132,20 @@ class Packed:
         return sample
 
     def resumable_prefetch(self, indices: Sequence[int], upcoming: Callable[[], Any]) -> None:
-        """Read the pieces of remote windows that will be asked for at the same time; see `protocols.Prefetching`."""
+        """Read the next windows from a remote file at the same time; see `protocols.Prefetching`."""
         del upcoming
         if isinstance(self._tokens, Ranged):
             self._tokens.hold(span for index in indices for span in _spans(self.pieces(index)))
 
     def pieces(self, index: int) -> Pieces:
-        """Return which piece of which document is in a window, without reading a token."""
+        """Return the pieces of documents in a window, without reading tokens."""
         number = operator.index(index)
         if number < 0:
-            raise IndexError(f"the windows of epoch 0 are 0..{len(self) - 1}, so there is no window {number}")
+            raise IndexError(f"window {number} does not exist: the windows of epoch 0 are 0..{len(self) - 1}")
         return self._packing.pieces(*divmod(number, len(self)))
 
     def locate(self, indices: Iterable[int]) -> list[tuple[Piece, ...]]:
-        """Return the pieces of documents in windows, as of those of `Loader.sample_indices`; no token is read."""
+        """Return the pieces in windows, for example of `Loader.sample_indices`, without reading tokens."""
         found = map(self.pieces, indices)
         return [tuple(map(Piece, *(part.tolist() for part in one[:3]))) for one in found]
 
@@ -166,7 +154,7 @@ class Packed:
         return Laps(sampler, len(self), self._what)
 
     def fingerprint(self) -> str:
-        """Return what tells these windows from others: of tokens and lengths, the number and some; and the packing."""
+        """Return a text that identifies the windows: digests of some tokens and lengths, and the packing."""
         return f"{self._tokens.digest()}; {self._documents.digest()}; {self._what} pad={self._pad}"
 
     def __repr__(self) -> str:
@@ -174,22 +162,9 @@ class Packed:
 
 
 def _spans(pieces: Pieces) -> list[tuple[int, int]]:
-    """Return the tokens of each piece, with the one that follows it in its document."""
+    """Return the token range of each piece, including the next token of its document."""
     stops = pieces.at + pieces.length + ~np.asarray(pieces.ends, bool)
     return list(zip(pieces.at.tolist(), stops.tolist(), strict=True))
-
-
-def cu_seqlens(positions: ArrayLike) -> NDArray[np.int32]:
-    """Return where the pieces of a batch begin, and where the last one ends, as attention over packed sequences wants.
-
-    Args:
-        positions: of the tokens, as in the samples of `Packed`; shape `(length,)` or `(batch, length)`.
-
-    Returns:
-        Borders in the batch as one row; shape `(pieces + 1,)`, 32-bit integers.
-    """
-    flat = np.asarray(positions).reshape(-1)
-    return np.append(np.flatnonzero(flat == 0), len(flat)).astype(np.int32)
 
 
 def _token(pad: Any) -> int:
@@ -197,7 +172,7 @@ def _token(pad: Any) -> int:
         return int(np.int64(operator.index(pad)))
     except (TypeError, OverflowError) as error:
         raise ConfigurationError(
-            f"pad must be an integer of at most 63 bits, but it is {pad!r}.\nWindows are filled up with it, as a token."
+            f"pad must be an integer of at most 63 bits, but it is {pad!r}.\nIt is the token that fills up windows."
         ) from error
 
 
@@ -205,10 +180,34 @@ def _check_how(how: object, *, bare: bool) -> None:
     known = get_args(How)
     if how not in known:
         raise ConfigurationError(
-            f"how must be one of {', '.join(known)}, but it is {how!r}.\nIt says how documents fill the windows."
+            f"how must be one of {', '.join(known)}, but it is {how!r}.\nIt selects how documents fill the windows."
         )
     if bare and how != "flat":
         raise ConfigurationError(
-            f'how="{how}" was given, but no lengths of documents.\nAll tokens would be one document, in one window '
-            'after the other. Give documents=, or leave how="flat".'
+            f'how="{how}" needs the lengths of the documents, but there are none.\nAll tokens would be one document, '
+            'cut into windows in order. Pass documents=, or use how="flat".'
         )
+
+
+class Piece(NamedTuple):
+    """A piece of a document in a window: the document's tokens `first..first+length-1`."""
+
+    document: int
+    first: int
+    length: int
+
+    def __str__(self) -> str:
+        return f"document {self.document}, tokens {self.first}..{self.first + self.length - 1}"
+
+
+def cu_seqlens(positions: ArrayLike) -> NDArray[np.int32]:
+    """Return the start of each piece in a batch and the end of the last one, for attention over packed sequences.
+
+    Args:
+        positions: of the tokens, as in the samples of `Packed`; shape `(length,)` or `(batch, length)`.
+
+    Returns:
+        Boundaries in the flattened batch; shape `(pieces + 1,)`, 32-bit integers.
+    """
+    flat = np.asarray(positions).reshape(-1)
+    return np.append(np.flatnonzero(flat == 0), len(flat)).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Parquet: rows of Parquet files, whose row groups are read as they are needed."""
+"""Parquet: rows of Parquet files as samples. Row groups are read when they are needed."""
 
 from __future__ import annotations
 
@@ -35,112 +35,40 @@ if TYPE_CHECKING:
 
 __all__ = ["Parquet", "Row"]
 
-
-# Row groups: which are kept, how many rows they have, and how much of memory they take.
-
-_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}  # in memory
-
-
-def expression_of(filters: Any) -> Any:
-    """Return filters in pyarrow's form as an expression of pyarrow; None where there are none.
-
-    Raises:
-        ConfigurationError: they are of another form.
-    """
-    if filters is None:
-        return None
-    import pyarrow.compute as pc  # noqa: PLC0415  # for those who filter
-
-    if isinstance(filters, pc.Expression):
-        return filters
-    try:
-        return arrow().filters_to_expression(filters)
-    except Exception as error:
-        raise ConfigurationError(
-            f"filters= has not pyarrow's form: {type(error).__name__}: {error}.\n"
-            "Which row groups are meant could not be known. Give a list of (column, operator, value), all of which "
-            'have to hold, such as [("year", ">=", 2020)]; a list of such lists, one of which has to; or an expression '
-            "of pyarrow."
-        ) from error
-
-
-def kept_groups(footer: Footer, expression: Any) -> list[int]:
-    """Return the row groups of a file that have rows, without those whose statistics say that none of them fits.
-
-    Raises:
-        ConfigurationError: the filters do not belong to the columns of the file.
-    """
-    metadata = footer.metadata
-    groups = range(metadata.num_row_groups) if expression is None else _pruned(footer, expression)
-    return [number for number in groups if metadata.row_group(number).num_rows]
-
-
-def _pruned(footer: Footer, expression: Any) -> list[int]:
-    import pyarrow as pa  # noqa: PLC0415  # as above
-    import pyarrow.dataset as ds  # noqa: PLC0415  # the same
-
-    try:
-        fragment = ds.ParquetFileFormat().make_fragment(pa.BufferReader(footer.content))
-        parts = fragment.split_by_row_group(filter=expression)
-        return sorted(group.id for part in parts for group in part.row_groups)
-    except (pa.ArrowException, ValueError, TypeError) as error:
-        raise ConfigurationError(
-            f"filters= does not fit the columns of {footer.file.name}: {error}\n"
-            "Which row groups are meant could not be known. Name columns of the file, with values of their types."
-        ) from error
-
-
-def memory_of(metadata: Any, group: int, columns: Sequence[str] | None) -> int:
-    """Estimate how many bytes the columns of a row group take in memory."""
-    found = metadata.row_group(group)
-    parts = [found.column(number) for number in leaves_of(metadata, columns)]
-    return sum(max(one.total_uncompressed_size, one.num_values * _WIDTHS.get(one.physical_type, 1)) for one in parts)
-
-
 _CACHE = 1 << 28
-_SHORT = 100  # characters of what a state says
-
-
-class Row(NamedTuple):
-    """Where a sample is: its file, the number of the row group in that, and its row in the row group; from 0."""
-
-    file: str
-    row_group: int
-    row: int
-
-    def __str__(self) -> str:
-        return f"row {self.row} of row group {self.row_group} of {self.file}"
+_SHORT = 100  # characters of each field in a state
 
 
 class Parquet:
-    """Rows of Parquet files as samples by index; for `wrap`, a `DataLoader`, `resumable.mix`, or by itself.
+    """Rows of Parquet files as samples by index; for `wrap`, a `DataLoader`, `resumable.mix`, or use on its own.
 
-    A sample is a dict from the names of the columns to values of Python, as `pyarrow.Table.to_pylist` gives them:
-    `int`, `float`, `str`, `bytes`, `datetime`, a list, a dict for a struct, None where a value is missing. A list of
-    numbers is a NumPy array of its type, unless some of them are missing.
+    A sample is a dict from column names to Python values, as in `pyarrow.Table.to_pylist`: `int`, `float`, `str`,
+    `bytes`, `datetime`, a list, a dict for a struct, None for a missing value. A list of numbers without missing values
+    is a NumPy array.
 
-    A file is read by row groups, each as a whole, and each process keeps those that it used last. `sizes` are their
-    rows, so that `shuffle="blocks"` mixes the rows of as many of them as are kept at once.
+    Row groups are read as a whole, and each process caches the most recently used ones. `sizes` are their numbers of
+    rows. `shuffle="blocks"` mixes the rows of as many row groups as fit into the cache.
 
     Args:
         files: path or URL of a file, a pattern with `{000..099}`, `{a,b}`, `*`, `?` or `[...]`, or a list of these.
-            Files come in the order of the list, those of a pattern by their names. URLs are all that fsspec knows.
-        columns: names of those to read; a part of a nested one by its path, such as "point.x". None: all.
-        filters: as in pyarrow: a list of `(column, operator, value)` that all hold, a list of such lists, or an
-            expression. Left out is each row group whose statistics show that no row of it fits. Of the others all rows
-            are kept, those that do not fit, too.
-        transform: makes of each row what is returned.
-        cache_bytes: how much each process keeps of decoded row groups, in bytes; the last one is always kept.
-        storage_options: for the file system of URLs, as fsspec takes them.
+            The order is the list's. Files of a pattern are sorted by name. Any URL that fsspec supports works.
+        columns: names of the columns to read, or paths of parts of nested columns, such as "point.x". None means all.
+        filters: as in pyarrow: a list of `(column, operator, value)` that must all hold, a list of such lists, or an
+            expression. They only skip row groups whose statistics show that no row matches. All rows of the other row
+            groups are kept, even if they do not match.
+        transform: function that converts each row to the sample.
+        cache_bytes: maximum size of the decoded row groups in each process's cache, in bytes. The last one used is
+            always kept.
+        storage_options: for the filesystem of URLs, as in fsspec.
 
     Raises:
-        ConfigurationError: there is no such file or column; a file is cut, damaged or no Parquet file; the types differ
-            between files; or no row is left.
-        MissingDependencyError: pyarrow, braceexpand or a file system is not installed.
-        DataError: while reading, if a file was written again, cut or removed since, or cannot be decoded.
+        ConfigurationError: a file or column does not exist; a file is truncated, damaged or not a Parquet file; the
+            types differ between files; or no row is left.
+        MissingDependencyError: pyarrow, braceexpand or a filesystem is not installed.
+        DataError: while reading, if a file was rewritten, truncated or removed since, or cannot be decoded.
     """
 
-    def __init__(  # noqa: PLR0913  # what a source of files depends on; each has a default
+    def __init__(  # noqa: PLR0913  # keyword-only options with defaults
         self,
         files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         *,
@@ -170,45 +98,45 @@ class Parquet:
 
     def _refuse_empty(self, filters: Any) -> None:
         if not self._groups:
-            why = "" if filters is None else f" that may fit filters={filters!r}"
+            why = "" if filters is None else f" that may match filters={filters!r}"
             raise ConfigurationError(
-                f"{_named(self._opened)} and its {self._stored} row groups have no row{why}.\n"
-                "There would be no sample. Look after what wrote the files, and the filters."
+                f"{_named(self._opened)} has no rows{why}, in {self._stored} row groups.\n"
+                "Check the program that wrote the files, and the filters."
             )
 
-    # ------------------------------------------------------------------ what there is
+    # ------------------------------------------------------------------ description
 
     @property
     def files(self) -> list[str]:
-        """Paths or URLs of the files, in their order."""
+        """Paths or URLs of the files, in order."""
         return [file.name for file in self._opened]
 
     @property
     def sizes(self) -> IntArray:
-        """Rows of each row group that is kept, as `shuffle="blocks"` takes them; shape `(row groups,)`."""
+        """Number of rows of each row group, for `shuffle="blocks"`; shape `(row groups,)`."""
         return np.array([group.rows for group in self._groups], np.int64)
 
     @property
     def resumable_blocks(self) -> dict[str, Any]:
-        """How `shuffle="blocks"` shuffles: whole row groups, as many per window as two windows have room for."""
+        """Settings of `shuffle="blocks"`: row groups as blocks, and windows of which two fit into the cache."""
         return {"block": None, "window": max(self._most // (2 * self._mean), 1)}
 
     @property
     def wider_blocks(self) -> str:
-        """How `shuffle="blocks"` gets a window of `{window}` row groups, for its warning."""
+        """Advice for a window of `{window}` row groups, for a warning of `shuffle="blocks"`."""
         return (
-            f"Give Parquet(..., cache_bytes={2 * self._mean} * {{window}}) or more, in each process that reads; or "
-            "write the files in smaller row groups, which takes no more memory."
+            f"Use Parquet(..., cache_bytes={2 * self._mean} * {{window}}) or more; each process that reads needs this "
+            "much memory. Or write the files with smaller row groups, which needs no additional memory."
         )
 
     def locate(self, indices: Iterable[int]) -> list[Row]:
-        """Return where samples are, as those of `Loader.sample_indices`; none is read."""
+        """Return the locations of samples, for example of `Loader.sample_indices`, without reading them."""
         found = [self._find(index) for index in indices]
         return [Row(self._groups[group].file.name, self._groups[group].number, row) for group, row in found]
 
     @cached_property
     def resumable_identity(self) -> dict[str, str]:
-        """What a state knows the data by: names of files, rows, columns with their types, and a digest of footers."""
+        """Identifies the data in a state: names of files, rows, columns with types, and a digest of the footers."""
         columns = ", ".join(f"{name} {kind}" for name, kind in self._types.items())
         footers = [f"{base_of(file.name)} {file.stamp.size} {file.digest}" for file in self._opened]
         groups = [f"{base_of(group.file.name)} {group.number} {group.rows}" for group in self._groups]
@@ -220,7 +148,7 @@ class Parquet:
         }
 
     def fingerprint(self) -> str:
-        """Return what tells these samples from others: names, rows, types of columns, and a digest of the footers."""
+        """Return a text that identifies the samples: file names, rows, column types, and a digest of the footers."""
         return "; ".join(self.resumable_identity.values())
 
     def __len__(self) -> int:
@@ -240,11 +168,11 @@ class Parquet:
         return self._made(self._rows([number])[0] if row is None else row)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return several samples; those of one row group are taken from it at once."""
+        """Return several samples. Samples of one row group are taken from it together."""
         return list(map(self._made, self._rows([operator.index(index) for index in indices])))
 
     def resumable_prefetch(self, indices: Sequence[int], upcoming: Callable[[], Any]) -> None:
-        """Take rows from their row groups that will be asked for one by one, and read remote row groups ahead."""
+        """Take the next samples from their row groups together, and read remote row groups ahead."""
         numbers = [operator.index(index) for index in indices]
         self._ready = dict(zip(numbers, self._rows(numbers, self._ahead(upcoming)), strict=True))
 
@@ -256,29 +184,29 @@ class Parquet:
         return row if self._transform is None else self._transform(row)
 
     def _find(self, index: int) -> tuple[int, int]:
-        """Return the place of a sample's row group in the list, and its row in that."""
+        """Return the index of a sample's row group in the list, and its row in the row group."""
         number = operator.index(index)
         if not 0 <= number < len(self):
-            raise IndexError(f"there are the samples 0..{len(self) - 1}, so there is no sample {number}")
+            raise IndexError(f"sample {number} does not exist: the samples are 0..{len(self) - 1}")
         group = bisect_right(self._ends, number)
         return group, number - (self._ends[group - 1] if group else 0)
 
     def _rows(self, indices: Sequence[int], ahead: Sequence[int] = ()) -> list[dict[str, Any]]:
         """Return rows, in the order of the indices."""
         found = [self._find(index) for index in indices]
-        places: dict[int, list[int]] = {}
-        for place, (group, _) in enumerate(found):
-            places.setdefault(group, []).append(place)
+        by_group: dict[int, list[int]] = {}
+        for at, (group, _) in enumerate(found):
+            by_group.setdefault(group, []).append(at)
         rows: list[Any] = [None] * len(indices)
-        for group, table in self._tables(list(places), ahead):
-            some = places.get(group, ())
-            values = values_of(table, [found[place][1] for place in some], list(self._types)) if some else ()
-            for place, value in zip(some, values, strict=True):
-                rows[place] = value
+        for group, table in self._tables(list(by_group), ahead):
+            some = by_group.get(group, ())
+            values = values_of(table, [found[at][1] for at in some], list(self._types)) if some else ()
+            for at, value in zip(some, values, strict=True):
+                rows[at] = value
         return rows
 
     def _tables(self, groups: Sequence[int], ahead: Sequence[int]) -> Iterator[tuple[int, Any]]:
-        """Yield row groups, first those that are kept; then those that are not, with others to read ahead."""
+        """Yield row groups: first the cached ones, then the missing ones and those to read ahead."""
         missing = []
         for group in groups:
             table = self._kept.table(group)
@@ -295,7 +223,7 @@ class Parquet:
                 yield group, table
 
     def _portions(self, groups: Sequence[int]) -> Iterator[list[int]]:
-        """Yield row groups that are read at the same time: one by one of local files, else as there is room for."""
+        """Yield row groups to read at the same time: one for local files, as many as there is room for otherwise."""
         portion, size = list[int](), 0
         for group in groups:
             size += self._memory[group]
@@ -324,3 +252,82 @@ def _digest(texts: Sequence[str]) -> str:
         content = text.encode("utf-8", "surrogateescape")
         state.update(len(content).to_bytes(8, "little") + content)
     return state.hexdigest()
+
+
+class Row(NamedTuple):
+    """The location of a sample: its file, row group and row in the row group. Both numbers start at 0."""
+
+    file: str
+    row_group: int
+    row: int
+
+    def __str__(self) -> str:
+        return f"row {self.row} of row group {self.row_group} of {self.file}"
+
+
+# ---------------------------------------------------------------------- choosing row groups
+
+_WIDTHS = {
+    "BOOLEAN": 1,
+    "INT32": 4,
+    "INT64": 8,
+    "INT96": 8,
+    "FLOAT": 4,
+    "DOUBLE": 8,
+    "BYTE_ARRAY": 4,
+}  # bytes in memory
+
+
+def expression_of(filters: Any) -> Any:
+    """Convert filters to an expression of pyarrow; None if there are none.
+
+    Raises:
+        ConfigurationError: the filters do not have pyarrow's format.
+    """
+    if filters is None:
+        return None
+    import pyarrow.compute as pc  # noqa: PLC0415  # only needed for filters
+
+    if isinstance(filters, pc.Expression):
+        return filters
+    try:
+        return arrow().filters_to_expression(filters)
+    except Exception as error:
+        raise ConfigurationError(
+            f"filters= does not have pyarrow's format: {type(error).__name__}: {error}.\n"
+            'Pass a list of conditions that must all hold, such as [("year", ">=", 2020)]; a list of such lists, of '
+            "which one must hold; or an expression of pyarrow."
+        ) from error
+
+
+def kept_groups(footer: Footer, expression: Any) -> list[int]:
+    """Return the row groups of a file that have rows and, according to their statistics, may match the filters.
+
+    Raises:
+        ConfigurationError: the filters do not fit the columns of the file.
+    """
+    metadata = footer.metadata
+    groups = range(metadata.num_row_groups) if expression is None else _pruned(footer, expression)
+    return [number for number in groups if metadata.row_group(number).num_rows]
+
+
+def _pruned(footer: Footer, expression: Any) -> list[int]:
+    import pyarrow as pa  # noqa: PLC0415  # as above
+    import pyarrow.dataset as ds  # noqa: PLC0415  # the same
+
+    try:
+        fragment = ds.ParquetFileFormat().make_fragment(pa.BufferReader(footer.content))
+        parts = fragment.split_by_row_group(filter=expression)
+        return sorted(group.id for part in parts for group in part.row_groups)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"filters= does not fit the columns of {footer.file.name}: {error}\n"
+            "Use columns of the file, and values of their types."
+        ) from error
+
+
+def memory_of(metadata: Any, group: int, columns: Sequence[str] | None) -> int:
+    """Estimate the size of a row group's columns in memory, in bytes."""
+    found = metadata.row_group(group)
+    parts = [found.column(number) for number in leaves_of(metadata, columns)]
+    return sum(max(one.total_uncompressed_size, one.num_values * _WIDTHS.get(one.physical_type, 1)) for one in parts)

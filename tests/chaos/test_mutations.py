@@ -111,7 +111,7 @@ BUGS = {
     "written_in_place": Caught("torn", "comes to its end", "start 1, in which nothing went wrong on purpose, failed"),
     "removed_first": Caught("torn", "newest checkpoint", "resumed from step None, but step 1 had been saved"),
     "not_compared": Caught("flip", "comes to its end", "start 1, in which nothing went wrong on purpose, failed"),
-    "not_synced": Caught("fsync", "checkpoints load", r"committed checkpoint of step \d .* holds 0 bytes"),
+    "not_synced": Caught("fsync", "checkpoints load", r"committed checkpoint of step \d .* has 0 bytes"),
     "requested_counted": Caught("workers", "same content", DATA),
     "requested_saved": Caught("workers", "true states", rf"stood at {PLACE} .*, and its state says {PLACE}"),
     "seeded_by_worker": Caught("workers", "same content", DATA + r"the content of row 0 \(sample \d+\)"),

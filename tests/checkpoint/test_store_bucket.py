@@ -168,7 +168,7 @@ def save_with_fault(fail_at: int, fault: str, step: int) -> str:
         return "may or may not be saved" if "may or may not" in str(error) else "was not saved"
     for warning in seen:
         assert warning.category is RuntimeWarning
-        assert f"step {step} is saved" in str(warning.message)
+        assert f"step {step} was saved" in str(warning.message)
         assert "tries again" in str(warning.message)
     return "saved"
 
@@ -201,7 +201,7 @@ def read(method: str, fail_at: int, fault: str) -> Any:
 
 def test_a_truncated_upload_is_not_committed(bucket: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BucketFile, "_initiate_upload", lambda file: setattr(file, "parts", Forgetful()))
-    with pytest.raises(CheckpointError, match=r"(?s)step 4 was not saved.*holds \d+ bytes after \d+ were written"):
+    with pytest.raises(CheckpointError, match=r"(?s)step 4 was not saved.*has \d+ bytes after \d+ bytes were written"):
         CheckpointStore(URL).save(4, content(4))
     assert found(URL) == (3, 0)
 

@@ -34,7 +34,7 @@ def assert_skipped(store: CheckpointStore, step: int, reason: str, used: int) ->
     with pytest.raises(CorruptCheckpointError, match=rf"(?s)step {step} is corrupt.*{reason}.*delete\({step}\)"):
         store.load(step)
     with pytest.warns(
-        CorruptCheckpointWarning, match=rf"(?s)step {step} is corrupt.*{reason}.*step {used} is used"
+        CorruptCheckpointWarning, match=rf"(?s)step {step} is corrupt.*{reason}.*Using step {used} instead"
     ) as seen:
         assert_same(store.latest(), store.load(used))
     assert [warning.filename for warning in seen] == [__file__] * len(seen)
@@ -62,10 +62,10 @@ def test_truncated_and_grown_data_are_found(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for length in [*range(0, len(whole), 9), len(whole) - 1]:
         path.write_bytes(whole[:length])
-        with pytest.raises(CorruptCheckpointError, match=f"holds {length} bytes, and {len(whole)} were written"):
+        with pytest.raises(CorruptCheckpointError, match=f"has {length} bytes, but {len(whole)} were written"):
             store.load(1)
     path.write_bytes(whole + b"\0")
-    with pytest.raises(CorruptCheckpointError, match=f"holds {len(whole) + 1} bytes"):
+    with pytest.raises(CorruptCheckpointError, match=f"has {len(whole) + 1} bytes"):
         store.load(1)
 
 
@@ -73,7 +73,7 @@ def test_nothing_is_unpickled_before_the_checksum_is_compared(store: CheckpointS
     path = data_file(store, 3)
     torch.save({"custom": Custom()}, path)
     path.write_bytes(path.read_bytes().ljust(json.loads(marker_file(store, 3).read_bytes())["size"], b"\0"))
-    with pytest.raises(CorruptCheckpointError, match=r"checksum|holds"):
+    with pytest.raises(CorruptCheckpointError, match=r"checksum|has \d+ bytes"):
         store.load(3)
 
 
@@ -116,7 +116,7 @@ def test_a_flipped_bit_in_a_marker_is_found(store: CheckpointStore) -> None:
 )
 def test_a_marker_of_garbage_is_skipped(store: CheckpointStore, raw: bytes) -> None:
     marker_file(store, 3).write_bytes(raw)
-    assert_skipped(store, 3, "marker (cannot be read|makes no sense)", used=2)
+    assert_skipped(store, 3, "marker (cannot be read|is invalid)", used=2)
     store.delete(3)
     assert store.latest_step() == 2
 
@@ -139,7 +139,7 @@ def test_all_corrupt_is_an_error_and_not_a_first_start(store: CheckpointStore) -
         flip(data_file(store, step), 50)
     for method in (store.latest, store.latest_step):
         with pytest.raises(
-            CorruptCheckpointError, match=r"(?s)lose the training.*step 3.*step 2.*step 1.*again on purpose"
+            CorruptCheckpointError, match=r"(?s)lose the training.*step 3.*step 2.*step 1.*from scratch on purpose"
         ):
             method()
 
@@ -156,7 +156,9 @@ def test_a_newer_format_is_refused_by_name_and_not_skipped(store: CheckpointStor
     path = marker_file(store, 3)
     path.write_text(json.dumps({"format": 3, "parts": ["of", "tomorrow"]}))
     for call in (store.latest, store.latest_step, lambda: store.load(3)):
-        with pytest.raises(CheckpointError, match=r"(?s)step 3 .*newer.*format: +3\n.*reads: 2\n.*--upgrade") as caught:
+        with pytest.raises(
+            CheckpointError, match=r"(?s)newer.* step 3.*marker: +3\n.*format: +2\n.*--upgrade"
+        ) as caught:
             call()
         assert not isinstance(caught.value, CorruptCheckpointError)
     store.save(4, {"step": 4})

@@ -40,7 +40,7 @@ def files_at_most(size: int) -> Iterator[None]:
 @pytest.mark.parametrize("size", [0, 1, 100, 5_000, 20_000, 21_000])
 def test_a_file_that_cannot_grow_leaves_everything_as_it_was(store: CheckpointStore, step: int, size: int) -> None:
     store, before = CheckpointStore(store.root, keep=1), files(store.root)
-    with files_at_most(size), pytest.raises(CheckpointError, match=rf"(?s)step {step} was not saved.*Mend") as caught:
+    with files_at_most(size), pytest.raises(CheckpointError, match=rf"(?s)step {step} was not saved.*Fix") as caught:
         store.save(step, content(step, 1))
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.EFBIG

@@ -84,7 +84,7 @@ def test_a_root_may_be_a_link(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("timeout", [0, -1, "5", math.nan, True])
 def test_a_timeout_is_positive(tmp_path: Path, timeout: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"timeout has no meaning"):
+    with pytest.raises(ConfigurationError, match=r"timeout must be a number of seconds greater than 0"):
         CheckpointStore(tmp_path, timeout=timeout)
 
 
@@ -195,7 +195,7 @@ def test_replaced_writer_after_its_commit(tmp_path: Path, monkeypatch: Any) -> N
         (tmp_path / TOKEN).write_bytes(other)
 
     monkeypatch.setattr(_storage, "publish", publish)
-    with pytest.raises(WriterFencedError, match="step 4 is saved to .*, but no older step was removed"):
+    with pytest.raises(WriterFencedError, match="step 4 was saved to .*, but no older step was removed"):
         store.save(4, content(4))
     assert store.steps() == [1, 2, 3, 4]
 

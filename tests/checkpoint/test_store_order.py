@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-REFUSED = r"(?s)step {0} was not saved .*to be saved: +{0}\n.*has come to: +{1}\n.*in the store: +{2}\n.*global_step"
-TOLD = r"(?s)step {0} is saved .*saved now: +{0}\n.*in the store: +{1}\n.*folder of its own"
+REFUSED = (
+    r"(?s)step {0} was not saved .*step to save: +{0}\n.*loaded already: +{1}\n.*in the store: +{2}\n.*global_step"
+)
+TOLD = r"(?s)step {0} was saved .*saved now: +{0}\n.*in the store: +{1}\n.*separate folder"
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -199,5 +201,5 @@ def test_looked_at_step_does_not_hold_the_run(tmp_path: Path) -> None:
     with pytest.warns(StepOrderWarning):
         store.save(1, {"step": 1})
     store.load(2)
-    with pytest.raises(ConfigurationError, match="has already saved or loaded a later one"):
+    with pytest.raises(ConfigurationError, match="has already saved or loaded a later step"):
         store.save(1, {"step": 1})

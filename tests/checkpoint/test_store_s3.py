@@ -210,7 +210,7 @@ def test_silent_server_is_named(proxy: Proxy, url: str) -> None:
     """A server that never answers is named when the store is made."""
     proxy.plan("hang", 1)
     began = time.monotonic()
-    with pytest.raises(CheckpointTimeoutError, match=r"(?s)could not be looked up.*2 s, the time limit.*`timeout=`"):
+    with pytest.raises(CheckpointTimeoutError, match=r"(?s)could not be opened.*2 s, the time limit.*`timeout=`"):
         store_at(proxy.port, url, timeout=LIMIT)
     assert time.monotonic() - began < LIMIT + SLACK
 

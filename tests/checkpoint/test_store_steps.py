@@ -104,14 +104,14 @@ def test_delete_removes_one_step(root: str) -> None:
         store.save(step, CONTENT)
     store.delete(2)
     assert (store.steps(), store.latest_step()) == ([1], 1)
-    with pytest.raises(CheckpointNotFoundError, match=r"(?s)step 2 .* deleted.*asked for: 2\n  committed: 1\nUse a"):
+    with pytest.raises(CheckpointNotFoundError, match=r"(?s)step 2 .* deleted.*requested: 2\n  committed: 1\nUse a"):
         store.delete(2)
 
 
 def test_a_step_that_is_not_there_is_named_with_those_that_are(store: CheckpointStore) -> None:
-    with pytest.raises(CheckpointNotFoundError, match=r"(?s)step 4 .*asked for: 4\n  committed: 1, 2, 3\nUse .*latest"):
+    with pytest.raises(CheckpointNotFoundError, match=r"(?s)step 4 .*requested: 4\n  committed: 1, 2, 3\nUse .*latest"):
         store.load(4)
     for step in range(4, 15):
         store.save(step, {})
-    with pytest.raises(CheckpointNotFoundError, match=r"committed: 5, 6, .*, 14 and 4 before"):
+    with pytest.raises(CheckpointNotFoundError, match=r"committed: 5, 6, .*, 14 and 4 earlier ones"):
         store.load(99)

@@ -35,11 +35,11 @@ def test_the_newest_that_is_whole_is_found(tmp_path: Path) -> None:
     assert newest_complete(root) == f"{root}/step11"  # by its number, not by its name; the last one has no mark
     data = next((root / "step11").glob("*.distcp"))
     data.write_bytes(data.read_bytes()[:-1])
-    with pytest.warns(CorruptCheckpointWarning, match=rf"step11 is marked .* {data.name} has \d+ bytes of \d+"):
+    with pytest.warns(CorruptCheckpointWarning, match=rf"step11 is marked .* {data.name} has \d+ bytes instead of \d+"):
         assert newest_complete(root) == f"{root}/step10"
     shutil.rmtree(root / "step11")
     (root / "step10" / ".metadata").unlink()
-    with pytest.warns(CorruptCheckpointWarning, match="metadata has no bytes"):
+    with pytest.warns(CorruptCheckpointWarning, match="metadata is missing"):
         assert newest_complete(f"{root}/") == f"{root}/step9"
     assert not list(root.rglob("*.tmp"))
 
@@ -48,16 +48,16 @@ def test_the_newest_that_is_whole_is_found(tmp_path: Path) -> None:
 def test_what_is_not_complete_gets_no_mark(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "__0_0.distcp").write_bytes(b"half")
-    with pytest.raises(CheckpointError, match=r"no file \.metadata, which is written last"):
+    with pytest.raises(CheckpointError, match=r"no \.metadata file, which is written last"):
         mark_complete(tmp_path / "a", 1)
     assert newest_complete(tmp_path) is None
     save(tmp_path / "b")
     mark_complete(tmp_path / "b", 1)
     save(tmp_path / "b")
-    with pytest.raises(ConfigurationError, match="Give each save a folder of its own"):
+    with pytest.raises(ConfigurationError, match="Use a separate folder for each save"):
         mark_complete(tmp_path / "b", 2)
     (tmp_path / "b" / "COMPLETE.json").write_text('{"format": 2}', encoding="utf-8")
-    with pytest.raises(CheckpointError, match="cannot be read by this version"):
+    with pytest.raises(CheckpointError, match="this version of resumable cannot read the mark .*COMPLETE.json"):
         newest_complete(tmp_path)
 
 

@@ -175,8 +175,8 @@ def test_ranks_at_different_steps_are_refused_by_name(tmp_path: Path) -> None:
         return str(caught.value)
 
     first, second = ranks(2, run)
-    assert "the ranks do not save the same step.\n  rank 0:  10\n  rank 1:  11" in first
-    assert "the ranks do not save the same step" in second
+    assert "the ranks save different steps.\n  rank 0:  10\n  rank 1:  11" in first
+    assert "the ranks save different steps" in second
     assert CheckpointStore(tmp_path).steps() == []
 
 
@@ -212,9 +212,9 @@ def test_a_root_that_the_ranks_do_not_share_is_told(tmp_path: Path, monkeypatch:
         return str(caught.value)
 
     first, second = ranks(2, run)
-    assert "the part of rank 1 is not in run as rank 0 sees it" in first
-    assert "network file system or a bucket" in first
-    assert "rank 1 is not in run" in second
+    assert "rank 0 cannot find the part that rank 1 has written to run" in first
+    assert "network filesystem or a bucket" in first
+    assert "that rank 1 has written to run" in second
 
 
 def test_a_corrupt_part_is_no_checkpoint(tmp_path: Path) -> None:

@@ -72,9 +72,9 @@ def test_separate_streams_of_two_ranks(told: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_what_makes_no_loader_of_this_rank_is_refused(told: dict[str, Any]) -> None:
     for nothing, other in told["refused"]:
-        assert nothing.startswith("make has to return a Loader, but it returned None.")
+        assert nothing.startswith("LoaderConfig.make must return a Loader, but returned None.")
         assert "torchtitan: World(rank=0, size=1)\n  the Loader: World(rank=" in other
-        assert "Wrap with the world that make is given" in other
+        assert "pass the world on: resumable.wrap(..., world=world)" in other
 
 
 @pytest.mark.slow

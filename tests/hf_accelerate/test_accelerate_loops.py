@@ -153,10 +153,14 @@ def test_it_shows_what_the_loader_has() -> None:
     assert (len(prepared), prepared.batch_size, prepared.total_batch_size, prepared.seed) == (BATCHES, 2, 2, 3)
     assert prepared.loader is loader
     assert "PreparedLoader of <Loader" in repr(prepared)
-    for name, advice in {"ack": "optimizer's steps", "state_dict": "save_state", "sampler": "leave it out"}.items():
+    for name, advice in {
+        "ack": "when the optimizer steps",
+        "state_dict": "save_state",
+        "sampler": "remove that call",
+    }.items():
         with pytest.raises(AttributeError, match=advice):
             getattr(prepared, name)
-    with pytest.raises(AttributeError, match="load_state\\(\\) has skipped already"):
+    with pytest.raises(AttributeError, match="load_state\\(\\) has already moved the Loader"):
         accelerator.skip_first_batches(prepared, 3)
     with pytest.raises(resumable.errors.UnsupportedError, match="that was prepared for a loop already"):
         resumable.wrap(prepared)
@@ -312,7 +316,9 @@ def test_own_epoch_counter_after_a_resume(tmp_path: Path) -> None:
 
 def test_an_epoch_is_not_left_within_an_accumulation() -> None:
     run = Training(gradient_accumulation_steps=3)
-    with pytest.raises(ConfigurationError, match="2 batches are not in the weights"):
+    with pytest.raises(
+        ConfigurationError, match="epoch 0 in the middle of an accumulation: 2 batches are not in the weights"
+    ):
         for epoch in run.loader.epochs(2):
             for batch in epoch:
                 run.on(batch)

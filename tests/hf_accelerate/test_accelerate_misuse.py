@@ -330,7 +330,9 @@ def test_what_was_prepared_before_free_memory_is_forgotten(tmp_path: Path) -> No
     run.accelerator.free_memory()
     old = run.loader
     later = Training(run.accelerator, numbers(name="later"))
-    with pytest.raises(ConfigurationError, match=r"before accelerator.free_memory\(\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"accelerator.free_memory\(\) was called after this Loader was prepared"
+    ):
         next(iter(old))
     for batch in later.loader:
         later.on(batch)

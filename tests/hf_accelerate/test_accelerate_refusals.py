@@ -90,9 +90,9 @@ def test_settings_that_do_not_fit(config: Any, message: str) -> None:
 
 def test_what_is_given() -> None:
     accelerator = Accelerator(cpu=True)
-    with pytest.raises(UnsupportedError, match="a Loader in place of an Accelerator"):
+    with pytest.raises(UnsupportedError, match="expects an Accelerator, but got an object of type Loader"):
         prepare(loader(), accelerator)
-    with pytest.raises(UnsupportedError, match="a DataLoader, which is no Loader"):
+    with pytest.raises(UnsupportedError, match="expects a Loader, but got an object of type DataLoader"):
         prepare(accelerator, DataLoader(DATA))  # type: ignore[arg-type]  # that is refused
     with pytest.raises(ConfigurationError, match="rank 1 of 2\n.*rank 0 of 1"):
         prepare(accelerator, loader(world=resumable.World(1, 2)))
@@ -102,7 +102,7 @@ def test_what_is_given() -> None:
 def test_engines_that_were_not_tried(kind: str) -> None:
     accelerator = Accelerator(cpu=True)
     accelerator.state.distributed_type = DistributedType[kind]
-    with pytest.raises(UnsupportedError, match=f"by {kind}, for which exact resumes have not been tried"):
+    with pytest.raises(UnsupportedError, match=f"with {kind}, which has not been tested for exact resumes"):
         prepare(accelerator, loader())
 
 
@@ -132,7 +132,9 @@ def test_even_batches(options: Any, evaluation: bool) -> None:
     """What Accelerate would fill up by itself has to be even here, by any tail but the default."""
     accelerator, world = Ranks(Accelerator(cpu=True), 2), resumable.World(0, 2)
     check(accelerator, loader(world=world, evaluation=evaluation, **options))
-    with pytest.raises(ConfigurationError, match=r"even_batches=True.* has 5 samples for 2 ranks(.|\n)*pad_ranks"):
+    with pytest.raises(
+        ConfigurationError, match=r"has 5 samples, which 2 ranks cannot .*even_batches=True(.|\n)*pad_ranks"
+    ):
         check(accelerator, loader(world=world, evaluation=evaluation))
     accelerator._accelerator.dataloader_config.even_batches = False
     check(accelerator, loader(world=world, evaluation=evaluation))
@@ -155,7 +157,7 @@ def test_padding_that_is_dealt_out_could_not_be_left_out() -> None:
     sampler: Any = DistributedSampler(DATA, num_replicas=4, rank=0)
     strided = DataLoader(DATA, batch_size=2, sampler=sampler)
     check(accelerator, resumable.wrap(strided, world=world, order="torch"))
-    with pytest.raises(UnsupportedError, match="filled up with 3 samples"):
+    with pytest.raises(UnsupportedError, match="padded with 3 samples"):
         check(accelerator, resumable.wrap(strided, world=world, order="torch", evaluation=True))
     check(accelerator, resumable.wrap(strided, world=world, evaluation=True))
 

@@ -61,7 +61,7 @@ def test_a_part_that_is_damaged_or_newer_is_refused(case: Case) -> None:
     with pytest.raises(StateFormatError, match=rf"{case.schema.part} is damaged: KeyError\('{case.key}'\)"):
         case.schema.from_dict(left)
     for version in (99, None, "1", True):
-        with pytest.raises(StateFormatError, match=f"{case.schema.part} is of format {version!r}, and .* up to"):
+        with pytest.raises(StateFormatError, match=f"{case.schema.part} has format {version!r}, but .* up to"):
             case.schema.from_dict({**case.values, "format": version})
 
 
@@ -82,7 +82,7 @@ def test_more_ranks_start_from_rank_0(case: Case) -> None:
 def test_streams_of_each_rank_continue_on_as_many_ranks_only(case: Case) -> None:
     saved = case.schema.from_dict(case.values)
     assert saved.of_rank(1, 2) is saved.ranks[1]
-    with pytest.raises(StateMismatchError, match="2 ranks\n.* 3 ranks\nRestart with as many"):
+    with pytest.raises(StateMismatchError, match="2 ranks\n.* 3 ranks\nRestart with 2 ranks"):
         saved.of_rank(1, 3)
     assert saved.of_rank(1, 3, strict=False)["loaders"] == saved.ranks[0]["loaders"]
 

@@ -217,7 +217,7 @@ def test_killed_within_the_first_save(bench: Bench) -> None:
     assert bench.run(folder) == [1]
     kind, message = lines(folder)[-1][1:]
     assert kind == "CheckpointNotFoundError"
-    assert "none of them is whole" in message
+    assert "none can be resumed" in message
 
 
 # ---------------------------------------------------------------------- longer runs

@@ -93,7 +93,7 @@ def test_means_over_an_epoch_that_are_not_whole_are_named(tmp_path: Path) -> Non
 
     saver = SaveAlways(tmp_path)
     fit(Logs(), indexed(), callbacks=[saver], max_epochs=1)
-    with pytest.warns(PromiseWarning, match="the epoch's means of loss of training"):
+    with pytest.warns(PromiseWarning, match="the epoch means of loss of training"):
         fit(Logs(), indexed(), checkpoint=saver.saved[3], max_epochs=1)
 
 
@@ -138,9 +138,9 @@ def test_a_schedule_of_accumulation(tmp_path: Path) -> None:
 
 def test_one_loader_cannot_stand_in_two_places() -> None:
     loader = indexed()
-    with pytest.raises(ConfigurationError, match=r"\['b'\] is given to the Trainer twice"):
+    with pytest.raises(ConfigurationError, match=r"passed to the Trainer twice; the second is train loader \['b'\]"):
         fit(Model(), {"a": loader, "b": loader})
-    with pytest.raises(ConfigurationError, match="for training and for validation"):
+    with pytest.raises(ConfigurationError, match="for both training and validation"):
         fit(Model(), loader, loader)
 
 

@@ -104,7 +104,7 @@ def test_train_loader_evaluated_in_between(make: Any) -> None:
     if make is indexed:
         assert evaluate("validate", loader, times=2) == [first] * 2
     else:
-        with pytest.warns(PromiseWarning, match="cannot go back to its beginning.*\\n.*evaluation=True"):
+        with pytest.warns(PromiseWarning, match="cannot go back to the first batch.*\\n.*evaluation=True"):
             passes = evaluate("validate", loader, times=2)
         assert passes == [first[2:]] * 2
     assert [ids(batch) for batch in loader] == first[2:]
@@ -157,7 +157,7 @@ def test_validation_inside_of_fit_and_after_a_resume(make: Any, tmp_path: Path) 
 def test_one_loader_to_train_and_validate() -> None:
     """One loader for training and validation is rejected, with a sanity check too."""
     loader = indexed()
-    with pytest.raises(ConfigurationError, match="for training and for validation"):
+    with pytest.raises(ConfigurationError, match="for both training and validation"):
         fit(Model(), loader, loader, num_sanity_val_steps=1)
 
 

@@ -59,7 +59,7 @@ def test_frozen_layers_are_named(tmp_path: Path) -> None:
         return BackboneFinetuning(unfreeze_backbone_at_epoch=1, backbone_initial_lr=0.1)
 
     saver = SaveAlways(tmp_path)
-    with pytest.warns(PromiseWarning, match="BackboneFinetuning.*\\n.*leaves them frozen"):
+    with pytest.warns(PromiseWarning, match="BackboneFinetuning.*\\n.*the layers stay frozen"):
         whole = fit(Tuned(unfreezes=True), indexed(), callbacks=[tuning(), saver])
     with pytest.warns(PromiseWarning, match="frozen"):
         rest = fit(Tuned(unfreezes=True), indexed(), callbacks=[tuning()], checkpoint=saver.saved[7])

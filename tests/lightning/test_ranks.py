@@ -150,7 +150,7 @@ def check_rest(whole: list[Rank], rest: list[Rank], *, trained: int, unasked: bo
         assert now.events == before.events[-len(now.events) :], number
         assert len(now.trained) == len(before.trained) - trained, number
         assert unasked is None or bool(now.warnings) == (unasked and number > 0), now.warnings
-        assert all(f"without asking rank {number} for its random generators" in text for text in now.warnings)
+        assert all(f"without the current RNG state of rank {number}." in text for text in now.warnings)
 
 
 def check_shares(ranks: list[Rank], *, repeated: int = 0) -> None:

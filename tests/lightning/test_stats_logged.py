@@ -138,7 +138,7 @@ def test_the_run_is_bit_for_bit_that_without_it(kind: str, tmp_path: Path) -> No
 
 
 def test_a_trainer_without_logger_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"log_stats=True\) was given to a Trainer with logger=False"):
+    with pytest.raises(ConfigurationError, match=r"log_stats=True, but the Trainer has no logger \(logger=False\)"):
         fit(Model(), indexed(), resume=logging())
 
 

@@ -216,7 +216,9 @@ def test_states_of_another_order_are_refused() -> None:
 
 
 def test_what_makes_no_order_in_blocks_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="none of the sources 'x', 'y' has an attribute sizes"):
+    with pytest.raises(
+        ConfigurationError, match="needs a source with the attribute sizes, but none of these has it: 'x', 'y'"
+    ):
         resumable.mix({"x": [1], "y": [2]}, shuffle="blocks")
     with pytest.raises(ConfigurationError, match="shuffle must be True or"):
         resumable.mix({"x": [1]}, shuffle=False)  # type: ignore[arg-type]  # on purpose

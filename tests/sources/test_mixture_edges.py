@@ -150,5 +150,5 @@ def test_an_index_is_an_integer() -> None:
     mixture: Any = resumable.mix({"a": range(10)})
     calls: list[Any] = [lambda: mixture[0:3], lambda: mixture.locate([1.5])]
     for call in calls:
-        with pytest.raises(UnsupportedError, match="must be an integer, but it is"):
+        with pytest.raises(UnsupportedError, match="needs an integer index, but got"):
             call()

@@ -132,7 +132,7 @@ def test_each_sample_says_its_source() -> None:
         located = source.locate(loader.sample_indices(epoch=0, step=step))
         assert [(name, number % 1000) for name, (number, _) in batch] == located
         assert [list(SIZES)[number // 1000] for _, (number, _) in batch] == [name for name, _ in located]
-    with pytest.raises(IndexError, match=r"the samples 0\.\.86, so there is no sample 87"):
+    with pytest.raises(IndexError, match=r"sample 87 does not exist: the samples of the mixture are 0\.\.86"):
         source.locate([87])
     assert source[60][0] == "code"
     assert source[60][1][0] == 1000
@@ -284,12 +284,16 @@ class Remembers(list[int]):
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
-        (iter([1]), UnsupportedError, "is not read by index: list_iterator"),
-        (Stream(), UnsupportedError, "the source 'b' of a mixture is not read by index: Stream"),
-        ({"x": 1}, UnsupportedError, "is not read by index: dict"),
-        (DataLoader([1, 2]), UnsupportedError, r"is not read by index: DataLoader(.|\n)*Give its dataset"),  # type: ignore[arg-type]
+        (iter([1]), UnsupportedError, "cannot be read by index: its type is list_iterator"),
+        (Stream(), UnsupportedError, "the source 'b' of a mixture cannot be read by index: its type is Stream"),
+        ({"x": 1}, UnsupportedError, "cannot be read by index: its type is dict"),
+        (
+            DataLoader([1, 2]),
+            UnsupportedError,
+            r"cannot be read by index: its type is DataLoader(.|\n)*Pass its dataset",
+        ),  # type: ignore[arg-type]
         (resumable.mix({"c": [1]}), UnsupportedError, "is a mixture itself"),
-        (Remembers([1]), UnsupportedError, "remembers something from sample to sample: Remembers"),
+        (Remembers([1]), UnsupportedError, "has a state: Remembers has methods to save and load it"),
         ([], ConfigurationError, "the length of the source 'b' must be an integer of 1 or more, but it is 0"),
     ],
 )
@@ -299,7 +303,9 @@ def test_what_cannot_be_mixed_is_refused(source: Any, error: type[Exception], me
 
 
 def test_mix_takes_names() -> None:
-    with pytest.raises(ConfigurationError, match="takes a mapping from names to sources, but got list"):
+    with pytest.raises(
+        ConfigurationError, match="expects a mapping from names to sources, but got a value of type list"
+    ):
         resumable.mix([[1], [2]])  # type: ignore[arg-type]  # that is refused
 
 

@@ -144,20 +144,20 @@ def test_values_that_never_change(how: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"documents": [50, 49]}, r"tokens by the lengths: 99\n  tokens there are:      100"),
-        ({"documents": [0, 30, 60]}, "tokens by the lengths: 90"),
-        ({"documents": [70, -20, 50]}, "the length of document 1 is -20"),
-        ({"documents": [50.0, 50.0]}, "dtype is float64"),
+        ({"documents": [50, 49]}, r"sum of the lengths: 99\n  number of tokens:   100"),
+        ({"documents": [0, 30, 60]}, "sum of the lengths: 90"),
+        ({"documents": [70, -20, 50]}, "the length of document 1 is negative: -20"),
+        ({"documents": [50.0, 50.0]}, "integer dtype of at most 63 bits, but it has float64"),
         ({"documents": [[50, 50]]}, r"one dimension, but the shape is \(1, 2\)"),
-        ({"documents": np.array([], int)}, "there are no documents"),
-        ({"how": "fit"}, "no lengths of documents"),
+        ({"documents": np.array([], int)}, "has no lengths of documents"),
+        ({"how": "fit"}, "needs the lengths of the documents, but there are none"),
         ({"how": "best"}, "how must be one of flat, concat, fit"),
         ({"length": 0}, "the length of a window must be an integer of 1 or more"),
-        ({"length": 101}, "fill no window of 101"),
-        ({"documents": [50, 50], "how": "concat", "block": 1, "length": 60}, "fill no window of 60"),
+        ({"length": 101}, "too few for a window of length=101"),
+        ({"documents": [50, 50], "how": "concat", "block": 1, "length": 60}, "too few for a window of length=60"),
         ({"block": 0}, "the documents of a block must be"),
         ({"seed": -1}, "the seed must be"),
-        ({"dtype": np.uint16}, "dtype=uint16 was given, but tokens says int64"),
+        ({"dtype": np.uint16}, "dtype=uint16 was passed, but the dtype of tokens is int64"),
     ],
 )
 def test_what_cannot_be_packed_is_refused(given: dict[str, Any], message: str) -> None:
@@ -173,7 +173,7 @@ def test_uint16_lengths_are_summed_in_64_bits() -> None:
 
 def test_windows_below_0_are_refused_and_a_loop_ends() -> None:
     packed = resumable.Packed(np.arange(100), 10)
-    with pytest.raises(IndexError, match=r"0\.\.8, so there is no window -1"):
+    with pytest.raises(IndexError, match=r"window -1 does not exist: the windows of epoch 0 are 0\.\.8"):
         packed[-1]
     assert len(list(packed)) == len(packed) == 9
     assert repr(packed) == "Packed('an array', <1 documents>, flat-v1 length=10 block=4096 seed=0)"

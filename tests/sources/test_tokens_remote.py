@@ -117,13 +117,13 @@ def test_a_sample_is_one_range_and_a_batch_one_request(url: str, ranges: list[in
 @pytest.mark.parametrize(
     ("name", "cut", "message"),
     [
-        ("none.bin", None, "there is no file memory://.*none.bin"),
-        ("none.npy", None, "there is no file memory://.*none.npy"),
-        ("train.bin", -1, "train.bin has 1999 bytes, which is no whole number of uint16"),
-        ("train.npy", -2, "train.npy was cut: it has to have 2128 bytes and has 2126"),
-        ("train.npy", 60, "train.npy is no .npy file, or was cut"),
-        ("corpus.bin", -2, "tokens end at byte 2000, but memory://.*corpus.bin has 1998 bytes"),
-        ("corpus.idx", 60, "corpus.idx was cut"),
+        ("none.bin", None, "the file memory://.*none.bin does not exist"),
+        ("none.npy", None, "the file memory://.*none.npy does not exist"),
+        ("train.bin", -1, "train.bin has 1999 bytes, which is not a multiple of 2 bytes for dtype uint16"),
+        ("train.npy", -2, "train.npy is truncated: it must have 2128 bytes, but has 2126"),
+        ("train.npy", 60, "train.npy is not a .npy file, or its header is truncated"),
+        ("corpus.bin", -2, r"end of the tokens in the index: byte 2000\n  size of memory://.*corpus.bin: 1998 bytes"),
+        ("corpus.idx", 60, "corpus.idx is truncated"),
     ],
 )
 def test_a_remote_file_that_is_cut_or_missing_is_refused_by_name(name: str, cut: Any, message: str, url: str) -> None:
@@ -138,7 +138,7 @@ def test_a_remote_file_that_is_written_again_is_refused_by_name(url: str, tmp_pa
     pickled = pickle.dumps(resumable.Tokens(f"{url}/train.bin", 64))
     TOKENS[::-1].tofile(tmp_path / "train.bin")
     put(url, tmp_path / "train.bin")
-    with pytest.raises(DataError, match=r"train.bin was written again since it was opened"):
+    with pytest.raises(DataError, match=r"train.bin was rewritten since it was opened"):
         pickle.loads(pickled)[0]  # noqa: S301  # our own
 
 

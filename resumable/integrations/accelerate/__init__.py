@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate: a Loader that is prepared as `prepare` does a DataLoader, and resumes exactly."""
+"""Hugging Face Accelerate: prepares a Loader like a DataLoader, for exact resumes."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""What `save_state` writes of the prepared Loaders, in one file for all ranks.
+"""The state of the prepared Loaders that `save_state` writes, in one file for all ranks.
 
-format    of this dictionary
-ranks     per rank, of the last optimizer step: states of the loaders (None: those of rank 0), generators, and the
-          buffers of each model (None: those of rank 0; left out by earlier versions)
-step      the accelerator's count then
-since     None; saved within an accumulation: schedulers, parameter groups and buffers of the last step
-number    of the checkpoint, as the accelerator counts its saves; left out by earlier versions
-of_step   gradient_accumulation_steps of the run; left out by earlier versions
+format    version of this schema
+ranks     per rank, at the last optimizer step: states of the Loaders (None: same as rank 0), RNG states, and the
+          buffers of each model (None: same as rank 0; missing in states of earlier versions)
+step      the accelerator's count of batches at that step
+since     None, unless saved within an accumulation: then schedulers, parameter groups and buffers at the last step
+number    number of the checkpoint, as the accelerator counts its saves; missing in states of earlier versions
+of_step   gradient_accumulation_steps of the run; missing in states of earlier versions
 
-Accelerate writes file after file in place, so that a kill within a save leaves a part of it; written over an older
-checkpoint, new weights beside an old place. What is registered is written last, after everything of all ranks. So
-those files are removed first, and their presence says that the save came to its end.
+Accelerate writes its files one after the other, in place. A kill during a save leaves an incomplete checkpoint, or new
+weights next to an old position if an older checkpoint is overwritten. The files of registered objects are written last,
+when all ranks are done with the rest. So they are removed before a save, and if they exist, the save was completed.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ class AccelerateState(RankedState):
 
     part: ClassVar[str] = "the state of the prepared Loaders"
     hint: ClassVar[str] = (
-        "Register objects in the order in which the run that saved did, and prepare Loaders at the same place among "
-        "them. "
+        "Call register_for_checkpointing() and prepare Loaders in the same order as the run that saved. "
     )
 
     ranks: Sequence[Mapping[str, Any]]
@@ -71,11 +70,11 @@ class AccelerateState(RankedState):
 
 
 def unmark(folder: Path, number: int) -> None:
-    """Take away what says that a folder has a whole checkpoint, as another one is about to be written there.
+    """Mark the checkpoint in a folder as incomplete before a save overwrites it.
 
     Args:
         folder: of the checkpoint.
-        number: how many objects are registered.
+        number: of registered objects.
     """
     for path in _objects(folder):
         path.unlink()
@@ -83,14 +82,14 @@ def unmark(folder: Path, number: int) -> None:
 
 
 def last_whole_checkpoint(folder: str | PathLike[str]) -> str | None:
-    """Find the newest checkpoint of `accelerator.save_state` that was written to its end, for `load_state`.
+    """Find the newest complete checkpoint of `accelerator.save_state`, for `load_state`.
 
     Args:
-        folder: that has one folder per checkpoint, whose names end in a number, such as `checkpoint_7` of
-            `automatic_checkpoint_naming`. The highest number is the newest. Or a checkpoint itself.
+        folder: a folder with one subfolder per checkpoint, or a checkpoint itself. The names of the subfolders end in a
+            number, such as `checkpoint_7` of `automatic_checkpoint_naming`. The highest number is the newest.
 
     Returns:
-        Its path; None where there is none. A checkpoint without a prepared Loader is none.
+        The checkpoint's path; None if there is none. Checkpoints without a prepared Loader do not count.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -102,15 +101,15 @@ def last_whole_checkpoint(folder: str | PathLike[str]) -> str | None:
 
 
 def go_on_counting(accelerator: Any, number: int) -> None:
-    """Go on counting saves after a checkpoint, as the run that saved it did.
+    """Continue to number checkpoints after a resume.
 
-    In a new process Accelerate counts from 0 again. With `automatic_checkpoint_naming`, what its `total_limit` deletes
-    are the lowest numbers: each new checkpoint would make room for the next one, beside old ones that stay the newest.
-    So there the next one gets a higher number than all that are there.
+    In a new process Accelerate counts from 0 again. With `automatic_checkpoint_naming`, its `total_limit` deletes the
+    checkpoints with the lowest numbers: it would delete the new ones, and the old ones would stay the newest. So the
+    next checkpoint gets a higher number than all existing ones.
 
     Args:
-        accelerator: that has loaded a checkpoint.
-        number: of that one.
+        accelerator: has loaded a checkpoint.
+        number: of that checkpoint.
     """
     folder = private.saves_folder(accelerator)
     there = [_number(path)[0] for path in folder.iterdir()] if folder is not None and folder.is_dir() else []
@@ -119,7 +118,9 @@ def go_on_counting(accelerator: Any, number: int) -> None:
 
 def _is_whole(folder: Path) -> bool:
     count = folder / _COUNT
-    written = [path for path in _objects(folder) if zipfile.is_zipfile(path)]  # a zip file's list is at its end
+    written = [
+        path for path in _objects(folder) if zipfile.is_zipfile(path)
+    ]  # the directory of a zip file is at its end
     return count.is_file() and len(written) == int(count.read_text(encoding="utf-8"))
 
 

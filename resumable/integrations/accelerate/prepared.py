@@ -1,4 +1,4 @@
-"""A Loader as Accelerate's loop sees a DataLoader: on the device, and saying when its epoch ends."""
+"""`prepare` makes a Loader work with Accelerate: batches on the device, and a report at the end of each epoch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 __all__ = ["PreparedLoader", "prepare"]
 
-_SAVED = "accelerator.save_state() and load_state() do that, for all prepared Loaders and with what belongs to them."
+_SAVED = "Use accelerator.save_state() and load_state() instead: they include the states of all prepared Loaders."
+_SKIPPED = "If this is for skip_first_batches(), remove that call: load_state() has already moved the Loader."
 _NOT_HERE = {
-    "ack": "Batches are acknowledged at the optimizer's steps.",
+    "ack": "Batches are acknowledged automatically when the optimizer steps.",
     "state_dict": _SAVED,
     "load_state_dict": _SAVED,
-    "sampler": "What skip_first_batches() skips, load_state() has skipped already: leave it out.",
-    "batch_sampler": "What skip_first_batches() skips, load_state() has skipped already: leave it out.",
+    "sampler": _SKIPPED,
+    "batch_sampler": _SKIPPED,
 }
 
 
@@ -36,25 +37,25 @@ def prepare(
         loader = prepare(accelerator, resumable.wrap(DataLoader(...)))
         model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)
 
-    What it gives moves batches to the device, and tells the accelerator which batch is the last one of an epoch, so
-    that its gradients are stepped. A batch counts as trained on at the optimizer's step, and
-    `accelerator.save_state` and `load_state` save and load the place: exact also within an accumulation, and the states
-    of all ranks in one file.
+    The prepared Loader moves batches to the device, and tells the accelerator which batch is the last of an epoch, so
+    its gradients are applied. Batches are acknowledged when the optimizer steps. `accelerator.save_state` and
+    `load_state` include the position, with the states of all ranks in one file. A resume is exact even within an
+    accumulation.
 
     Args:
         accelerator: an `Accelerator`.
-        loader: to train from; or (`evaluation=True`) to evaluate with, which `gather_for_metrics` understands.
-        device_placement: move batches to the device; the accelerator's own setting by default.
+        loader: the Loader to train from; or a Loader with `evaluation=True`, which works with `gather_for_metrics`.
+        device_placement: whether to move batches to the device. The default is the accelerator's setting.
 
     Returns:
-        A `PreparedLoader`; the same one where the Loader was prepared before, unless `accelerator.free_memory()` was
-        called since.
+        A `PreparedLoader`. If the Loader was prepared before, this is the same object, unless
+        `accelerator.free_memory()` was called since.
 
     Raises:
-        UnsupportedError: it is no Loader, or a setting of the accelerator does not fit: `split_batches`,
-            `dispatch_batches`, `data_seed`, or a way of distributing the model that was not tried.
-        ConfigurationError: the ranks would get batches of different sizes, and `even_batches` is on; or the Loader has
-            other ranks, or was prepared with another Accelerator.
+        UnsupportedError: `loader` is not a Loader, or the accelerator uses `split_batches`, `dispatch_batches`,
+            `data_seed`, or a way of distributing the model that was not tested.
+        ConfigurationError: the ranks would get batches of different sizes while `even_batches` is on; the Loader has
+            different ranks; or a different Accelerator has prepared it.
         MissingDependencyError: Accelerate is not installed.
     """
     check_types(accelerator, loader, PreparedLoader)
@@ -76,19 +77,20 @@ def prepare(
 
 
 class PreparedLoader:
-    """A Loader in a loop of Accelerate. It has what the Loader has, but for its state, which `save_state` saves.
+    """A Loader for Accelerate. It has the Loader's attributes, except for its state, which `save_state` saves.
 
     Args:
-        accelerator: with which it was prepared.
+        accelerator: the Accelerator that it was prepared with.
         loader: the Loader.
-        session: all that are prepared to train from; None for one to evaluate with.
-        place: move batches to the device.
+        session: of all Loaders to train from; None for evaluation.
+        place: whether to move batches to the device.
 
     Attributes:
         loader: the Loader.
-        end_of_dataloader: whether the batch that was delivered last is the last one of its epoch.
-        remainder: how many samples of that batch, over all ranks, are no padding; 0 where there is none, and -1 before.
-        newest: the loop that started last, which tells the accelerator of the end; None if it is over.
+        end_of_dataloader: whether the last delivered batch is the last one of its epoch.
+        remainder: number of samples in that batch over all ranks, without padding; 0 if it has no padding, -1 before
+            the epoch's last batch.
+        newest: the loop that started last. It reports the epoch's end to the accelerator. None if it is over.
     """
 
     def __init__(self, accelerator: Any, loader: Loader, session: Session | None, *, place: bool) -> None:
@@ -98,11 +100,11 @@ class PreparedLoader:
         self._accelerator, self._of, self._place = accelerator, session, place
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator over the rest of this epoch, or over the next one if nothing is left."""
+        """Return an iterator over the rest of this epoch, or over the next one if no batch is left."""
         return self._evaluate() if self.loader.evaluation else _Delivery(self, self._session).read()
 
     def __len__(self) -> int:
-        """Count the batches of the whole epoch, of which some may be done."""
+        """Count the batches of the whole epoch, including those that are done."""
         return len(self.loader)
 
     def __repr__(self) -> str:
@@ -110,14 +112,14 @@ class PreparedLoader:
 
     @property
     def total_batch_size(self) -> int:
-        """Samples per step over all ranks, as Accelerate calls it."""
+        """Samples per step over all ranks. The name is Accelerate's."""
         return self.loader.global_batch_size
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the Loader has, after the last optimizer step.
+        """Return an attribute of the Loader, as of the last optimizer step.
 
         Raises:
-            AttributeError: it has no such thing, or not for a loop of Accelerate.
+            AttributeError: the Loader does not have it, or a prepared Loader does not support it.
         """
         if name.startswith("_") or name == "loader":
             raise AttributeError(name)
@@ -133,13 +135,14 @@ class PreparedLoader:
     def _session(self) -> Session:
         if self._of is None:
             raise UnsupportedError(
-                "epochs() or steps() was called on a prepared Loader with evaluation=True, which has no place.\n"
-                "Each loop over it begins at the beginning: loop by `for batch in loader`."
+                "epochs() or steps() was called on a prepared Loader with evaluation=True, which has no position.\n"
+                "Each loop over it starts at the first batch. Use `for batch in loader`."
             )
         if self._of.prepared.get(self.loader) is not self:
             raise ConfigurationError(
-                "the Loader was prepared before accelerator.free_memory() was called, and others were prepared since.\n"
-                "Its place would not be saved. Prepare it again: loader = prepare(accelerator, loader)."
+                "accelerator.free_memory() was called after this Loader was prepared, and other Loaders were prepared "
+                "since.\n"
+                "Its position would not be saved. Prepare it again: loader = prepare(accelerator, loader)."
             )
         return self._of
 
@@ -148,30 +151,29 @@ class PreparedLoader:
     def epochs(self, total: int) -> EpochIterator[Any]:
         """Iterate over the epochs up to the number `total`, as `Loader.epochs` does.
 
-        If it is resumed from a checkpoint that was saved after an epoch's last batch, it first returns that epoch, with
-        no batch left. If gradients are accumulated over the end of an epoch, as with `sync_with_dataloader=False`, the
-        next one follows anyway.
+        After a resume from a checkpoint that was saved after an epoch's last batch, it first returns that epoch, with
+        no batch left. Gradients may be accumulated across epochs (`sync_with_dataloader=False`).
 
         Raises:
-            ConfigurationError: an epoch is left by `break`, and some of its batches wait for an optimizer step.
+            ConfigurationError: `break` left an epoch while some of its batches were waiting for an optimizer step.
             LoopError: a newer loop was started.
         """
         return self.loader.epochs_of(_Delivery(self, self._session), total)
 
     def steps(self, total: float) -> Generator[Any]:
-        """Iterate over batches, through as many epochs as it takes, until `total` of them are delivered in the run.
+        """Iterate over batches, across epochs, until the run has delivered `total` of them.
 
         Raises:
-            DataError: an epoch delivers no batch at all, and neither does the next one.
+            DataError: two epochs in a row have no batches.
             LoopError: a newer loop was started.
         """
         return self.handing_out(self.loader.steps_of(_Delivery(self, self._session), total))
 
     def for_evaluation(self) -> PreparedLoader:
-        """Return a prepared Loader over the same data to evaluate with, as `Loader.for_evaluation` does.
+        """Return a prepared Loader over the same data for evaluation, as `Loader.for_evaluation` does.
 
         Raises:
-            ConfigurationError: the ranks would get batches of different sizes, and `even_batches` is on.
+            ConfigurationError: the ranks would get batches of different sizes while `even_batches` is on.
             UnsupportedError: the source cannot be opened a second time.
         """
         return prepare(self._accelerator, self.loader.for_evaluation(), device_placement=self._place)
@@ -179,7 +181,7 @@ class PreparedLoader:
     # ------------------------------------------------------------------ batches
 
     def handing_out(self, batches: Iterator[Any]) -> Generator[Any]:
-        """Yield the batches on the device, and tell the accelerator that a loop is open."""
+        """Yield batches on the device. The loop is open in the accelerator meanwhile."""
         with _OpenLoop(self._accelerator, self):
             for batch in batches:
                 yield self._placed(batch)
@@ -195,7 +197,7 @@ class PreparedLoader:
                 yield self._placed(batch)
 
     def tell(self, before: Cursor | None) -> None:
-        """Say whether the batch that was just delivered is the last one, and how much of it is padding."""
+        """Set `end_of_dataloader` and `remainder` for the batch that was just delivered."""
         progress = self.loader.progress
         after = progress.delivered
         self.end_of_dataloader, self.remainder = progress.is_last(), -1
@@ -212,7 +214,7 @@ _END: Any = object()
 
 
 class _OpenLoop:
-    """Lets a loader tell the accelerator of its end as long as its loop is open."""
+    """Registers a loop in the accelerator as long as it is open, so the accelerator sees its end."""
 
     def __init__(self, accelerator: Any, loader: PreparedLoader) -> None:
         self._accelerator, self._loader = accelerator, loader
@@ -223,13 +225,13 @@ class _OpenLoop:
         private.begin_loop(self._accelerator, self._loader)
 
     def __exit__(self, *_: object) -> None:
-        if self._loader.newest is self:  # Accelerate drops all loops of a loader, so an older one leaves the newest
+        if self._loader.newest is self:  # Accelerate would drop all loops of the loader
             self._loader.newest = None
             private.end_loop(self._accelerator, self._loader)
 
 
 class _Delivery(Delivery[Any]):
-    """Batches of a Loader that count once an optimizer has stepped."""
+    """Delivers a Loader's batches, and acknowledges them when an optimizer has stepped."""
 
     def __init__(self, prepared: PreparedLoader, session: Session) -> None:
         super().__init__(prepared.loader)
@@ -239,10 +241,10 @@ class _Delivery(Delivery[Any]):
         return self._prepared.handing_out(BatchIterator(self, epoch))
 
     def check(self) -> None:
-        """Let loops start: they are what delivers the batches of a prepared Loader."""
+        """Allow loops to start: a prepared Loader delivers its batches in loops."""
 
     def start(self) -> None:
-        """Go back to the last optimizer step, unless the last loop reached its end: then an accumulation continues."""
+        """Go back to the last optimizer step if the last loop was left early; else an accumulation continues."""
         self._session.settle()
         progress = self.loader.progress
         if progress.in_flight and progress.delivered.step:
@@ -257,9 +259,9 @@ class _Delivery(Delivery[Any]):
             self.loader.end_epoch()
         elif progress.delivered.epoch == epoch:
             raise ConfigurationError(
-                f"epoch {epoch} was left by break within an accumulation: {progress.in_flight} batches are not in the "
-                "weights.\nTheir gradients would be added to those of the next epoch. Leave the loop when "
-                "accelerator.sync_gradients is true, after the optimizer's step."
+                f"`break` left epoch {epoch} in the middle of an accumulation: {progress.in_flight} batches are not in "
+                "the weights yet.\nTheir gradients would be added to the next epoch's. Leave the loop after an "
+                "optimizer step, when accelerator.sync_gradients is true."
             )
 
     def deliver(self, epoch: int) -> Any:

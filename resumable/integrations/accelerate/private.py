@@ -1,6 +1,6 @@
-"""Everything of Accelerate that this package uses and that Accelerate does not document, in one place.
+"""All undocumented parts of Accelerate that this package uses, in one place.
 
-Read in Accelerate 1.15. `check_names` says what a newer one has changed, when a Loader is prepared.
+Based on Accelerate 1.15. When a Loader is prepared, `check_names` reports names that a newer version has removed.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ __all__ = [
     "writes",
 ]
 
-_LOOK = {"prepare", "_prepare_one", "<genexpr>"}  # functions of Accelerate that look at the class of what they get
-CUSTOM = re.compile(r"custom_checkpoint_\d+\.pkl")  # what registered objects are saved as, and all that is looked for
+_CHECKS = {"prepare", "_prepare_one", "<genexpr>"}  # functions of Accelerate that check the class of their arguments
+CUSTOM = re.compile(r"custom_checkpoint_\d+\.pkl")  # file names of registered objects
 
 _NAMES = """
     _custom_objects
@@ -59,70 +59,70 @@ _NAMES = """
 
 
 def check_names(accelerator: Any) -> None:
-    """Refuse an Accelerate in which a name is missing that this package relies on.
+    """Check that this version of Accelerate has all names that this package uses.
 
     Raises:
-        UnsupportedError: the message says which ones.
+        UnsupportedError: a name is missing. The message lists all missing names.
     """
     _library.check_names(accelerator, _NAMES, library="Accelerate", tried="version 1.15")
 
 
 def is_preparing(*, depth: int) -> bool:
-    """Return whether `Accelerator.prepare` asks for the class of an object.
+    """Return whether `Accelerator.prepare` is asking for the class of an object.
 
-    It is the only thing that `prepare` does with every object: what is no model, optimizer, scheduler or DataLoader is
-    returned as it is, and nothing is called. It compares the object with what it prepared before, but that may be
-    nothing. So only the caller's frame tells; what a Loader does apart from raising an error never depends on it.
+    This is the only thing that `prepare` does with every object. It calls nothing, and returns an object unchanged that
+    is not a model, optimizer, scheduler or DataLoader. So only the caller's frame shows that `prepare` was called. A
+    Loader uses this only to raise an error.
 
     Args:
-        depth: how many calls above this one the class is asked for.
+        depth: number of frames between this call and the code that asks for the class.
     """
     frame = sys._getframe(depth)  # documented, for CPython and PyPy
-    return frame.f_globals.get("__name__") == "accelerate.accelerator" and frame.f_code.co_name in _LOOK
+    return frame.f_globals.get("__name__") == "accelerate.accelerator" and frame.f_code.co_name in _CHECKS
 
 
 def objects(accelerator: Any) -> Sequence[Any]:
-    """Return what was registered for `save_state`, in the order in which it is saved and loaded."""
+    """Return the objects that were registered for `save_state`, in the order of saving and loading."""
     found: Sequence[Any] = accelerator._custom_objects
     return found
 
 
 def models(accelerator: Any) -> Sequence[Any]:
-    """Return the models that were prepared."""
+    """Return the prepared models."""
     found: Sequence[Any] = accelerator._models
     return found
 
 
 def schedulers(accelerator: Any) -> Sequence[Any]:
-    """Return the schedulers that were prepared."""
+    """Return the prepared schedulers."""
     found: Sequence[Any] = accelerator._schedulers
     return found
 
 
 def optimizers(accelerator: Any) -> Sequence[Any]:
-    """Return the optimizers that were prepared, as they were before that."""
+    """Return the optimizers inside the prepared optimizers."""
     return [optimizer.optimizer for optimizer in accelerator._optimizers]
 
 
 def drop_gradients(accelerator: Any) -> None:
-    """Forget the gradients of batches that are trained on again."""
-    accelerator.sync_gradients = True  # without it zero_grad() does nothing
+    """Drop the gradients of batches that will be trained on again."""
+    accelerator.sync_gradients = True  # zero_grad() does nothing otherwise
     for optimizer in accelerator._optimizers:
         optimizer.zero_grad()
 
 
 def begin_loop(accelerator: Any, loader: Any) -> None:
-    """Let a loader tell the accelerator from now on whether its epoch ends."""
+    """Let a loader report its epoch's end to the accelerator from now on."""
     accelerator.gradient_state._add_dataloader(loader)
 
 
 def end_loop(accelerator: Any, loader: Any) -> None:
-    """Let the loader tell it no longer, and the one around it again."""
+    """Let the loader of the surrounding loop report again instead of this one."""
     accelerator.gradient_state._remove_dataloader(loader)
 
 
 def memory(accelerator: Any) -> object:
-    """Return something that `free_memory` replaces by something else."""
+    """Return an object that `free_memory` replaces with a new one."""
     found: object = accelerator._dataloaders
     return found
 
@@ -141,28 +141,28 @@ def watch_backward(accelerator: Any, function: Callable[[], None]) -> None:
 
 
 def save_number(accelerator: Any) -> int:
-    """Return the number of the checkpoint that is being saved, or the next one, by `automatic_checkpoint_naming`."""
+    """Return the number of the checkpoint that is being saved, or of the next one (`automatic_checkpoint_naming`)."""
     return int(accelerator.project_configuration.iteration)
 
 
 def set_save_number(accelerator: Any, number: int) -> None:
-    """Let the next checkpoint have this number."""
+    """Set the number of the next checkpoint."""
     accelerator.project_configuration.iteration = number
 
 
 def saves_folder(accelerator: Any) -> Path | None:
-    """Return where `automatic_checkpoint_naming` has its checkpoints; None without it."""
+    """Return the folder in which `automatic_checkpoint_naming` puts checkpoints; None without it."""
     if not accelerator.project_configuration.automatic_checkpoint_naming:
         return None
     return Path(accelerator.project_dir, "checkpoints")
 
 
 def writes(accelerator: Any) -> bool:
-    """Return whether this process writes what all ranks have in common."""
+    """Return whether this process writes the files that all ranks share."""
     each_node = accelerator.project_configuration.save_on_each_node
     return bool(accelerator.is_local_main_process if each_node else accelerator.is_main_process)
 
 
 def call_before_saves(accelerator: Any, function: Callable[[Path], None]) -> None:
-    """Call a function before `save_state` writes anything, with the folder."""
+    """Call a function with the folder before `save_state` writes anything."""
     accelerator.register_save_state_pre_hook(lambda _models, _weights, folder: function(Path(folder)))

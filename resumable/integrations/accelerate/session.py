@@ -1,4 +1,4 @@
-"""The prepared Loaders of one Accelerator: which of their batches are in the weights, and what a checkpoint says."""
+"""The prepared Loaders of one Accelerator: which of their batches are in the weights, saving and loading."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ __all__ = [
 
 
 class Session:
-    """What `save_state` and `load_state` know of the prepared Loaders, all of them together.
+    """The prepared Loaders of an Accelerator, saved and loaded together by `save_state` and `load_state`.
 
     Args:
-        accelerator: with which they are prepared.
+        accelerator: the Accelerator.
 
     Attributes:
-        prepared: the Loaders to train from, in the order in which they were prepared, with what the loops read.
+        prepared: the Loaders to train from, in order of preparation, with their `PreparedLoader`s.
     """
 
     def __init__(self, accelerator: Any) -> None:
@@ -63,24 +63,24 @@ class Session:
         if private.writes(self.accelerator):
             unmark(folder, len(private.objects(self.accelerator)))
 
-    # ------------------------------------------------------------------ what is prepared
+    # ------------------------------------------------------------------ prepared Loaders
 
     def take(self, loader: Loader, prepared: Any) -> None:
-        """Take a Loader in, whose place is saved from now on.
+        """Add a Loader. Its position is saved from now on.
 
         Raises:
-            ConfigurationError: another training has it, such as that of another Accelerator.
-            UnsupportedError: it has to go back, and its source cannot.
+            ConfigurationError: a different training run uses the Loader, for example with a different Accelerator.
+            UnsupportedError: the Loader must go back, and its source cannot.
         """
         if loader in self._ever:
-            loader.progress.rewind()  # gradients of what waits are gone with the memory
+            loader.progress.rewind()  # free_memory() has dropped the gradients of batches in flight
         else:
             loader.drive("resumable.integrations.accelerate.prepare()")
         self._ever.add(loader)
         self.prepared[loader] = prepared
 
     def renew(self) -> None:
-        """Forget what was prepared before `accelerator.free_memory()`, if that was called since."""
+        """Forget everything that was prepared before a call of `accelerator.free_memory()`."""
         memory = private.memory(self.accelerator)
         if memory is not self._memory:
             self._memory, self._boundary = memory, None
@@ -92,11 +92,11 @@ class Session:
 
     @property
     def waiting(self) -> bool:
-        """Whether batches were delivered that no optimizer step covers yet."""
+        """Whether delivered batches are still waiting for an optimizer step."""
         return any(loader.progress.in_flight for loader in self.prepared)
 
     def settle(self) -> None:
-        """Count all that was delivered as trained on, if an optimizer has stepped since."""
+        """Acknowledge all delivered batches if an optimizer has stepped since."""
         self._steps.watch()
         if self.waiting and self._steps.taken:
             self._steps.compare(min(count for loader in self.prepared if (count := loader.progress.in_flight)))
@@ -105,16 +105,16 @@ class Session:
             self._steps.forget()
 
     def note_boundary(self) -> None:
-        """A batch is about to be delivered: keep this moment, if nothing waits for an optimizer step."""
+        """Note the current state before a batch is delivered, unless batches are waiting for an optimizer step."""
         if not self.waiting:
             self._steps.forget()
             self._boundary = self._now()
 
     def go_back(self) -> None:
-        """Go to after the last optimizer step: what was delivered since is delivered again, and trained on again.
+        """Go back to the last optimizer step. Later batches are delivered again, and trained on again.
 
         Raises:
-            ConfigurationError: something was prepared since.
+            ConfigurationError: models, optimizers or schedulers were prepared since.
             UnsupportedError: a source cannot go back.
         """
         if self._boundary is not None:
@@ -135,11 +135,11 @@ class Session:
     # ------------------------------------------------------------------ the state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what all ranks go on from: the last optimizer step. All of them have to call it.
+        """Return the states of all ranks at the last optimizer step. All ranks must call it.
 
         Raises:
-            StateMismatchError: they stand at different batches.
-            ConfigurationError: something was prepared since the last optimizer step.
+            StateMismatchError: the ranks are at different batches.
+            ConfigurationError: models, optimizers or schedulers were prepared since that step.
         """
         self.settle()
         amid, rank, size = self.waiting, self.accelerator.process_index, self.accelerator.num_processes
@@ -158,10 +158,10 @@ class Session:
         ).as_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to where a state was taken. Accelerate has loaded all else before, which some of it corrects.
+        """Go to the position of a state. Accelerate has already loaded the rest, and this corrects parts of it.
 
         Raises:
-            StateError: it is no such state, or of other Loaders, data or ranks.
+            StateError: the state is invalid, or belongs to different Loaders, data or ranks.
         """
         accelerator, saved = self.accelerator, AccelerateState.from_dict(state_dict)
         own = saved.of_rank(accelerator.process_index, accelerator.num_processes, len(self.prepared))
@@ -173,7 +173,7 @@ class Session:
             accelerator.step = saved.step
             private.drop_gradients(accelerator)
         if saved.of_step not in {None, accelerator.gradient_accumulation_steps}:
-            # The old count would let the first step end after fewer batches, at a fraction of them.
+            # With the old count, the first step would take fewer batches than gradient_accumulation_steps.
             accelerator.step = 0
         if own["buffers"] is not None:
             _put_all_back(accelerator, own["buffers"])
@@ -185,7 +185,7 @@ class Session:
 
 
 def session_of(accelerator: Any) -> Session:
-    """Return the session of an Accelerator, and register one where there is none."""
+    """Return the session of an Accelerator. Create and register one if there is none."""
     found = next((one for one in private.objects(accelerator) if isinstance(one, Session)), None)
     if found is None:
         return Session(accelerator)
@@ -201,10 +201,10 @@ def to_device(accelerator: Any, batch: Any) -> Any:
 
 
 class OptimizerSteps:
-    """Watches whether an optimizer of an Accelerator has stepped: what was delivered before that is in the weights.
+    """Detects steps of an Accelerator's optimizers. Batches that were delivered before a step are in the weights.
 
     Args:
-        accelerator: whose optimizers may be prepared at any time.
+        accelerator: the Accelerator. Optimizers may be prepared at any time.
     """
 
     def __init__(self, accelerator: Any) -> None:
@@ -220,7 +220,7 @@ class OptimizerSteps:
         self.forget()
 
     def watch(self) -> None:
-        """Watch the optimizers that were prepared since, too."""
+        """Also watch the optimizers that were prepared since the last call."""
         for optimizer in private.optimizers(self._accelerator):
             if optimizer not in self._watched:
                 self._watched.add(optimizer)
@@ -233,33 +233,34 @@ class OptimizerSteps:
         self._stepped = True
 
     def forget(self) -> None:
-        """Look for a step from now on."""
+        """Wait for a new step from now on."""
         self._stepped, self._backwards = False, 0
 
     def compare(self, delivered: int) -> None:
-        """Look, at a step, whether all batches had a backward pass, as far as `accelerator.backward` did them.
+        """Check at a step that all batches had a backward pass, if any went through `accelerator.backward`.
 
         Args:
-            delivered: how many batches the step is about to count for.
+            delivered: number of batches that were delivered since the last step.
 
         Warns:
-            LoopWarning: some had none; once.
+            LoopWarning: some batches had no backward pass. The warning is shown only once.
         """
         if 0 < self._backwards < delivered and not self._warned:
             self._warned = True
             warn(
-                "a batch was delivered before an optimizer step, and accelerator.backward() was not called for it.\n"
-                f"  delivered since the last step: {delivered}\n  calls of backward():           {self._backwards}\n"
-                "It counts as trained on. If the loop left it out, that is right. If the loop fetches a batch ahead, a "
-                "resumed run would lose it: fetch a batch after the step of the one before.",
+                "an optimizer step followed more batches than calls of accelerator.backward().\n"
+                f"  batches since the last step: {delivered}\n  calls of backward():         {self._backwards}\n"
+                "All of these batches count as trained on. If the loop skips some on purpose, ignore this. If it "
+                "fetches a batch ahead, a resumed run would skip that batch: fetch the next batch only after the "
+                "optimizer step.",
                 LoopWarning,
             )
 
     @property
     def taken(self) -> bool:
-        """Whether one was taken since, or left out as the gradients overflowed.
+        """Whether an optimizer has stepped, or skipped its step because the gradients overflowed.
 
-        Without a prepared optimizer, what counts is that the gradients were synchronised.
+        Without a prepared optimizer, synchronized gradients count as a step.
         """
         accelerator = self._accelerator
         if self._stepped:
@@ -270,22 +271,22 @@ class OptimizerSteps:
         return bool(skipped and accelerator.sync_gradients)
 
 
-# ---------------------------------------------------------------------- between two steps
+# ---------------------------------------------------------------------- saves within an accumulation
 
 
 @dataclass(frozen=True, slots=True)
 class StepBoundary:
-    """What a training loop changes between two optimizer steps, besides gradients, as it was at the last step.
+    """The state at the last optimizer step that a training loop changes before the next one, besides gradients.
 
-    A checkpoint that is saved within an accumulation has the weights of the last step, and its batches are trained on
-    again. So all that they changed since goes back to where it was: the accelerator's count, the generators, running
-    means of normalisations, schedulers, and the learning rates that these set.
+    A checkpoint that is saved within an accumulation has the weights of the last step, and a resumed run trains on the
+    later batches again. So everything that these batches changed is set back: the accelerator's count, the RNGs,
+    running means of normalization layers, schedulers, and learning rates.
 
     Args:
-        step: the accelerator's count of batches, by which it finds the next step.
-        generators: makes the state of this rank's global generators.
+        step: the accelerator's count of batches, which determines its next step.
+        generators: creates the states of this rank's global RNGs.
         schedulers: states of the schedulers.
-        groups: of each optimizer, the values of its parameter groups.
+        groups: values of the parameter groups, per optimizer.
         buffers: of each model.
     """
 
@@ -297,7 +298,7 @@ class StepBoundary:
 
     @classmethod
     def now(cls, accelerator: Any, buffers: Sequence[Buffers]) -> StepBoundary:
-        """Note this moment."""
+        """Note the current state."""
         return cls(
             int(accelerator.step),
             rng.capture(),
@@ -307,23 +308,23 @@ class StepBoundary:
         )
 
     def check(self, accelerator: Any) -> None:
-        """Refuse to go back to this moment where more was prepared since, of which nothing was noted.
+        """Check that nothing was prepared since this step, because its state would be unknown.
 
         Raises:
-            ConfigurationError: the message says what.
+            ConfigurationError: models, optimizers or schedulers were prepared since.
         """
         noted = [len(self.buffers), len(self.groups), len(self.schedulers)]
         now = [len(found(accelerator)) for found in (private.models, private.optimizers, private.schedulers)]
         if noted != now:
             raise ConfigurationError(
-                "something was prepared within the loop, before the first optimizer step that is known since.\n"
-                f"  before: {_told(noted)}\n  now:    {_told(now)}\n"
-                "What it was like at that step is unknown, so that a resumed run would differ. Prepare models, "
-                "optimizers and schedulers before the loop, or save after the next batch."
+                "a model, optimizer or scheduler was prepared inside the loop, after the last optimizer step.\n"
+                f"  before: {_described(noted)}\n  now:    {_described(now)}\n"
+                "Its state at that step is unknown, so a resumed run would differ. Prepare models, optimizers and "
+                "schedulers before the loop, or save after the next batch."
             )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values and tensors, all but the generators, which each rank has of its own."""
+        """Return plain values and tensors, without the RNG states, which differ between ranks."""
         return {
             "step": self.step,
             "schedulers": list(self.schedulers),
@@ -332,16 +333,16 @@ class StepBoundary:
         }
 
     def copies(self) -> list[dict[str, torch.Tensor]]:
-        """Return the buffers of each model, which this rank alone may have."""
+        """Return the buffers of each model. They may differ between ranks."""
         return [kept.copies() for kept in self.buffers]
 
 
 def go_to(accelerator: Any, boundary: Mapping[str, Any]) -> None:
-    """Bring a training back to a boundary whose weights it has.
+    """Set everything but the weights back to an optimizer step.
 
     Args:
-        accelerator: whose schedulers, optimizers and models go there.
-        boundary: what `as_dict` returned.
+        accelerator: whose schedulers, optimizers and models to set. They already have that step's weights.
+        boundary: the result of `StepBoundary.as_dict`.
     """
     accelerator.step = boundary["step"]
     private.drop_gradients(accelerator)
@@ -358,7 +359,7 @@ def _put_all_back(accelerator: Any, copies: Sequence[Mapping[str, torch.Tensor]]
         put_back(model, saved)
 
 
-def _told(counts: Sequence[int]) -> str:
+def _described(counts: Sequence[int]) -> str:
     return "{} models, {} optimizers, {} schedulers".format(*counts)
 
 
@@ -366,47 +367,43 @@ def _values(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: deepcopy(value) for name, value in group.items() if name != "params"}
 
 
-# ---------------------------------------------------------------------- settings that do not fit
+# ---------------------------------------------------------------------- checks
 
 _TRIED = {"NO", "MULTI_CPU", "MULTI_GPU"}
-_OURS = (
-    "A Loader gives each rank its share of a global batch itself, and its state tells the place by that. Leave the "
-    "setting out: DataLoaderConfiguration()."
-)
 _SETTINGS = {
-    "split_batches": "every batch would have to be divided among the ranks, which wrap has done: batch_size is that of "
-    "a rank",
-    "dispatch_batches": "the main process would have to read the batches of all ranks, and each rank reads its own",
+    "split_batches": "Accelerate would divide each batch among the ranks, but wrap() has already done that: batch_size "
+    "is per rank",
+    "dispatch_batches": "the main process would read the batches of all ranks, but each rank of a Loader reads its own",
 }
 
 
 def check_types(accelerator: Any, loader: Any, prepared: type) -> None:
-    """Refuse anything but an Accelerator and a Loader.
+    """Check that the arguments are an Accelerator and a Loader.
 
     Raises:
         MissingDependencyError: Accelerate is not installed.
-        UnsupportedError: they are something else, or the other way round.
+        UnsupportedError: an argument has a different type, or the two are swapped.
     """
-    advice = "give models, optimizers and schedulers to accelerator.prepare()"
+    advice = "pass models, optimizers and schedulers to accelerator.prepare()"
     usage = ["prepare(accelerator, loader)"]
     check_given(accelerator, loader, "accelerate.Accelerator", (Loader, prepared), usage=usage, advice=advice)
 
 
 def check(accelerator: Any, loader: Loader) -> None:
-    """Refuse what does not fit.
+    """Check that an Accelerator's settings fit a Loader.
 
     Raises:
-        UnsupportedError: a setting, or the way in which the model is distributed.
-        ConfigurationError: ranks that are others than the Loader's, or uneven last batches.
+        UnsupportedError: a setting or the way of distributing the model is not supported.
+        ConfigurationError: the Loader's ranks differ, or the sizes of the last batches do.
     """
     check_engine(accelerator)
     check_settings(accelerator)
     seed = accelerator.dataloader_config.data_seed
     if seed is not None:
         raise UnsupportedError(
-            f"the Accelerator has data_seed={seed}, and a Loader's order comes from the seed of wrap().\n"
+            f"the Accelerator has data_seed={seed}, but a Loader's order depends only on the seed of wrap().\n"
             f"  data_seed:   {seed}\n  loader.seed: {loader.seed}\n"
-            "The first would be without effect. Leave it out, and use wrap(..., seed=...)."
+            "data_seed would have no effect. Remove it, and use wrap(..., seed=...)."
         )
     check_world(accelerator, loader)
     if accelerator.num_processes > 1:
@@ -414,49 +411,52 @@ def check(accelerator: Any, loader: Loader) -> None:
 
 
 def check_settings(accelerator: Any) -> None:
-    """Refuse settings by which the accelerator would divide batches that are divided already.
+    """Check that the accelerator does not divide batches, because the Loader already does.
 
     Raises:
-        UnsupportedError: the message says which one, and why.
+        UnsupportedError: `split_batches` or `dispatch_batches` is set.
     """
     for name, why in _SETTINGS.items():
         if getattr(accelerator, name):
-            raise UnsupportedError(f"the Accelerator has {name}=True: {why}.\n{_OURS}")
+            raise UnsupportedError(
+                f"the Accelerator has {name}=True: {why}.\nThe batches would be divided twice. Remove the setting from "
+                "DataLoaderConfiguration()."
+            )
 
 
 def check_engine(accelerator: Any) -> None:
-    """Refuse ways of distributing the model for which exact resumes were not tried.
+    """Check that exact resumes were tested for this way of distributing the model.
 
     Raises:
-        UnsupportedError: the message names it.
+        UnsupportedError: they were not.
     """
     name = accelerator.distributed_type.name
     if name not in _TRIED:
         raise UnsupportedError(
-            f"the Accelerator distributes the model by {name}, for which exact resumes have not been tried.\n"
-            "A checkpoint could have other weights than its place says. Use a single process or DDP."
+            f"the Accelerator distributes the model with {name}, which has not been tested for exact resumes.\n"
+            "The weights in a checkpoint might not match its position. Use a single process or DDP."
         )
     parallel = accelerator.parallelism_config
     if parallel is not None and parallel.non_data_parallel_size > 1:
         raise UnsupportedError(
-            f"the Accelerator divides the model itself over {parallel.non_data_parallel_size} processes, for which "
-            "exact resumes have not been tried.\nProcesses that need the same batch would get different ones. Use "
-            "data parallelism only."
+            f"the Accelerator splits the model over {parallel.non_data_parallel_size} processes, which has not been "
+            "tested for exact resumes.\nProcesses that need the same batch would get different ones. Use only data "
+            "parallelism."
         )
 
 
 def check_world(accelerator: Any, loader: Loader) -> None:
-    """Refuse a Loader that has other ranks than the accelerator.
+    """Check that the Loader and the accelerator have the same rank and world size.
 
     Raises:
-        ConfigurationError: the message has both.
+        ConfigurationError: they differ.
     """
     world, rank, size = loader.progress.world, accelerator.process_index, accelerator.num_processes
     if (world.rank, world.size) != (rank, size):
         raise ConfigurationError(
             "the Loader and the Accelerator disagree about the ranks.\n"
             f"  the Loader:      rank {world.rank} of {world.size}\n  the Accelerator: rank {rank} of {size}\n"
-            "Ranks would train on the same samples, or some samples on none. Leave world= out of wrap()."
+            "Some samples would be trained on by several ranks, or by none. Remove world= from wrap()."
         )
 
 
@@ -466,15 +466,15 @@ def _check_even(accelerator: Any, loader: Loader) -> None:
     uneven = whole if whole % size else last
     if accelerator.even_batches and uneven is not None and uneven % size:
         raise ConfigurationError(
-            f"the Accelerator has even_batches=True, its default, and a batch of this Loader has {uneven} samples for "
-            f"{size} ranks.\nThe ranks would get batches of different sizes, for which gather() waits forever. Fill "
-            'them up, by wrap(..., tail="pad_ranks"), or leave them out, by tail="drop_ranks" or "drop"; or let them '
-            "differ, by DataLoaderConfiguration(even_batches=False)."
+            f"a batch of this Loader has {uneven} samples, which {size} ranks cannot share evenly, and the Accelerator "
+            "has even_batches=True (the default).\nWith batches of different sizes, gather() would wait forever. Use "
+            'wrap(..., tail="pad_ranks") to pad such batches, tail="drop_ranks" or "drop" to drop samples, or '
+            "DataLoaderConfiguration(even_batches=False) to allow different sizes."
         )
     if loader.evaluation and progress.strided and progress.last_padding() > 1:
         raise UnsupportedError(
-            f"the last batch of this Loader is filled up with {progress.last_padding()} samples, which its "
-            "DistributedSampler deals out to as many ranks.\nGathered, they would not stand at the end, where "
-            "gather_for_metrics() leaves them out. Wrap the DataLoader without the DistributedSampler, with "
-            'tail="pad_ranks".'
+            f"the last batch of this Loader is padded with {progress.last_padding()} samples, which its "
+            "DistributedSampler spreads over as many ranks.\ngather_for_metrics() removes padding only at the end, so "
+            "padding would enter the metrics. Remove the DistributedSampler from the DataLoader, and use "
+            'wrap(..., tail="pad_ranks").'
         )

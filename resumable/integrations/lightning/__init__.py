@@ -1,4 +1,4 @@
-"""PyTorch Lightning, under both of its import names: a callback for exact resumes, and a plugin for whole files."""
+"""PyTorch Lightning, under either import name: a callback for exact resumes, and a plugin for checkpoint files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CheckedCheckpointIO", "ResumableCallback"]
 
 
 def __getattr__(name: str) -> Any:
-    """Look a class up, as one of the Lightning packages that are imported by now."""
+    """Return one of the two classes, derived from every Lightning package that is imported by now."""
     if name == "ResumableCallback":
         derive_from_imported()
         return _callback.ResumableCallback

@@ -1,4 +1,4 @@
-"""ResumableCallback: what Lightning's hooks mean for the data. Importing it imports neither Lightning nor torch."""
+"""`ResumableCallback`, Lightning's hooks for the data. Importing this module imports neither Lightning nor PyTorch."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ _PACKAGES = {"lightning.pytorch": "lightning.pytorch.callbacks", "pytorch_lightn
 
 
 if TYPE_CHECKING:
-    _Unknown = Any  # a callback of whichever package, to type checkers
+    _Unknown = Any  # type checkers see a callback of either package
 else:
 
     class _Unknown:
-        """Stands for Lightning's class until it is known; Python does not let the base `object` be replaced."""
+        """A placeholder for Lightning's class. The base `object` would not do: Python does not let it be replaced."""
 
 
 class LightningCallback(_Unknown):  # type: ignore[misc]  # the class is known when Lightning is imported
     """A callback of the package that the user trains with: `lightning.pytorch`, `pytorch_lightning`, or both.
 
-    The two packages hold different classes of the same name, and importing both costs seconds. So the base derives from
-    theirs once they are imported: when a callback is looked up in this package, as LightningCLI does, and when one is
-    made.
+    The two packages have different classes with the same name, and importing both takes seconds. So this class gets
+    their bases only once they are imported. It checks for them when a callback is created, and when one is imported
+    from this package, as LightningCLI does.
     """
 
-    def __new__(cls, *_: Any, **__: Any) -> Self:  # LightningCLI takes one in a callback itself for its signature
+    def __new__(cls, *_: Any, **__: Any) -> Self:  # in a callback itself, LightningCLI would read it as the signature
         """Derive from the Lightning packages in use.
 
         Raises:
-            MissingDependencyError: none is installed.
+            MissingDependencyError: neither is installed.
         """
         if not any(sys.modules.get(package) for package in _PACKAGES):
             _import_one()
@@ -57,64 +57,40 @@ class LightningCallback(_Unknown):  # type: ignore[misc]  # the class is known w
         return made
 
 
-def derive_from_imported() -> None:
-    """Let `LightningCallback` derive from the callbacks of every Lightning package that is imported by now."""
-    for package, module in _PACKAGES.items():
-        if sys.modules.get(package):
-            base = getattr(importlib.import_module(module), "Callback", None)  # none: it is being imported just now
-            if base is not None and not issubclass(LightningCallback, base):
-                known = (one for one in LightningCallback.__bases__ if one is not _Unknown)
-                LightningCallback.__bases__ = (*known, base)
-
-
-def _import_one() -> None:
-    for package in _PACKAGES:
-        try:
-            importlib.import_module(package)
-        except ModuleNotFoundError:
-            continue
-        return
-    raise MissingDependencyError(
-        f"the Lightning callback needs Lightning, which is not installed.\nInstall it: {pip_install('lightning')}"
-    )
-
-
-derive_from_imported()
-
-
 class ResumableCallback(LightningCallback):
-    """Makes a run of the Lightning Trainer resume at the exact batch, from any checkpoint that the Trainer saves.
+    """Makes a run of the Lightning Trainer resume at the exact batch from any checkpoint that the Trainer saves.
 
         loader = resumable.wrap(DataLoader(dataset, batch_size=64, shuffle=True), seed=0)
         trainer = Trainer(callbacks=[ResumableCallback(), ModelCheckpoint(every_n_train_steps=100, save_last=True)])
         trainer.fit(model, loader, ckpt_path="last")
 
-    It saves nothing itself: it adds to each checkpoint of the Trainer the place of the train loaders, the Trainer's
-    counters of that place, and the random generators of every rank; and brings a resumed run there. Works with
-    `lightning.pytorch` and with `pytorch_lightning`.
+    The callback saves no files. It adds the position of the train loaders, the matching counters of the Trainer, and
+    the RNG states of every rank to each checkpoint of the Trainer. On resume it restores all of them. It works with
+    both `lightning.pytorch` and `pytorch_lightning`.
 
     Args:
-        wrap: wrap train loaders that are no resumable Loaders, wherever the Trainer has them from; or the options for
-            `resumable.wrap`, such as `{"seed": 1}`. The seed is that of `seed_everything` by default, or 0.
-        save_on_sigterm: save a checkpoint when SIGTERM ends the run (preemption), as `last-sigterm.ckpt` in the folder
-            of the first ModelCheckpoint, where `ckpt_path="last"` finds it.
-        preemption: stop all ranks before the same batch when one of them gets SIGTERM or SIGUSR1, save there under the
-            same name, and exit with status 75, after `scontrol requeue` in a SLURM job: `resumable.preemption` in place
-            of Lightning's handlers, which have no step that the ranks agree on.
-        strict: refuse a checkpoint that does not fit this run, or has been saved without this callback. Without, both
-            are warned about, and the run goes on as near to it as possible.
-        log_stats: log what `stats()` of each train loader says, as `data/wait_fraction` and the like, by the Trainer's
-            loggers at every `log_every_n_steps`: what came since the last time. Of the loader `"a"` of several it is
-            `data/a/wait_fraction`. The run is the same without.
+        wrap: wrap train loaders that are not resumable Loaders, wherever the Trainer gets them. Pass a dictionary to
+            set options of `resumable.wrap`, such as `{"seed": 1}`. The default seed is the one of `seed_everything`,
+            or 0.
+        save_on_sigterm: save `last-sigterm.ckpt` when SIGTERM ends the run (preemption). The file is in the folder of
+            the first ModelCheckpoint, where `ckpt_path="last"` finds it.
+        preemption: stop all ranks before the same batch when one of them gets SIGTERM or SIGUSR1, save
+            `last-sigterm.ckpt`, and exit with status 75. In a SLURM job, call `scontrol requeue` first. This uses
+            `resumable.preemption` instead of Lightning's handlers, which do not make the ranks agree on a step.
+        strict: raise an error if a checkpoint does not fit this run, or was saved without this callback. With False,
+            warn instead, and continue as close to the checkpoint as possible.
+        log_stats: log `stats()` of each train loader with the Trainer's loggers, as `data/wait_fraction` and so on.
+            Each value covers the steps since the last log (`log_every_n_steps`). If there are several loaders, the
+            names include theirs, as in `data/a/wait_fraction`. Logging does not change the run.
     """
 
     _session: Session | None = None
     _requeue: RequeueSignal | None = None
     _preemption: TrainerPreemption | None = None
-    preemption = False  # also in those that were pickled before it
+    preemption = False  # for callbacks that were pickled before this option existed
     _evaluated: EvaluationStreams | None = None  # outside of fit
     _curves: _Curves | None = None
-    log_stats = False  # also in those that were pickled before it
+    log_stats = False  # for callbacks that were pickled before this option existed
 
     def __init__(
         self,
@@ -128,8 +104,8 @@ class ResumableCallback(LightningCallback):
         self.wrap = wrap
         if save_on_sigterm and preemption:
             raise ConfigurationError(
-                "save_on_sigterm=True and preemption=True both save when SIGTERM comes.\n"
-                "Use preemption=True alone: it stops all ranks at one step, and then saves."
+                "save_on_sigterm=True and preemption=True were both set, and each would save on SIGTERM.\n"
+                "Use only preemption=True: it stops all ranks at the same step, then saves."
             )
         self.save_on_sigterm = save_on_sigterm
         self.preemption = preemption
@@ -137,42 +113,43 @@ class ResumableCallback(LightningCallback):
         self.log_stats = log_stats
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy the options, and nothing of a run."""
+        """Copy the options, but not the state of a run."""
         of_run = {"_session", "_requeue", "_preemption", "_evaluated", "_curves"}
         return _make, (type(self),), {name: value for name, value in vars(self).items() if name not in of_run}
 
     @property
     def state_key(self) -> str:
-        """Where its part of a checkpoint is, under `checkpoint["callbacks"]`."""
+        """The key of the callback's state in `checkpoint["callbacks"]`."""
         return "ResumableCallback"
 
     # ------------------------------------------------------------------ Lightning's hooks
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Follow the train loaders of a `fit`, and let those for evaluation begin at their beginning each time."""
+        """Track the train loaders of a `fit`, and let evaluation loaders start at their first batch each time."""
         if stage != "fit":
             self._begin_evaluation(trainer, stage)
             return
         if sum(isinstance(callback, ResumableCallback) for callback in trainer.callbacks) > 1:
             raise ConfigurationError(
-                "the Trainer has more than one ResumableCallback.\nEach would acknowledge every batch. Give it one."
+                "the Trainer has more than one ResumableCallback, and each would acknowledge every batch.\n"
+                "Pass only one."
             )
-        from resumable.integrations.lightning.session import Session  # noqa: PLC0415  # torch comes with it
+        from resumable.integrations.lightning.session import Session  # noqa: PLC0415  # imports torch
 
         self._curves = _Curves(trainer) if self.log_stats else None
-        # First of all, so that no other callback has drawn random numbers, or saves, before this one knows of a hook.
+        # Run first: no other callback may use random numbers or save before this one has seen the hook.
         trainer.callbacks = [self, *(callback for callback in trainer.callbacks if callback is not self)]
         _warn_of_limits(trainer, pl_module)
         self._session = Session(trainer, self.wrap, strict=self.strict)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002  # Lightning's signature
-        """Take the place of a checkpoint to resume from."""
+        """Read the saved position from the checkpoint to resume from."""
         if self._session is not None and trainer.state.fn == "fit":
             notice("lightning.load", trainer)
             self._session.load(checkpoint["callbacks"].get(self.state_key), checkpoint)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
-        """Begin to train, or go to the checkpoint's place."""
+        """Start training, from the checkpoint's position if there is one."""
         self._live.start()
         if self._curves is not None:
             self._curves.begin(self._live.streams)
@@ -183,11 +160,11 @@ class ResumableCallback(LightningCallback):
             self._requeue = RequeueSignal(trainer, self._live.save_alone)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
-        """Follow a new epoch."""
+        """Track a new epoch."""
         self._live.begin_epoch()
 
     def on_train_batch_start(self, *_: Any) -> None:
-        """Hold back signals that save."""
+        """Defer signals that save."""
         if self._requeue is not None:
             self._requeue.begin_batch()
         if self._preemption is not None:
@@ -195,58 +172,58 @@ class ResumableCallback(LightningCallback):
         point("lightning.batch_start")
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Count the batch as trained on, once the optimizer has stepped."""
+        """Acknowledge the batch once the optimizer has stepped."""
         self._live.follow()
         if self._curves is not None:
             self._curves.log(self._live.streams)
         point("lightning.batch_end")
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
-        """Note that random numbers are used up."""
+        """Note that validation may use random numbers."""
         if self._session is not None and trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._session.note_validation()
             self._release()
             point("lightning.validation")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
-        """Note that the validation that was due is done."""
+        """Note that validation is done."""
         if self._session is not None and trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._session.end_validation()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
-        """Let the loaders go to their next epoch."""
+        """Move the loaders to their next epoch."""
         self._live.end_epoch()
         self._release()
         point("lightning.epoch_end")
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
-        """Show a chaos run the final weights."""
+        """Report the final weights to a chaos run."""
         self._end_preemption()
         point("lightning.end", trainer)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002  # Lightning's signature
-        """Add the place of the weights to a checkpoint."""
+        """Add the position that matches the weights to a checkpoint."""
         part = None if self._session is None else self._session.save(checkpoint)
         if part is not None:
             point("lightning.save", trainer, part)
             checkpoint["callbacks"][self.state_key] = part
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature
-        """Save where SIGTERM ends the run, if that is asked for."""
+        """Save if SIGTERM ends the run and `save_on_sigterm` is set."""
         self._end_evaluation(trainer)
         self._end_preemption()
         if self.save_on_sigterm and private.is_sigterm(exception) and self._session is not None:
             trainer.save_checkpoint(private.sigterm_path(trainer))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
-        """Give the loaders back."""
+        """Return the loaders to the user."""
         self._end_evaluation(trainer)
         if stage == "fit" and self._session is not None:
             self._session.finish()
 
     def _begin_evaluation(self, trainer: Any, stage: str) -> None:
-        from resumable.integrations.lightning.evaluating import EvaluationStreams  # noqa: PLC0415  # torch comes with it
-        from resumable.integrations.lightning.loaders import divide_as_strategy  # noqa: PLC0415  # likewise
+        from resumable.integrations.lightning.evaluating import EvaluationStreams  # noqa: PLC0415  # imports torch
+        from resumable.integrations.lightning.loaders import divide_as_strategy  # noqa: PLC0415  # the same
 
         self._evaluated = EvaluationStreams(lambda _: False, lambda loader: divide_as_strategy(loader, trainer))
         evaluated = self._evaluated
@@ -274,38 +251,62 @@ class ResumableCallback(LightningCallback):
 
 
 def _make(own: type[ResumableCallback]) -> ResumableCallback:
-    """Make a copy without options, for pickle."""
+    """Create a copy without options, for pickle."""
     return own.__new__(own)
 
+
+def derive_from_imported() -> None:
+    """Let `LightningCallback` derive from the callback class of every Lightning package that is imported by now."""
+    for package, module in _PACKAGES.items():
+        if sys.modules.get(package):
+            base = getattr(importlib.import_module(module), "Callback", None)  # None while it is being imported
+            if base is not None and not issubclass(LightningCallback, base):
+                known = (one for one in LightningCallback.__bases__ if one is not _Unknown)
+                LightningCallback.__bases__ = (*known, base)
+
+
+def _import_one() -> None:
+    for package in _PACKAGES:
+        try:
+            importlib.import_module(package)
+        except ModuleNotFoundError:
+            continue
+        return
+    raise MissingDependencyError(
+        f"ResumableCallback needs Lightning, which is not installed.\nInstall it: {pip_install('lightning')}"
+    )
+
+
+derive_from_imported()
 
 _GROUP = "data"
 
 
 class _Curves:
-    """Logs what lies between two steps at which the Trainer logs, as its own monitors do: past the module.
+    """Logs the loaders' statistics, directly to the loggers as Lightning's own monitors do.
 
     Args:
         trainer: the Trainer.
 
     Raises:
-        ConfigurationError: it has no logger.
+        ConfigurationError: the Trainer has no logger.
     """
 
     def __init__(self, trainer: Any) -> None:
         if not trainer.loggers:
             raise ConfigurationError(
-                "ResumableCallback(log_stats=True) was given to a Trainer with logger=False.\n"
-                "The numbers would go nowhere. Give the Trainer a logger, or leave log_stats out."
+                "ResumableCallback has log_stats=True, but the Trainer has no logger (logger=False).\n"
+                "The statistics could not be logged. Pass a logger to the Trainer, or remove log_stats=True."
             )
         self._trainer = trainer
         self._last: dict[str, tuple[Loader, LoaderStats]] = {}
 
     def begin(self, streams: Sequence[TrainStream]) -> None:
-        """Count from here on, whatever was read of the loaders before."""
+        """Start counting now, without the batches that were read before."""
         self._last = {stream.name: (stream.loader, stream.loader.stats()) for stream in streams}
 
     def log(self, streams: Sequence[TrainStream]) -> None:
-        """Log what came since the last time, if the Trainer logs after this batch."""
+        """Log the statistics since the last log, if the Trainer logs after this batch."""
         trainer = self._trainer
         if not private.logs_now(trainer) or private.is_accumulating(trainer):
             return
@@ -338,12 +339,12 @@ def _curves(stats: LoaderStats) -> dict[str, float]:
 
 
 def _path(name: str) -> tuple[str, ...]:
-    """Return the keys of a loader's place in the Trainer's collection, as in `["images"][0]`."""
+    """Return the keys of a loader in the Trainer's collection: `images` and `0` for `["images"][0]`."""
     return () if name == private.THE_ONLY else tuple(re.findall(r"[\w .-]+", name))
 
 
 def _warn_of_limits(trainer: Any, module: Any) -> None:
-    """Warn of what Lightning itself does not resume; the callback brings the data to the exact batch."""
+    """Warn about features that Lightning itself does not resume, although the data continues at the exact batch."""
     for message in _limits(trainer, module):
         warnings.warn(message, PromiseWarning, stacklevel=1)
 
@@ -351,28 +352,28 @@ def _warn_of_limits(trainer: Any, module: Any) -> None:
 def _limits(trainer: Any, module: Any) -> Iterator[str]:
     if private.has_callback(trainer, "StochasticWeightAveraging"):
         yield (
-            "StochasticWeightAveraging begins its averages at an epoch's start, and no checkpoint has a part of "
-            "them.\nA run that is resumed in the middle of its epochs trains with another learning rate and "
-            "average. Resume from checkpoints of its epochs' ends."
+            "the Trainer uses StochasticWeightAveraging, which Lightning cannot resume mid-epoch: the averages are not "
+            "saved.\nAfter a mid-epoch resume, the learning rate and the averages differ. Resume only from checkpoints "
+            "that were saved at the end of an epoch."
         )
     if private.has_callback(trainer, "BaseFinetuning"):  # BackboneFinetuning is one
         yield (
-            "a BaseFinetuning callback, such as BackboneFinetuning, freezes layers when a run begins and unfreezes "
-            "them at an epoch's start, which Lightning does not do again when it resumes.\nAfter that epoch, a "
-            "resumed run leaves them frozen: their weights stay as they are. Resume from a checkpoint of before, or "
-            "unfreeze them yourself in on_train_start."
+            "the Trainer uses a BaseFinetuning callback, such as BackboneFinetuning: it freezes layers when a run "
+            "starts and unfreezes them at a later epoch, but Lightning does not repeat the unfreezing on resume.\nIf "
+            "the run is resumed after that epoch, the layers stay frozen and their weights no longer change. Resume "
+            "from an earlier checkpoint, or unfreeze the layers in on_train_start."
         )
     narrow = sorted(_narrow(module)) if trainer.precision == "64-true" else []
     if narrow:
         yield (
-            f"precision='64-true' makes the module's weights float64, and Lightning restores a checkpoint before: into "
-            f"{', '.join(narrow)}.\nA resumed run goes on with weights that are rounded to that. Call model.double() "
-            "before fit, which makes them float64 from the start."
+            "precision='64-true' converts the module's weights to float64, but Lightning loads a checkpoint before "
+            f"that, into {', '.join(narrow)}.\nA resumed run continues with rounded weights. Call model.double() "
+            "before fit."
         )
 
 
 def _narrow(module: Any) -> set[str]:
-    """Return the types of the weights that are to be made float64."""
+    """Return the floating-point types among the weights that are not float64."""
     weights = (*module.parameters(), *module.buffers())
     types = {weight.dtype for weight in weights if weight.is_floating_point()}
     return {str(one).removeprefix("torch.") for one in types if str(one) != "torch.float64"}

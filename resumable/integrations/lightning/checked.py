@@ -1,7 +1,7 @@
-"""CheckedCheckpointIO: the Trainer's checkpoint files, written whole or not at all, and compared when they are read.
+"""CheckedCheckpointIO writes the Trainer's checkpoint files atomically, and verifies their checksums on load.
 
-Lightning's own files have no checksum: `torch.load` takes most flipped bits of a weight for the weight. It calls no
-fsync, either, so that a power cut may leave files that are empty.
+Lightning's own files have no checksum, so `torch.load` does not notice most flipped bits. Lightning also calls no
+fsync, so a power failure may leave empty files.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ from resumable.errors import CorruptCheckpointError, CorruptCheckpointWarning, U
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    _CheckpointIO = Any  # that of whichever package, to type checkers
+    _CheckpointIO = Any  # type checkers see the class of either package
 else:
     _CheckpointIO = object
 
 __all__ = ["CheckedCheckpointIO", "register_with_imported"]
 
 _PACKAGES = {"lightning.pytorch": "lightning.fabric", "pytorch_lightning": "lightning_fabric"}
-_MAGIC = b"\nresumable-sha256:"  # after the end of torch's file, which torch does not mind
+_MAGIC = b"\nresumable-sha256:"  # after the end of PyTorch's file, which torch.load ignores
 _TRAILER = len(_MAGIC) + 2 * hashlib.sha256().digest_size
-_PART = ".checkpoint.part"  # one per directory, so that killed saves leave one file at most
+_PART = ".checkpoint.part"  # one per directory, so killed saves leave at most one file
 _derived: dict[tuple[type[Any], ...], type[Any]] = {}
 
 
-class CheckedCheckpointIO(_CheckpointIO):  # type: ignore[misc]  # its base is found when one is made
-    """Writes local checkpoint files atomically and durably, with a checksum; for `Trainer(plugins=[...])`.
+class CheckedCheckpointIO(_CheckpointIO):  # type: ignore[misc]  # its base is found when one is created
+    """Writes local checkpoint files atomically and durably, with a checksum. Use it in `Trainer(plugins=[...])`.
 
         trainer = Trainer(plugins=[CheckedCheckpointIO()], callbacks=[ResumableCallback(), ModelCheckpoint(...)])
 
-    A file that was damaged is refused. Where it is the last one (`last.ckpt` and the like, which `ckpt_path="last"`
-    finds), the newest whole one beside it is used instead, with a CorruptCheckpointWarning. The files can be read
-    without this plugin, and files that were written without it are read, but not compared. URLs go to Lightning's own.
+    Loading a damaged file raises `CorruptCheckpointError`. If the damaged file is the last one (`last.ckpt` and
+    similar, found by `ckpt_path="last"`), the newest intact file in its folder is loaded instead, with a
+    `CorruptCheckpointWarning`. The files can also be read without this plugin. Files from other writers are read
+    without verification. URLs are passed to Lightning's own class.
     """
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Make it a CheckpointIO of the Lightning package that is in use."""
+        """Create a CheckpointIO of the Lightning package in use."""
         missing = tuple(base for base in _bases() or _bases(["lightning_fabric"]) if base not in cls.__mro__)
         if (cls, *missing) not in _derived:
             _derived[cls, *missing] = type(cls.__name__, (cls, *missing), {"__module__": cls.__module__})
@@ -53,10 +54,10 @@ class CheckedCheckpointIO(_CheckpointIO):  # type: ignore[misc]  # its base is f
         return made
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint; it is durable when this returns, and until then an older file of that name stays.
+        """Write a checkpoint. It is durable when this returns; until then, an older file of that name is kept.
 
         Raises:
-            UnsupportedError: there are storage options, and nothing here to give them to.
+            UnsupportedError: there are storage options for a local file.
             OSError: the storage failed.
         """
         if "://" in str(path):
@@ -64,7 +65,8 @@ class CheckedCheckpointIO(_CheckpointIO):  # type: ignore[misc]  # its base is f
             return
         if storage_options is not None:
             raise UnsupportedError(
-                "CheckedCheckpointIO writes local files, and knows no storage_options.\nLeave them out."
+                f"storage_options={storage_options!r} was passed for the local file {path}.\n"
+                "CheckedCheckpointIO uses them only for URLs. Remove storage_options."
             )
         final = Path(path)
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -74,8 +76,8 @@ class CheckedCheckpointIO(_CheckpointIO):  # type: ignore[misc]  # its base is f
         """Read a checkpoint.
 
         Raises:
-            CorruptCheckpointError: its bytes are not those which were written, or are no checkpoint.
-            FileNotFoundError: there is none.
+            CorruptCheckpointError: its bytes have changed, or it is not a checkpoint.
+            FileNotFoundError: the file does not exist.
         """
 
         def load(file: Any) -> Any:
@@ -84,17 +86,17 @@ class CheckedCheckpointIO(_CheckpointIO):  # type: ignore[misc]  # its base is f
         if "://" in str(path):
             return load(path)
         try:
-            return _load_whole(Path(path), load)
+            return _load_checked(Path(path), load)
         except CorruptCheckpointError as error:
             for other in _older(Path(path)):
-                message = f"{error}\nIt was skipped, and {other.name} is used: the work since then is done again."
+                message = f"{error}\nUsing {other.name} instead: training repeats the steps since then."
                 warnings.warn(message, CorruptCheckpointWarning, stacklevel=2)
                 return load(other)
             raise
 
 
 def register_with_imported() -> None:
-    """Let LightningCLI know that the class is a CheckpointIO, before there is one."""
+    """Make the class a CheckpointIO for LightningCLI before an instance exists."""
     for base in _bases():
         base.register(CheckedCheckpointIO)
 
@@ -111,24 +113,24 @@ def _write(checkpoint: dict[str, Any], file: BinaryIO) -> None:
     file.write(_MAGIC + sink.hash.hexdigest().encode())
 
 
-def _load_whole(path: Path, load: Any) -> Any:
-    if path.is_file() and (told := _compare(path)) not in {None, ""}:
-        raise CorruptCheckpointError(told)
+def _load_checked(path: Path, load: Any) -> Any:
+    if path.is_file() and (problem := _verify(path)) not in {None, ""}:
+        raise CorruptCheckpointError(problem)
     try:
         return load(path)
     except FileNotFoundError:
         raise
     except Exception as error:
-        if path.is_file() and _compare(path) is None:
+        if path.is_file() and _verify(path) is None:
             raise CorruptCheckpointError(
-                f"The checkpoint {path} is corrupt: it has lost its end, or is no checkpoint. "
-                f"{type(error).__name__}: {error}\nResume from another one."
+                f"the checkpoint {path} is corrupt: it is truncated or not a checkpoint "
+                f"({type(error).__name__}: {error}).\nResume from a different checkpoint."
             ) from error
         raise
 
 
-def _compare(path: Path) -> str | None:
-    """Compare a file with its checksum: what is wrong with it, in words; None where it has no checksum."""
+def _verify(path: Path) -> str | None:
+    """Return an error message if a file does not match its checksum, else ""; None if it has no checksum."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END) - _TRAILER
         if size < 0:
@@ -145,14 +147,14 @@ def _compare(path: Path) -> str | None:
     if written == found.hexdigest():
         return ""
     return (
-        f"The checkpoint {path} is corrupt: its bytes are not those which were written.\n"
+        f"the checkpoint {path} is corrupt: its content has changed since it was written.\n"
         f"  sha256 when written: {written}\n  sha256 now:          {found.hexdigest()}\n"
-        "Training would go on from other weights. Resume from another checkpoint."
+        "Training would continue from different weights. Resume from a different checkpoint."
     )
 
 
 def _older(path: Path) -> Iterator[Path]:
-    """Yield the newest whole checkpoint beside the last one; none beside any other, which was asked for by name."""
+    """Yield the newest intact checkpoint in the folder of a "last" file; nothing if the user chose the file."""
     if path.name.startswith("last"):
-        others = [other for other in path.parent.glob("*.ckpt") if other != path and _compare(other) == ""]
+        others = [other for other in path.parent.glob("*.ckpt") if other != path and _verify(other) == ""]
         yield from sorted(others, key=lambda other: other.stat().st_mtime_ns)[-1:]

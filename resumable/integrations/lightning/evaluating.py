@@ -1,4 +1,4 @@
-"""The Trainer's loaders for validation, test and prediction: each pass begins at the first batch of epoch 0."""
+"""The Trainer's loaders for validation, test and prediction: each pass starts at the first batch of epoch 0."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = ["EvaluationStreams"]
 
-_begun: WeakSet[Loader] = WeakSet()  # Loaders that know the beginning of their passes, as they had one
+_begun: WeakSet[Loader] = WeakSet()  # Loaders that were evaluated before and remember where their passes start
 
 
 class EvaluationStreams:
-    """Lets each Loader that the Trainer evaluates with give the same pass each time, whatever was read before.
+    """Makes each evaluation Loader of the Trainer repeat the same pass, no matter what was read before.
 
     Args:
-        is_trained_on: tells whether a Loader is a train loader of this run, too.
-        divide: lets a Loader divide its data as the strategy does.
+        is_trained_on: returns whether a Loader is also a train loader of this run.
+        divide: makes a Loader divide its data as the strategy does.
         overfit: the run has `overfit_batches`.
     """
 
@@ -33,18 +33,18 @@ class EvaluationStreams:
         self, is_trained_on: Callable[[Loader], bool], divide: Callable[[Loader], None], *, overfit: bool = False
     ) -> None:
         self._is_trained_on, self._divide, self._overfit = is_trained_on, divide, overfit
-        self._streams: dict[int, _EvaluationStream] = {}  # by the identity of their Loaders, which they keep alive
+        self._streams: dict[int, _EvaluationStream] = {}  # keys: id() of their Loaders, which they keep alive
 
     def __call__(self, tree: Any) -> Any:
         """Replace the Loaders in the Trainer's collection of loaders."""
         return replace_loaders(tree, self._replace)
 
     def has(self, loader: Loader) -> bool:
-        """Return whether a Loader is evaluated with."""
+        """Return whether a Loader is used for evaluation."""
         return id(loader) in self._streams
 
     def give_back(self) -> None:
-        """Bring the Loaders to where they were given."""
+        """Move the Loaders back to the positions that they had before."""
         for stream in self._streams.values():
             stream.give_back()
         self._streams.clear()
@@ -58,8 +58,8 @@ class EvaluationStreams:
             loader.progress.share_evaluation()
         if self._is_trained_on(loader):
             raise ConfigurationError(
-                f"the Loader {loader!r} is given for training and for validation.\nEach validation would move the "
-                "place of the training. Make a Loader for each."
+                f"the Loader {loader!r} is used for both training and validation.\nEach validation would move the "
+                "training position. Create a separate Loader for validation."
             )
         if not self.has(loader):
             self._streams[id(loader)] = _EvaluationStream(loader, name)
@@ -67,20 +67,20 @@ class EvaluationStreams:
 
 
 class _EvaluationStream:
-    """A Loader as a loader for evaluation.
+    """A Loader as an evaluation loader of the Trainer.
 
     Args:
-        loader: moved by each pass; `give_back` brings it to where it is now.
-        name: its place in the Trainer's collection of loaders, for messages.
+        loader: the Loader. Each pass moves it; `give_back` moves it back.
+        name: key of the loader in the Trainer's collection, for messages.
     """
 
     def __init__(self, loader: Loader, name: str) -> None:
         self.loader = self.stands_in_for = loader
         moved = loader.cursor != Cursor() or loader.acknowledged != Cursor()
-        keeps_place = not loader.evaluation  # with evaluation=True it starts over, wherever it was left
-        self._place = loader.state_dict() if moved and keeps_place else None
-        if self._place is not None and loader not in _begun:
-            _go_to_beginning(loader, name, self._place)
+        has_position = not loader.evaluation  # with evaluation=True, each loop starts over
+        self._before = loader.state_dict() if moved and has_position else None
+        if self._before is not None and loader not in _begun:
+            _go_to_start(loader, name, self._before)
         _begun.add(loader)
 
     def __iter__(self) -> Iterator[Any]:
@@ -90,29 +90,29 @@ class _EvaluationStream:
         """Count the batches.
 
         Raises:
-            TypeError: the length is unknown before its end.
+            TypeError: the length is unknown before the pass ends.
         """
         return self.loader.total_steps(0)
 
     def give_back(self) -> None:
-        """Bring the Loader to where it was given."""
-        if self._place is None:
+        """Move the Loader back to the position that it had before."""
+        if self._before is None:
             self.loader.progress.begin_again()
         else:
             resumed = self.loader.resumed
-            self.loader.load_state_dict(self._place)
-            self.loader.resumed = resumed  # as the script has loaded nothing
+            self.loader.load_state_dict(self._before)
+            self.loader.resumed = resumed  # the script itself has not loaded anything
 
 
-def _go_to_beginning(loader: Loader, name: str, place: Mapping[str, Any]) -> None:
+def _go_to_start(loader: Loader, name: str, state: Mapping[str, Any]) -> None:
     try:
         loader.seek(epoch=0)
     except UnsupportedError:
-        loader.load_state_dict(place)  # so that its own state is known there, from where each pass begins
+        loader.load_state_dict(state)  # each pass starts there, so its source must know its state there
         warnings.warn(
-            f"the Loader {name} was read before the Trainer evaluates with it, and cannot go back to its beginning: it "
-            f"has a state of its own, and stands at {loader.cursor}.\nEach pass begins there. Wrap it with "
-            "evaluation=True, and each begins at the first batch.",
+            f"evaluation loader {name} was read before this evaluation, and its source cannot go back to the first "
+            f"batch.\nEach pass starts at {loader.cursor}. To start each pass at the first batch, wrap the source with "
+            "evaluation=True.",
             PromiseWarning,
             stacklevel=2,
         )

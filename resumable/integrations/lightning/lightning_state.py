@@ -1,22 +1,22 @@
-"""What the callback adds to a checkpoint, under `checkpoint["callbacks"]["ResumableCallback"]`.
+"""The callback's part of a checkpoint: `checkpoint["callbacks"]["ResumableCallback"]`.
 
 format       version of this schema
-place        where training stood, as in the table below
-torn         an optimizer step was being taken, so that weights and data do not belong together
-ranks        per rank: states of the train loaders, generators, whether both are exact, and when the Trainer asked for
-             the loaders: epoch, step, epoch from which reloads count, generators if the call changed them
-metrics      logged metrics that schedulers and other callbacks look at
-partial      names of training metrics that are averaged over the epoch, of which no part is saved
+place        position of the Trainer, as in the table below
+torn         an optimizer step was in progress, so weights and data do not match
+ranks        per rank: states of the train loaders, RNG states, whether both are exact, and when the Trainer asked for
+             the loaders: epoch, step, epoch from which reloads count, RNG states if the call changed them
+metrics      logged metrics that schedulers and other callbacks read
+partial      names of training metrics that are averaged over the epoch; the partial averages are not saved
 accumulates  batches per optimizer step
-unstarted    in place of all of these but the format: training had not begun
+unstarted    training had not started; replaces all other fields except the format
 
-Training stands between two optimizer steps:
+A position is between two optimizer steps:
 
-stage        what has been done                                      a resumed run goes on with
-epoch        nothing of the epoch                                    the epoch's start
-batch        `batch` batches; not what comes after the last one     a validation if one is due, then the next batch
-validated    the same, and the validation after it                   what is left after the validation
-ready        `batch` batches, and all that comes after them         the next batch, or the epoch's end
+stage        done so far                                        a resumed run continues with
+epoch        nothing of the epoch                               the epoch's start
+batch        `batch` batches, nothing after the last one        a validation if one is due, then the next batch
+validated    the same, and the validation after it              the rest of the work after that batch
+ready        `batch` batches, and all work after them           the next batch, or the epoch's end
 """
 
 from __future__ import annotations
@@ -48,79 +48,16 @@ UNSTARTED: dict[str, Any] = {"format": _FORMAT, "unstarted": True}
 Stage = Literal["epoch", "batch", "validated", "ready"]
 
 
-@dataclass(frozen=True, slots=True)
-class TrainerPosition:
-    """A position of the Trainer at which the weights hold exactly the batches before it.
-
-    Args:
-        stage: as in the table above.
-        epoch: of the Trainer, from 0.
-        batch: batches of the epoch that are in the weights.
-        total: the same over all epochs.
-        is_last: the last of them ended the epoch.
-        schedulers_due: the schedulers that wait for the metrics of the epoch before are still to be stepped.
-    """
-
-    stage: Stage
-    epoch: int
-    batch: int
-    total: int
-    is_last: bool = False
-    schedulers_due: bool = False
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TrainerPosition:
-        """Make the position of plain values.
-
-        Raises:
-            TypeError: a field is missing, or unknown.
-            ValueError: a field has no such value.
-        """
-        position = cls(**values)
-        numbers = (position.epoch, position.batch, position.total)
-        if position.stage not in get_args(Stage) or not all(type(one) is int and one >= 0 for one in numbers):
-            raise ValueError(f"no place of training: {dict(values)}")
-        return position
-
-    @classmethod
-    def from_counters(cls, loop: Mapping[str, Any]) -> TrainerPosition:
-        """Make the position of the counters of a fit loop, as Lightning saves them without the callback."""
-        epochs, batches = loop["epoch_progress"]["current"], loop["epoch_loop.batch_progress"]
-        epoch, batch = int(epochs["processed"]), int(batches["current"]["processed"])
-        total = int(batches["total"]["processed"])
-        ended = epochs["started"] == epoch  # the epoch of the last batch, and none was begun since
-        if epochs["started"] < epochs["ready"] or batches["is_last_batch"] or not batch:
-            return cls("epoch", epoch if ended else epoch + bool(batches["is_last_batch"]), 0, total)
-        return cls("ready", epoch - 1 if ended else epoch, batch, total)
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderCall:
-    """A call of the code that makes loaders.
-
-    Args:
-        epoch: `current_epoch` during the call.
-        step: `global_step` during the call.
-        reloaded_at: the epoch from which Lightning counts to the next reload; None if it does not count yet.
-        generators: state of the global generators before the call, if the call changed it.
-    """
-
-    epoch: int
-    step: int
-    reloaded_at: int | None
-    generators: Mapping[str, Any] | None
-
-
 @dataclass(frozen=True)
 class LightningState(RankedState):
     """The callback's part of a checkpoint.
 
     Args:
         position: of the Trainer.
-        torn: an optimizer step was being taken.
-        ranks: what each rank knows; none, if the checkpoint was saved without the callback.
-        metrics: logged ones.
-        partial: names of metrics of which no part is saved.
+        torn: an optimizer step was in progress.
+        ranks: what each rank knows. Empty if the checkpoint was saved without the callback.
+        metrics: logged metrics.
+        partial: names of metrics that are averaged over the epoch.
         accumulates: batches per optimizer step.
     """
 
@@ -135,7 +72,7 @@ class LightningState(RankedState):
     accumulates: int = 1
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values and tensors, such as `torch.load(weights_only=True)` takes."""
+        """Return plain values and tensors, which `torch.load(weights_only=True)` can load."""
         return {
             "format": _FORMAT,
             "place": asdict(self.position),
@@ -153,15 +90,15 @@ class LightningState(RankedState):
         """Read the part of a checkpoint.
 
         Raises:
-            StateFormatError: it is damaged, or of a newer format.
-            StateMismatchError: weights and data of this checkpoint do not belong together.
+            StateFormatError: it is damaged, or has a newer format.
+            StateMismatchError: the weights and the data of this checkpoint do not match.
         """
         saved = super().from_dict(values)
         if saved.torn:
             raise StateMismatchError(
-                "the checkpoint was saved while an optimizer step was being taken, after batch "
-                f"{saved.position.batch} of epoch {saved.position.epoch}.\nIts weights hold a part of the next batch, "
-                "which would be trained on twice or not at all. Resume from another checkpoint."
+                "the checkpoint was saved during an optimizer step, after batch "
+                f"{saved.position.batch} of epoch {saved.position.epoch}.\nIts weights are partly updated with the "
+                "next batch, which would be trained on twice or not at all. Resume from a different checkpoint."
             )
         return saved
 
@@ -179,15 +116,15 @@ class LightningState(RankedState):
 
     @classmethod
     def from_counters(cls, loop: Mapping[str, Any], *, strict: bool, every: int) -> Self:
-        """Make the part of a checkpoint that was saved without the callback: only Lightning's counters tell the place.
+        """Build the state from Lightning's counters, for a checkpoint that was saved without the callback.
 
         Args:
             loop: the counters of the Trainer's fit loop.
-            strict: raise.
+            strict: raise an error instead of a warning.
             every: `reload_dataloaders_every_n_epochs`.
 
         Raises:
-            StateMismatchError: as asked for by `strict`.
+            StateMismatchError: `strict` is set.
         """
         position = TrainerPosition.from_counters(loop)
         where = f"batch {position.batch} of epoch {position.epoch}"
@@ -196,14 +133,14 @@ class LightningState(RankedState):
         )
         if strict:
             raise StateMismatchError(
-                f"{message}Lightning's counters are at {where}. Use ResumableCallback(strict=False) to go on there, or "
-                "start a new run."
+                f"{message}Lightning's counters are at {where}. To continue there, use "
+                "ResumableCallback(strict=False); otherwise start a new run."
             )
-        message += f"Gone on at {where} because of strict=False."
+        message += f"The run continues at {where}, as Lightning counts, because of strict=False."
         if every > 1:
             message += (
-                f"\nIts loaders are made for epoch {position.epoch}, and every {every} epochs from there, whenever "
-                "the run before had made them."
+                f"\nThe loaders are made in epoch {position.epoch} and every {every} epochs from there. The original "
+                "run may have made them in other epochs."
             )
         warnings.warn(message, StateMismatchWarning, stacklevel=2)
         return cls(position, torn=False, ranks=(), metrics={})
@@ -214,10 +151,10 @@ class LightningState(RankedState):
         return [one["state"] for one in self.ranks[0]["loaders"]]
 
     def restore_loaders(self, streams: Sequence[TrainStream], rank: int, size: int, *, strict: bool) -> None:
-        """Bring the train loaders of a rank to the checkpoint's place.
+        """Move the train loaders of a rank to the saved position.
 
         Raises:
-            StateMismatchError: they are others than the checkpoint's, or cannot be brought there.
+            StateMismatchError: the loaders differ from the checkpoint's, or cannot go to that position.
         """
         if not self.ranks:
             self._seek(streams)
@@ -226,7 +163,7 @@ class LightningState(RankedState):
         for stream, mine, target in zip(streams, own["loaders"], self.ranks[0]["loaders"], strict=True):
             if own["exact"] or is_shared(target["state"]):
                 stream.restore(mine if own["exact"] else target, strict=strict)
-            else:  # the rank was not asked when the run was interrupted, and its stream has a state of its own
+            else:  # this rank was not asked when the run was interrupted, and each rank has a separate stream
                 stream.restore(mine, strict=strict)
                 stream.catch_up(target)
 
@@ -236,21 +173,23 @@ class LightningState(RankedState):
                 stream.go_to(self.position.epoch, self.position.batch)
             except UnsupportedError:
                 warnings.warn(
-                    f"the train loader {stream.name} cannot go to batch {self.position.batch} of epoch "
-                    f"{self.position.epoch} without a state of its own.\nIt begins where it stands.",
+                    f"train loader {stream.name} cannot go to batch {self.position.batch} of epoch "
+                    f"{self.position.epoch}: its source needs a saved state, and the checkpoint has none.\n"
+                    f"It continues at {stream.loader.acknowledged} instead. To resume exactly, save with "
+                    "ResumableCallback.",
                     PromiseWarning,
                     stacklevel=2,
                 )
 
     def calls(self, rank: int) -> Mapping[str, LoaderCall]:
-        """Return when the Trainer asked for the loaders of each of its loops, which was at one step on all ranks."""
+        """Return when the Trainer asked for the loaders of each of its loops: at the same step on all ranks."""
         if not self.ranks:
             return {}
         own, leader = self._of(rank)["asked"], self.ranks[0]["asked"]
         return {loop: _at(call, own.get(loop)) for loop, call in leader.items()}
 
     def restore_generators(self, rank: int) -> None:
-        """Put back the global generators of a rank; one that is new begins as one of the old ones."""
+        """Restore the global RNGs of a rank. A new rank gets the RNG states of an old one."""
         if self.ranks:
             rng.restore(self._of(rank)["generators"])
 
@@ -258,105 +197,113 @@ class LightningState(RankedState):
         return self.ranks[rank % len(self.ranks)]
 
     def warn(self, rank: int) -> None:
-        """Say which promise does not hold for this checkpoint, whose generators have been restored once."""
+        """Warn about promises that do not hold for this checkpoint. Its RNG states must already be restored."""
         if not self.ranks:
             return
         rng.warn_of_devices(self._of(rank)["generators"])
         if self.partial and self.position.stage != "epoch":
             warnings.warn(
-                f"the epoch's means of {', '.join(self.partial)}, logged in training with on_epoch=True, begin at the "
-                "resume: Lightning saves no part of them.\nWhat looks at them at the end of this epoch sees another "
-                "value than in the uninterrupted run. Validation metrics are not concerned.",
+                f"the epoch means of {', '.join(self.partial)} (logged in training with on_epoch=True) restart at this "
+                "resume, because Lightning does not save them mid-epoch.\nAt the end of this epoch, schedulers and "
+                "callbacks see different values than in an uninterrupted run. Validation metrics are not affected. To "
+                "avoid this, resume from a checkpoint that was saved at the end of an epoch.",
                 PromiseWarning,
                 stacklevel=1,
             )
         if not self._of(rank)["exact"]:
             warnings.warn(
-                f"the checkpoint was saved when the run was interrupted, without asking rank {rank} for its random "
-                "generators.\nIts data goes on exactly, but dropout and the like go on from an earlier state on this "
-                "rank. A checkpoint of a regular save has the generators of all ranks.",
+                f"the checkpoint was saved when the run was interrupted, without the current RNG state of rank {rank}."
+                "\nThe data continues exactly, but dropout and other random operations of this rank continue from an "
+                "earlier state. Regular checkpoints have the RNG states of all ranks.",
                 PromiseWarning,
                 stacklevel=1,
             )
 
 
 def _at(call: LoaderCall, own: LoaderCall | None) -> LoaderCall:
-    """Return a rank's own note of a call, or that of rank 0 without its generators if the rank has noted none."""
+    """Return a rank's own note of a call. Without one, return rank 0's note, without its RNG states."""
     if own is not None and (own.epoch, own.step) == (call.epoch, call.step):
         return own
     return replace(call, generators=None)
 
 
-# ---------------------------------------------------------------------- ranks that are not asked
-
-
-class RankNotes:
-    """What the ranks leave for rank 0 when a run is interrupted, where no rank waits for another.
-
-    On a regular save the ranks exchange what they know. A rank that hangs or has died would never answer, and all
-    others would wait for it until the process group's time is over. So each leaves a note in the process group's
-    key-value store, and rank 0 looks for those of the same place for a moment. Of a rank that left none, the checkpoint
-    has what it said last (at least once per epoch); it goes on from there to the place of rank 0 by itself.
+@dataclass(frozen=True, slots=True)
+class LoaderCall:
+    """A call of the code that makes loaders.
 
     Args:
-        exchanges: how often they have exchanged what they know; tells the notes of several interruptions apart.
+        epoch: `current_epoch` during the call.
+        step: `global_step` during the call.
+        reloaded_at: the epoch from which Lightning counts to the next reload; None if it does not count yet.
+        generators: states of the global RNGs before the call, if the call changed them.
     """
 
-    _PATIENCE = 2.0  # seconds in which a rank that is alive comes to its own save, too
+    epoch: int
+    step: int
+    reloaded_at: int | None
+    generators: Mapping[str, Any] | None
 
-    def __init__(self, exchanges: int) -> None:
-        self._exchanges = exchanges
 
-    def gather(
-        self, known: Sequence[Mapping[str, Any]], own: Mapping[str, Any], rank: int, place: str
-    ) -> list[Mapping[str, Any]]:
-        """Leave a note, and return what is known of all ranks.
+# ---------------------------------------------------------------------- the Trainer's position and counters
 
-        Args:
-            known: what they said last.
-            own: what this rank knows now.
-            rank: of this process.
-            place: where training stands; notes of other places are no use.
+
+@dataclass(frozen=True, slots=True)
+class TrainerPosition:
+    """A position of the Trainer. The weights contain exactly the batches before it.
+
+    Args:
+        stage: as in the table above.
+        epoch: of the Trainer, from 0.
+        batch: batches of the epoch that are in the weights.
+        total: the same over all epochs.
+        is_last: the last of them ended the epoch.
+        schedulers_due: schedulers that wait for the metrics of the previous epoch have not been stepped yet.
+    """
+
+    stage: Stage
+    epoch: int
+    batch: int
+    total: int
+    is_last: bool = False
+    schedulers_due: bool = False
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainerPosition:
+        """Create a position from plain values.
+
+        Raises:
+            TypeError: a field is missing or unknown.
+            ValueError: a field has an invalid value.
         """
-        store = None if len(known) == 1 else find_store()
-        if store is not None and rank:
-            with suppress(RuntimeError):  # whoever hosts it may be gone
-                store.set(self._key(place, rank), pickle.dumps(own))
-        end = time.monotonic() + self._PATIENCE
-        found: list[Mapping[str, Any]] = []
-        for number, last in enumerate(known):
-            note = None if rank or not number else self._find(store, place, number, end)
-            found.append(own if number == rank else note or {**last, "exact": False})
-        return found
+        position = cls(**values)
+        numbers = (position.epoch, position.batch, position.total)
+        if position.stage not in get_args(Stage) or not all(type(one) is int and one >= 0 for one in numbers):
+            raise ValueError(f"not a position of the Trainer: {dict(values)}")
+        return position
 
-    def _key(self, place: str, rank: int) -> str:
-        return f"resumable/{self._exchanges}/{place}/{rank}"
-
-    def _find(self, store: Any, place: str, rank: int, end: float) -> Mapping[str, Any] | None:
-        left = timedelta(seconds=max(end - time.monotonic(), 0.001))
-        try:
-            store.wait([self._key(place, rank)], left)
-            note = store.get(self._key(place, rank))
-        except (AttributeError, RuntimeError):  # there is no store, or no note
-            return None
-        known: Mapping[str, Any] = pickle.loads(note)  # noqa: S301  # by a rank of this run
-        return known
-
-
-# ---------------------------------------------------------------------- the Trainer's counters
+    @classmethod
+    def from_counters(cls, loop: Mapping[str, Any]) -> TrainerPosition:
+        """Create a position from the counters of a fit loop, as Lightning saves them without the callback."""
+        epochs, batches = loop["epoch_progress"]["current"], loop["epoch_loop.batch_progress"]
+        epoch, batch = int(epochs["processed"]), int(batches["current"]["processed"])
+        total = int(batches["total"]["processed"])
+        ended = epochs["started"] == epoch  # the last batch's epoch, and no other epoch has started since
+        if epochs["started"] < epochs["ready"] or batches["is_last_batch"] or not batch:
+            return cls("epoch", epoch if ended else epoch + bool(batches["is_last_batch"]), 0, total)
+        return cls("ready", epoch - 1 if ended else epoch, batch, total)
 
 
 def write_counters(checkpoint: dict[str, Any], position: TrainerPosition, *, as_saved: bool = False) -> None:
-    """Write the counters of a position into a checkpoint of the Trainer, in place of those of the moment of saving.
+    """Replace the counters in a checkpoint of the Trainer with the counters of a position.
 
-    They differ where batches were fetched, accumulated or begun that are not in the weights, or where an epoch's end
-    was being done.
+    They differ if the Trainer has fetched, accumulated or started batches that are not in the weights, or if it was at
+    work on an epoch's end.
 
     Args:
         checkpoint: of the Trainer.
         position: whose counters to write.
-        as_saved: as Lightning saves them in `on_train_batch_end`, if the position is such a one: the last batch is not
-            completed. By that Lightning alone knows where to go on. The callback resumes from whole counts.
+        as_saved: at stage `batch`, leave the last batch uncompleted, as Lightning saves it in `on_train_batch_end`.
+            Lightning needs that to resume without the callback. The callback needs complete counts.
     """
     loop = checkpoint["loops"][FIT_LOOP]
     begun = position.stage != "epoch"
@@ -376,9 +323,65 @@ def write_counters(checkpoint: dict[str, Any], position: TrainerPosition, *, as_
 
 
 def _settle(progress: Mapping[str, Any]) -> None:
-    """Count what was begun and not completed as not begun."""
+    """Reset the counters of work that was started and not completed."""
     for value in progress.values():
         if isinstance(value, dict):
             _settle(value)
     if "completed" in progress and isinstance(progress, dict):
         progress.update(dict.fromkeys(progress, progress["completed"]))
+
+
+# ---------------------------------------------------------------------- saves that cannot wait for other ranks
+
+
+class RankNotes:
+    """Notes that the ranks leave for rank 0 when a run is interrupted. No rank waits for another.
+
+    On a regular save the ranks exchange what they know. After an interruption, some rank may hang or be dead, and the
+    others would wait for it until the process group times out. So each rank leaves a note in the process group's
+    key-value store. Rank 0 waits briefly for notes about its own position. If a rank left none, the checkpoint has its
+    last report, which is at most one epoch old. On resume, that rank catches up with rank 0 from there.
+
+    Args:
+        exchanges: how often the ranks have exchanged what they know. Distinguishes the notes of several interruptions.
+    """
+
+    _PATIENCE = 2.0  # seconds in which a live rank reaches its own save
+
+    def __init__(self, exchanges: int) -> None:
+        self._exchanges = exchanges
+
+    def gather(
+        self, known: Sequence[Mapping[str, Any]], own: Mapping[str, Any], rank: int, place: str
+    ) -> list[Mapping[str, Any]]:
+        """Leave a note, and return what is known about all ranks.
+
+        Args:
+            known: the last report of each rank.
+            own: what this rank knows now.
+            rank: of this process.
+            place: position of the Trainer. Notes about other positions are ignored.
+        """
+        store = None if len(known) == 1 else find_store()
+        if store is not None and rank:
+            with suppress(RuntimeError):  # the process that hosts the store may be gone
+                store.set(self._key(place, rank), pickle.dumps(own))
+        end = time.monotonic() + self._PATIENCE
+        found: list[Mapping[str, Any]] = []
+        for number, last in enumerate(known):
+            note = None if rank or not number else self._find(store, place, number, end)
+            found.append(own if number == rank else note or {**last, "exact": False})
+        return found
+
+    def _key(self, place: str, rank: int) -> str:
+        return f"resumable/{self._exchanges}/{place}/{rank}"
+
+    def _find(self, store: Any, place: str, rank: int, end: float) -> Mapping[str, Any] | None:
+        left = timedelta(seconds=max(end - time.monotonic(), 0.001))
+        try:
+            store.wait([self._key(place, rank)], left)
+            note = store.get(self._key(place, rank))
+        except (AttributeError, RuntimeError):  # the store or the note does not exist
+            return None
+        known: Mapping[str, Any] = pickle.loads(note)  # noqa: S301  # a rank of this run wrote it
+        return known

@@ -1,9 +1,9 @@
-"""The Trainer's train loaders: found in what the user gives, and each replaced by a stream.
+"""The Trainer's train loaders: finds them in the user's collection, and replaces each with a stream.
 
-The Trainer asks for an iterator more often than it reads one (to check the type, before it knows of a checkpoint, in
-every epoch), reads ahead if there is no length, and starts short loaders again (`max_size_cycle`). A stream delivers
-the batches of the Loader's epochs such that none of this matters: an iterator starts where training is. Only the
-iterators that the Trainer holds get batches. A loop of the user's over `trainer.train_dataloader` raises `LoopError`.
+The Trainer creates more iterators than it reads: to check the type, before it loads a checkpoint, in every epoch. It
+also reads ahead if a loader has no length, and restarts short loaders (`max_size_cycle`). With a stream, none of this
+matters: every iterator starts at the current training position. Only the Trainer's own iterators get batches. A user's
+loop over `trainer.train_dataloader` raises `LoopError`.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ __all__ = [
 
 
 class TrainLoaders:
-    """The streams that the Trainer reads, which of their batches it holds, and their lengths.
+    """The streams that the Trainer reads, the batches that it has fetched from them, and their lengths.
 
     Args:
         trainer: the Trainer.
-        wrap: whether to wrap train loaders that are no Loaders, or the options for it.
+        wrap: whether to wrap train loaders that are not Loaders, or the options for `resumable.wrap`.
         on_fetch: called before a batch is fetched.
-        resume: brings new streams to the checkpoint's place; tells whether there is one.
-        is_evaluated: tells whether a Loader is one for validation, too.
+        resume: moves new streams to the saved position, and returns whether there is one.
+        is_evaluated: returns whether a Loader is also used for validation.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class TrainLoaders:
         self._lengths: list[float] = []
 
     def make(self, tree: Any) -> Any:
-        """Put streams in the place of what the Trainer was given; called whenever it asks for its loaders."""
+        """Replace the user's loaders with streams. Called whenever the Trainer asks for its loaders."""
         before, self.streams = self.streams, []
         for stream in before:
             stream.give_back()
@@ -85,16 +85,16 @@ class TrainLoaders:
         divide_as_strategy(loader, trainer)
         if self._is_evaluated(loader):
             raise ConfigurationError(
-                f"the Loader {loader!r} is given for training and for validation.\nEach validation would move the "
-                "place of the training. Make a Loader for each."
+                f"the Loader {loader!r} is used for both training and validation.\nEach validation would move the "
+                "training position. Create a separate Loader for validation."
             )
         if self.has(loader):
             raise ConfigurationError(
-                f"the train loader {name} is given to the Trainer twice.\nBoth would take batches of one stream. Make "
-                "a Loader for each place."
+                f"the same Loader was passed to the Trainer twice; the second is train loader {name}.\nThe two would "
+                "share the batches of one stream. Create a separate Loader for each."
             )
         stream = TrainStream(loader, name, number, self.fetched, self._on_fetch, self._holds)
-        before = stream_of(source)  # the user may give what the Trainer held in an earlier run
+        before = stream_of(source)  # the user may pass what the Trainer held in an earlier run
         stream.stands_in_for = source if before is None else before.stands_in_for
         self.streams.append(stream)
         stream.begin_run(same_epoch=overfit)
@@ -106,7 +106,7 @@ class TrainLoaders:
         if reader is None:
             return False
         if all(stream_of(one) is not stream for one in reader.iterables):
-            return True  # a strategy has put a loader of its own around it, of which this is the iterator
+            return True  # a strategy has put its own loader around the stream, and this is that loader's iterator
         return any(one is iterator for one in reader.iterators)
 
     def has(self, loader: Loader) -> bool:
@@ -116,7 +116,8 @@ class TrainLoaders:
     def _keep_counting(self, before: list[TrainStream]) -> None:
         """Let loaders that were made again continue with the epoch's number.
 
-        That is done by `reload_dataloaders_every_n_epochs`, and by another `fit` for what the callback wraps.
+        `reload_dataloaders_every_n_epochs` makes all loaders again. The next `fit` makes those again that the callback
+        wraps.
         """
         for number, new in enumerate(self.streams):
             old = before[number] if number < len(before) else None
@@ -125,49 +126,51 @@ class TrainLoaders:
             else:
                 epoch = 0 if isinstance(new.stands_in_for, Loader) else self._trainer.current_epoch
             if epoch and new.loader.acknowledged == Cursor():
-                with suppress(UnsupportedError):  # a source with a state of its own starts where it was made to
+                with suppress(UnsupportedError):  # a stateful source starts where it was created
                     new.go_to(epoch, 0)
 
     def _count(self) -> list[float]:
         return [len(stream) if stream.loader.is_sized else float("inf") for stream in self.streams]
 
     def begin_epoch(self) -> None:
-        """Tell the Trainer the lengths of the epoch, where they differ from the last one's."""
+        """Set the lengths of the epoch in the Trainer if they differ from the last epoch's."""
         lengths = self._count()
         if lengths != self._lengths:
             self._lengths = lengths
             private.set_lengths(self._trainer, lengths)
 
     def ack(self, batches: Iterable[Iterable[int]]) -> None:
-        """Count batches of the Trainer as being in the weights."""
+        """Acknowledge batches of the Trainer that are in the weights."""
         for loaders in batches:
             for number in loaders:
                 self.streams[number].ack()
 
     def end_epoch(self) -> None:
-        """Go to where the Trainer's next epoch begins."""
+        """Move to the start of the Trainer's next epoch."""
         self.fetched.clear()
         for stream in self.streams:
             stream.end_epoch()
 
     def bookmarks(self) -> list[Callable[[], dict[str, Any]]]:
-        """Return functions that make the states of where training stands now."""
+        """Return functions that create the states of the current training position."""
         return [stream.bookmark() for stream in self.streams]
 
     def consumed(self) -> list[bool]:
-        """Return which loaders have been begun again in this epoch."""
+        """Return which loaders have restarted in this epoch."""
         return [stream.epoch > stream.base for stream in self.streams]
 
     def leave_states(self, loop: dict[str, Any]) -> None:
-        """Leave in a checkpoint's own part the states of those loaders that the user has wrapped, and of no others.
+        """Keep only the states of loaders that the user has wrapped in Lightning's part of a checkpoint.
 
-        What the callback wrapped is a plain loader without it, which Lightning finds no state for.
+        A loader that the callback wrapped is a plain loader in a run without it, which could not load a state.
 
         Args:
             loop: the fit loop's `state_dict` in the checkpoint.
         """
         states = loop.pop("combined_loader", [])
-        pairs = zip(states, self.streams, strict=False)  # before the loaders were asked for, there are none
+        pairs = zip(
+            states, self.streams, strict=False
+        )  # the streams exist only once the Trainer has asked for its loaders
         if kept := [state for state, stream in pairs if isinstance(stream.stands_in_for, Loader)]:
             loop["combined_loader"] = kept
 
@@ -177,23 +180,23 @@ class TrainLoaders:
             stream.give_back()
 
 
-_NAME = "Lightning's Trainer"
+_DRIVER = "Lightning's Trainer"
 
 
 class TrainStream:
-    """A Loader as the Trainer's train loader: an epoch of the Trainer is one of the Loader, or several if it is cycled.
+    """A Loader as a train loader of the Trainer. In one epoch, the Trainer may cycle through several of the Loader's.
 
     Args:
-        loader: delivers nothing to loops of the user's from now on, until `give_back`.
-        name: its place in the Trainer's collection of loaders, for messages.
-        number: the same as a number.
-        fetched: is told of each batch that is delivered.
+        loader: the Loader. The user's loops get no batches from it until `give_back`.
+        name: key of the loader in the Trainer's collection, for messages.
+        number: index of the loader in the collection.
+        fetched: notes each batch that is delivered.
         on_fetch: called before each batch is fetched.
-        is_the_trainers: tells whether the Trainer holds an iterator.
+        is_the_trainers: returns whether an iterator belongs to the Trainer.
 
     Raises:
-        ConfigurationError: another training has the Loader.
-        UnsupportedError: batches of it are in flight, and its source cannot go back.
+        ConfigurationError: a different training run uses the Loader.
+        UnsupportedError: batches of the Loader are in flight, and its source cannot go back.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  # made in one place
@@ -205,14 +208,14 @@ class TrainStream:
         on_fetch: Callable[[], None],
         is_the_trainers: Callable[[TrainStream, Iterator[Any]], bool],
     ) -> None:
-        loader.drive(_NAME)
+        loader.drive(_DRIVER)
         self.loader, self.name = loader, name
         self._number, self._fetched, self._on_fetch = number, fetched, on_fetch
         self._is_the_trainers = is_the_trainers
         self.stands_in_for: Any = loader
         self._home: dict[str, Any] | None = None
         self._reading: _StreamIterator | None = None  # the iterator that started last
-        self.exhausted = False  # it came to the end of its epoch
+        self.exhausted = False  # that iterator has reached the end of its epoch
         self._is_given_back = False
         self._set_base()
 
@@ -223,9 +226,9 @@ class TrainStream:
             same_epoch: read the same epoch again and again (`overfit_batches`).
         """
         loader = self.loader
-        loader.progress.stand_together(False)  # ranks that were saved after an error on one of them catch up
+        loader.progress.stand_together(False)  # after an error on one rank, the saved positions may differ
         if loader.progress.following.epoch > loader.acknowledged.epoch:
-            loader.end_epoch()  # nothing is left of it
+            loader.end_epoch()  # no batch is left in it
         self._home = without_settings(loader.state_dict()) if same_epoch else None
         self._set_base()
 
@@ -239,7 +242,7 @@ class TrainStream:
         """Count the batches of the whole epoch.
 
         Raises:
-            TypeError: the length is unknown before its end.
+            TypeError: the length is unknown before the epoch's end.
         """
         return self.loader.total_steps(self.epoch)
 
@@ -252,12 +255,12 @@ class TrainStream:
         """Get ready to deliver batches to a new iterator, and return the number of the Loader's epoch.
 
         Raises:
-            LoopError: it is the user's.
+            LoopError: the iterator is the user's.
             UnsupportedError: the Trainer dropped batches that it had fetched, and the source cannot go back.
         """
         progress = self.loader.progress
         if self._is_given_back or not self._is_the_trainers(self, reading):
-            raise taken_away(_NAME)
+            raise taken_away(_DRIVER)
         if self.exhausted:  # the Trainer cycles
             self._reading, self.exhausted = reading, False
             return progress.delivered.epoch
@@ -290,12 +293,12 @@ class TrainStream:
     # ------------------------------------------------------------------ for the callback
 
     def ack(self) -> None:
-        """Count the oldest batch as trained on."""
+        """Acknowledge the oldest batch."""
         self.loader.ack()
         self.epoch = self.loader.acknowledged.epoch
 
     def end_epoch(self) -> None:
-        """Go to where the Trainer's next epoch starts: the Loader's next epoch. What was fetched ahead is skipped."""
+        """Move to the Loader's next epoch for the Trainer's next one. Batches that were fetched ahead are skipped."""
         self.loader.progress.rewind(leaves=True)
         if self._home is not None:
             self.loader.load_state_dict(self._home)
@@ -305,23 +308,23 @@ class TrainStream:
         self._set_base()
 
     def give_back(self) -> None:
-        """Let loops over the Loader continue after the last batch that is in the weights."""
+        """Let loops over the Loader continue after the last batch in the weights."""
         if not self._is_given_back:
             self._is_given_back = True
             self.loader.give_back()
             self.loader.progress.stand_together(True)
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that makes what `restore` takes, of where training stands now."""
+        """Return a function that creates the argument of `restore` for the current training position."""
         epoch, base, bookmark = self.epoch, self.base, self.loader.progress.bookmark()
         return lambda: {"epoch": epoch, "base": base, "state": bookmark.state_dict()}
 
     def restore(self, saved: Mapping[str, Any], *, strict: bool) -> None:
-        """Go to where a bookmark was taken."""
+        """Go to the position of a bookmark."""
         try:
             self.loader.load_state_dict(saved["state"], strict=strict)
         except Exception as error:
-            error.add_note(f"It is the train loader {self.name} of the Trainer.")
+            error.add_note(f"This is train loader {self.name} of the Trainer.")
             raise
         self.epoch, self.base = saved["epoch"], saved["base"]
         self.exhausted, self._reading = False, None
@@ -330,16 +333,16 @@ class TrainStream:
         """Go to a batch of an epoch.
 
         Raises:
-            UnsupportedError: it goes only to where it was before.
+            UnsupportedError: the source can only return to positions that it had before.
         """
         self.loader.seek(epoch=epoch, step=batch)
         self._set_base()
 
     def catch_up(self, target: Mapping[str, Any]) -> None:
-        """Read on, and throw away, up to the place of another rank's bookmark.
+        """Read and discard batches up to the position of another rank's bookmark.
 
         Raises:
-            StateMismatchError: this stream has no such place.
+            StateMismatchError: this stream has no such position.
         """
         loader, cursor = self.loader, Cursor.from_dict(target["state"]["cursor"])
         while _step(loader.acknowledged) < _step(cursor):
@@ -349,8 +352,9 @@ class TrainStream:
                 loader.ack()
         if _step(loader.acknowledged) != _step(cursor):
             raise StateMismatchError(
-                f"the train loader {self.name} of this rank has no place {cursor}: it goes on at {loader.acknowledged}."
-                "\nThe ranks would train on different steps. Resume from another checkpoint."
+                f"train loader {self.name} cannot reach rank 0's position on this rank.\n"
+                f"  rank 0:    {cursor}\n  this rank: {loader.acknowledged}\n"
+                "The ranks would train on different steps. Resume from a different checkpoint."
             )
         self.epoch, self.base = target["epoch"], target["base"]
 
@@ -362,12 +366,12 @@ class TrainStream:
 
 
 def _step(cursor: Cursor) -> tuple[int, int]:
-    """Return what all ranks have in common; their last batches may be of different sizes."""
+    """Return the part of a position that is equal on all ranks. Their last batches may differ in size."""
     return cursor.epoch, cursor.step
 
 
 class _StreamIterator:
-    """One iterator of a stream; nothing happens before its first `next()`."""
+    """An iterator of a stream. It does nothing before the first `next()`."""
 
     def __init__(self, stream: TrainStream) -> None:
         self._stream = stream
@@ -383,17 +387,17 @@ class _StreamIterator:
 
 
 class FetchedBatches:
-    """The Trainer's batches from being fetched to being trained on, in their order.
+    """The Trainer's batches that were fetched and not trained on yet, in order.
 
-    One batch of the Trainer is a batch of each loader; a loader that is exhausted (`max_size`) gives none. A loader
-    that gives a second one has begun the Trainer's next batch.
+    A batch of the Trainer has one batch from each loader, or none from an exhausted loader (`max_size`). If a loader
+    delivers a second one, the Trainer's next batch has started.
     """
 
     def __init__(self) -> None:
         self._fetched: deque[set[int]] = deque()
 
     def __len__(self) -> int:
-        """Count the Trainer's batches that were fetched and not taken."""
+        """Count the Trainer's batches that were fetched and not trained on."""
         return len(self._fetched)
 
     def add(self, loader: int) -> None:
@@ -403,11 +407,11 @@ class FetchedBatches:
         self._fetched[-1].add(loader)
 
     def take(self) -> Iterable[int]:
-        """Take the oldest of the Trainer's batches away: the loaders that gave to it."""
+        """Remove the Trainer's oldest batch, and return the loaders in it."""
         return self._fetched.popleft() if self._fetched else ()
 
     def forget(self, loader: int) -> None:
-        """Forget what a loader gave, as it will give it again."""
+        """Forget the batches of a loader, which will deliver them again."""
         for batch in self._fetched:
             batch.discard(loader)
         self._fetched = deque(filter(None, self._fetched))
@@ -418,15 +422,15 @@ class FetchedBatches:
 
 
 def replace_loaders(tree: Any, replace: Callable[[Any, str], Any]) -> Any:
-    """Replace each loader in the Trainer's collection of them.
+    """Replace each loader in a collection of the Trainer.
 
     Args:
-        tree: a loader; dictionaries, lists and tuples of loaders, nested as they like; or a CombinedLoader. It is left
-            as it is, so a loop over the user's CombinedLoader does not read what the Trainer reads.
-        replace: is given a loader and the name of its place.
+        tree: a loader, nested dictionaries, lists and tuples of loaders, or a CombinedLoader. It is not modified, so
+            the user's own CombinedLoader does not read from the Trainer's streams.
+        replace: called with a loader and its key in the collection.
 
     Returns:
-        The same collection of what `replace` returned.
+        A collection of the same structure with the results of `replace`.
     """
     if _is_combined(tree):
         _, names = _flatten(tree.iterables)
@@ -450,9 +454,9 @@ def _is_combined(tree: Any) -> bool:
 
 
 def _is_data(node: Any) -> bool:
-    """Return whether a list or tuple holds batches and not loaders: anything in it that cannot be iterated for batches.
+    """Return whether a list or tuple is data, such as a batch of tensors, and not a collection of loaders.
 
-    The Trainer alone takes a list of tensors for a collection of loaders, one per tensor.
+    Without this check, each tensor of a list would count as a loader, as it does in the Trainer alone.
     """
     if not isinstance(node, (list, tuple)):
         return False
@@ -467,33 +471,33 @@ def make_loader(source: Any, name: str, wrap: bool | Mapping[str, Any], *, world
     """Return the Loader of a train loader.
 
     Args:
-        source: what the user gave: a Loader, or something to wrap.
-        name: its place in the Trainer's collection, for messages.
-        wrap: whether to wrap what is no Loader; or the options for it.
+        source: the user's train loader: a Loader, or a source to wrap.
+        name: key of the source in the Trainer's collection, for messages.
+        wrap: whether to wrap a source that is not a Loader, or the options for `resumable.wrap`.
         world_size: number of ranks.
-        overfit: no shuffling (`overfit_batches`).
+        overfit: do not shuffle (`overfit_batches`).
 
     Raises:
-        UnsupportedError: it is no Loader, and is not to be wrapped or cannot be.
+        UnsupportedError: the source is not a Loader, and `wrap` is False or it cannot be wrapped.
     """
     source = loader_of(source)
     if isinstance(source, Loader):
         if source.evaluation:
             raise UnsupportedError(
-                f"the train loader {name} was wrapped with evaluation=True, each loop over which begins at the "
-                "beginning.\nA resumed run would train on its first batches again. Wrap it without evaluation=True."
+                f"train loader {name} was wrapped with evaluation=True, so each loop starts at its first batch.\nA "
+                "resumed run would repeat the first batches of the epoch. Wrap it without evaluation=True."
             )
         return source
     if wrap is False:
         raise UnsupportedError(
-            f"the train loader {name} is no resumable Loader but a {type(source).__module__}."
-            f"{type(source).__qualname__}.\nA resumed run would begin its data again, in the middle of an epoch. Give "
-            "the Trainer resumable.wrap(loader), or use ResumableCallback(wrap=True)."
+            f"train loader {name} is not a resumable Loader, but a {type(source).__module__}."
+            f"{type(source).__qualname__}.\nA run that is resumed mid-epoch would read its data from the start again. "
+            "Pass resumable.wrap(loader) to the Trainer, or use ResumableCallback(wrap=True)."
         )
     options = dict(wrap) if wrap is not True else {}
     if _has_plain_order(source):
         if world_size > 1 and not source.drop_last:
-            options.setdefault("tail", "pad")  # equal shares, as by the DistributedSampler that Lightning injects
+            options.setdefault("tail", "pad")  # equal shares, as the DistributedSampler has that Lightning injects
         if overfit:
             source = _without_shuffling(source)
     try:
@@ -501,12 +505,12 @@ def make_loader(source: Any, name: str, wrap: bool | Mapping[str, Any], *, world
             source, Options.of(options), suggested="train" if name == private.THE_ONLY else f"train{name}"
         )
     except Exception as error:
-        error.add_note(f"It is the train loader {name} of the Trainer, which ResumableCallback(wrap=...) wraps.")
+        error.add_note(f"This is train loader {name} of the Trainer, which ResumableCallback(wrap=...) wraps.")
         raise
 
 
 def _has_plain_order(source: Any) -> bool:
-    """Return whether it is a DataLoader made with `batch_size` and with or without `shuffle`, and no sampler."""
+    """Return whether this is a DataLoader with a `batch_size`, and without a custom sampler."""
     data = sys.modules["torch"].utils.data
     if not isinstance(source, data.DataLoader) or isinstance(source.dataset, data.IterableDataset):
         return False
@@ -514,17 +518,17 @@ def _has_plain_order(source: Any) -> bool:
 
 
 def _without_shuffling(source: Any) -> Any:
-    """Return a DataLoader like this one that reads its dataset from front to back."""
+    """Return a DataLoader like this one that reads its dataset in order."""
     data = sys.modules["torch"].utils.data
     names = "dataset", "batch_size", "num_workers", "collate_fn", "pin_memory", "drop_last", "worker_init_fn"
     return data.DataLoader(**{name: getattr(source, name) for name in names}, shuffle=False)
 
 
 def divide_as_strategy(loader: Loader, trainer: Any) -> None:
-    """Let a Loader that was given no world divide its data as the Trainer would by a `DistributedSampler`.
+    """Divide the data of a Loader without `world=` as the Trainer would with a `DistributedSampler`.
 
     Raises:
-        ConfigurationError: it was used before, in another world.
+        ConfigurationError: the Loader was already used with a different rank or world size.
     """
     kwargs = getattr(trainer.strategy, "distributed_sampler_kwargs", None)
     if not kwargs:
@@ -534,7 +538,7 @@ def divide_as_strategy(loader: Loader, trainer: Any) -> None:
         loader.progress.divide_among(world)
 
 
-# ---------------------------------------------------------------------- what the Trainer holds
+# ---------------------------------------------------------------------- the Trainer's view of a Loader
 
 
 class _Stream(Protocol):
@@ -547,15 +551,15 @@ class _Stream(Protocol):
 
 
 class LoaderView:
-    """What the Trainer holds instead of a Loader, such as `trainer.train_dataloader`, with iterators of a stream.
+    """The object that the Trainer holds instead of a Loader, such as `trainer.train_dataloader`. It iterates a stream.
 
-    Hooks read `dataset` or `batch_size`, and Lightning searches for `sampler`. The Loader itself answers: whatever it
-    shows or rejects is shown or rejected here, with the same advice.
+    Hooks read `dataset` or `batch_size`, and Lightning searches for `sampler`. All attributes are the Loader's, with
+    its errors and their advice.
 
     Args:
         stream: of the Loader.
-        hides_dataset: up to the first iterator. With `overfit_batches`, Lightning makes a new DataLoader over the
-            dataset of everything that shows one, and raises if that is not a DataLoader. Only then does it iterate.
+        hides_dataset: hide `dataset` until the first iterator is created. With `overfit_batches`, Lightning makes a new
+            DataLoader from anything that has a dataset, and raises if it is not a DataLoader. It iterates only later.
     """
 
     def __init__(self, stream: _Stream, *, hides_dataset: bool = False) -> None:
@@ -569,12 +573,12 @@ class LoaderView:
         """Count the batches of the whole epoch.
 
         Raises:
-            TypeError: the length is unknown before its end.
+            TypeError: the length is unknown before the epoch's end.
         """
         return len(self._stream)
 
     def __bool__(self) -> bool:
-        """A Loader is true, even if its length is unknown."""
+        """Return True, even if the length is unknown."""
         return True
 
     def __repr__(self) -> str:
@@ -584,7 +588,7 @@ class LoaderView:
         """Return an attribute of the Loader.
 
         Raises:
-            AttributeError: the Loader does not show it; the message says what to do instead.
+            AttributeError: the Loader does not have it. The message says what to use instead.
         """
         # Frameworks mark their own objects with names that start with "_", and a copy has no stream yet.
         if name.startswith("_") or (name == "dataset" and self._hides_dataset):
@@ -595,7 +599,7 @@ class LoaderView:
         """Set an attribute of the Loader.
 
         Raises:
-            AttributeError: the Loader rejects it, because its batches would stay what they are.
+            AttributeError: the Loader rejects it, because it would not change the batches.
         """
         if name.startswith("_"):
             super().__setattr__(name, value)
@@ -604,9 +608,9 @@ class LoaderView:
 
 
 class TrainLoaderView(LoaderView):
-    """The same for training. The Trainer saves the state of each loader that has these two methods.
+    """A view for training. The Trainer saves the state of any loader that has these two methods.
 
-    A run without the callback loads it; with the callback, its own part of the checkpoint is loaded instead.
+    A run without the callback loads that state. A run with the callback loads the callback's part instead.
     """
 
     _stream: TrainStream
@@ -621,7 +625,7 @@ class TrainLoaderView(LoaderView):
 
 
 def stream_of(held: Any) -> Any:
-    """Return the stream of an object that the Trainer holds; None if it is held as it was given."""
+    """Return the stream of an object that the Trainer holds; None if the object is the user's own."""
     return vars(held)["_stream"] if isinstance(held, LoaderView) else None
 
 

@@ -1,6 +1,6 @@
-"""Everything of Lightning that this package uses and that Lightning does not document, in one place.
+"""All undocumented parts of Lightning that this package uses, in one place.
 
-Read in Lightning 2.6.6. `check_names` says what a newer one has changed, before a run is started with it.
+Based on Lightning 2.6.6. Before a run starts, `check_names` reports names that a newer version has removed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
-    Change: TypeAlias = Callable[[Callable[[], Any]], Any]  # calls the Trainer's source of loaders
+    Change: TypeAlias = Callable[[Callable[[], Any]], Any]  # gets the function that makes the Trainer's loaders
 
 __all__ = [
     "FIT_LOOP",
@@ -61,8 +61,8 @@ __all__ = [
     "train_reader",
 ]
 
-FIT_LOOP = "fit_loop"  # of the checkpoint's "loops"
-THE_ONLY = "(the only one)"  # name of a train loader that is no part of a collection
+FIT_LOOP = "fit_loop"  # key in the checkpoint's "loops"
+THE_ONLY = "(the only one)"  # name of a train loader outside a collection
 Loop = Literal["train", "validation"]
 
 _NAMES = """
@@ -103,10 +103,10 @@ _NAMES = """
 
 
 def check_names(trainer: Any) -> None:
-    """Refuse a Lightning in which a name is missing that this package relies on.
+    """Check that this version of Lightning has all names that this package uses.
 
     Raises:
-        UnsupportedError: the message says which ones.
+        UnsupportedError: a name is missing. The message lists all missing names.
     """
     _check_names(trainer, _NAMES)
 
@@ -116,11 +116,11 @@ def _check_names(trainer: Any, names: str) -> None:
     _library.check_names(trainer, names, library=library, tried="a version from 2.2 to 2.6")
 
 
-# ---------------------------------------------------------------------- where the loaders come from
+# ---------------------------------------------------------------------- making and reading loaders
 
 
 def swap_sources(trainer: Any, train: Change, validation: Change) -> None:
-    """Let a function ask the Trainer's source for its loaders, and return what the Trainer holds."""
+    """Replace the loaders of a fit: each function gets the Trainer's own, and returns what the Trainer shall use."""
     loop = trainer.fit_loop
     loop._data_source = _Source(loop._data_source, train)
     loop.epoch_loop.val_loop._data_source = _Source(loop.epoch_loop.val_loop._data_source, validation)
@@ -130,7 +130,7 @@ def swap_source_of(trainer: Any, stage: str, change: Change) -> None:
     """Do the same for the loaders of `trainer.validate`, `test` or `predict`.
 
     Raises:
-        UnsupportedError: this Lightning has no such names.
+        UnsupportedError: this version of Lightning lacks the names.
     """
     _check_names(trainer, f"{stage}_loop._data_source.dataloader")
     loop = getattr(trainer, f"{stage}_loop")
@@ -138,7 +138,7 @@ def swap_source_of(trainer: Any, stage: str, change: Change) -> None:
 
 
 def give_sources_back(trainer: Any) -> None:
-    """Let the Trainer ask its own sources again."""
+    """Undo `swap_sources` and `swap_source_of`."""
     loop = trainer.fit_loop
     loops = (loop, loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop, trainer.predict_loop)
     for owner in loops:
@@ -147,7 +147,7 @@ def give_sources_back(trainer: Any) -> None:
 
 
 class _Source:
-    """Stands before the Trainer's own source of loaders, be that `fit`, a module or a datamodule."""
+    """Wraps the Trainer's source of loaders, which is the call of `fit`, a module or a datamodule."""
 
     def __init__(self, source: Any, change: Change) -> None:
         original = source._original if isinstance(source, _Source) else source
@@ -158,7 +158,7 @@ class _Source:
         return self._change(self._original.dataloader)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_original":  # a copy that is being made has none yet
+        if name == "_original":  # not set yet while this object is being copied
             raise AttributeError(name)
         return getattr(self._original, name)
 
@@ -167,31 +167,31 @@ class _Source:
 
 
 def train_reader(trainer: Any) -> Any:
-    """Return what reads the train loaders (`iterables`) by its `iterators`; None before it starts."""
+    """Return the Trainer's reader of the train loaders, with `iterables` and `iterators`; None before it starts."""
     combined = trainer.fit_loop._combined_loader
     return None if combined is None else combined._iterator
 
 
 def restore_consumed(trainer: Any, consumed: Sequence[bool]) -> None:
-    """Tell the mode `max_size_cycle` which loaders have come to an end in this epoch."""
+    """Set which loaders have ended in this epoch, for the mode `max_size_cycle`."""
     iterator = trainer.fit_loop._combined_loader._iterator
     if hasattr(iterator, "_consumed"):
-        pairs = zip(iterator._consumed, consumed, strict=True)  # the first may have been found out by reading ahead
+        pairs = zip(iterator._consumed, consumed, strict=True)  # reading ahead may have found an end already
         iterator._consumed = [now or before for now, before in pairs]
 
 
 def restart_fetching(trainer: Any) -> None:
-    """Throw away what was fetched ahead, and take new iterators of the loaders."""
+    """Discard batches that were fetched ahead, and create new iterators of the loaders."""
     iter(trainer.fit_loop._data_fetcher)
 
 
 def gives_iterator(trainer: Any) -> bool:
-    """Return whether `training_step` takes batches itself, by its argument `dataloader_iter`."""
+    """Return whether `training_step` fetches batches itself, through its argument `dataloader_iter`."""
     return hasattr(trainer.fit_loop._data_fetcher, "iterator_wrapper")
 
 
 def set_lengths(trainer: Any, lengths: Sequence[float]) -> None:
-    """Tell the Trainer the lengths of this epoch, where they differ from the last one's."""
+    """Set the lengths of this epoch in the Trainer."""
     loop, limit = trainer.fit_loop, trainer.limit_train_batches
     loader = loop._combined_loader
     limits = [length if length == float("inf") else int(length * limit) for length in lengths]
@@ -209,24 +209,24 @@ _RELOADED = {"train": "_last_train_dl_reload_epoch", "validation": "_last_val_dl
 
 
 def reloaded_at(trainer: Any, loop: Loop) -> int | None:
-    """Return the epoch from which `reload_dataloaders_every_n_epochs` counts, or None before it does."""
+    """Return the epoch from which `reload_dataloaders_every_n_epochs` counts; None if it does not count yet."""
     epoch = getattr(_loop_of(trainer, loop), _RELOADED[loop])
     return None if epoch == float("-inf") else int(epoch)
 
 
 def note_reload(trainer: Any, loop: Loop, epoch: int | None) -> None:
-    """Set that epoch."""
+    """Set the epoch from which `reload_dataloaders_every_n_epochs` counts."""
     setattr(_loop_of(trainer, loop), _RELOADED[loop], float("-inf") if epoch is None else epoch)
 
 
 def is_reload_due(trainer: Any, epoch: int | None) -> bool:
-    """Return whether loaders are made again now, if Lightning counts from an epoch."""
+    """Return whether Lightning reloads the loaders now, if it counts from the given epoch."""
     every = trainer.reload_dataloaders_every_n_epochs
     return bool(every) and (epoch is None or trainer.current_epoch - epoch >= every)
 
 
 def forget_loaders(trainer: Any, loop: Loop) -> None:
-    """Let the Trainer ask for the loaders of a loop when it needs them next."""
+    """Make the Trainer ask for the loaders of a loop again when it next needs them."""
     _loop_of(trainer, loop)._combined_loader = None
 
 
@@ -234,17 +234,17 @@ def _loop_of(trainer: Any, loop: Loop) -> Any:
     return trainer.fit_loop if loop == "train" else trainer.fit_loop.epoch_loop.val_loop
 
 
-# ---------------------------------------------------------------------- where the Trainer stands
+# ---------------------------------------------------------------------- the Trainer's position and settings
 
 
 def counters(trainer: Any) -> tuple[Any, Any]:
-    """Return the Trainer's counts of epochs and of batches."""
+    """Return the Trainer's epoch and batch counters."""
     return trainer.fit_loop.epoch_progress, trainer.fit_loop.epoch_loop.batch_progress
 
 
 @contextmanager
 def counters_at(trainer: Any, epoch: int, step: int) -> Iterator[None]:
-    """Set `current_epoch` and `global_step`, which code that makes loaders may read, and set them back."""
+    """Temporarily set `current_epoch` and `global_step`, which code that makes loaders may read."""
     epochs, loop = trainer.fit_loop.epoch_progress.current, trainer.fit_loop.epoch_loop
     steps = [
         loop.automatic_optimization.optim_progress.optimizer.step.total,
@@ -263,7 +263,7 @@ def counters_at(trainer: Any, epoch: int, step: int) -> Iterator[None]:
 
 
 def steps_logged(trainer: Any) -> int:
-    """Count the optimizer steps after which everything was done, validation included."""
+    """Count the optimizer steps after which everything was done, including validation."""
     return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
 
 
@@ -273,58 +273,58 @@ def logs_now(trainer: Any) -> bool:
 
 
 def is_accumulating(trainer: Any) -> bool:
-    """Return whether the gradients of the last batch wait for those of the next ones."""
+    """Return whether the gradients of the last batch are waiting for more batches."""
     return bool(trainer.fit_loop.epoch_loop._should_accumulate())
 
 
 def is_over(trainer: Any) -> bool:
-    """Return whether the last batch was the last one of its epoch."""
+    """Return whether the current epoch has no batches left."""
     return bool(trainer.fit_loop.epoch_loop._num_ready_batches_reached())
 
 
 def is_beginning(trainer: Any) -> bool:
-    """Return whether the hooks of an epoch's start are being called, all of which a resumed run calls again."""
+    """Return whether the hooks of an epoch's start are running. A resumed run calls all of them again."""
     progress = trainer.fit_loop.epoch_progress.current
     return bool(progress.started < progress.ready)
 
 
 def is_ending(trainer: Any) -> bool:
-    """Return whether the run ends here, in the middle of an epoch or not."""
+    """Return whether the run ends here, at the end of an epoch or earlier."""
     stops = trainer.should_stop and trainer.fit_loop._can_stop_early
     return bool(stops) or 0 <= trainer.max_steps <= trainer.global_step
 
 
 def is_restoring(trainer: Any) -> bool:
-    """Return whether a checkpoint was read and not all of it is in place yet, the optimizer's state for instance."""
+    """Return whether a checkpoint is only partly restored: for example, without the optimizer's state yet."""
     return bool(trainer._checkpoint_connector._loaded_checkpoint)
 
 
 def partial_metrics(trainer: Any) -> list[str]:
-    """Return the training metrics that are averaged over the epoch, of which Lightning saves no part."""
+    """Return the training metrics that are averaged over the epoch. Lightning does not save partial averages."""
     results = trainer.fit_loop.epoch_loop._results
     return sorted({metric.meta.name for metric in results.values() if metric.meta.on_epoch})
 
 
 def callback_states(trainer: Any) -> dict[str, Any]:
-    """Copy the states of the other callbacks, as a checkpoint holds them."""
+    """Copy the states of all callbacks, as in a checkpoint."""
     states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
     return {key: deepcopy(state) for key, state in states.items() if state}
 
 
 def has_callback(trainer: Any, name: str) -> bool:
-    """Return whether the Trainer has one of Lightning's callbacks."""
+    """Return whether the Trainer has a callback of Lightning's class with this name, or of a subclass."""
     return any(base.__name__ == name for callback in trainer.callbacks for base in type(callback).__mro__)
 
 
 def is_interrupted(trainer: Any) -> bool:
-    """Return whether an exception is ending the run, so that other ranks may never answer."""
+    """Return whether an exception is ending the run. Other ranks may never answer then."""
     return bool(trainer.interrupted)
 
 
 def call_after_interruption(trainer: Any, function: Callable[[], None]) -> None:
-    """Call a function once an exception has ended the run, after all callbacks were told: none is torn down then."""
+    """Call a function after an exception has ended the run. Lightning calls no `teardown` of a callback then."""
 
-    def torn_down() -> None:
+    def teardown() -> None:
         del trainer._teardown
         try:
             trainer._teardown()
@@ -332,17 +332,17 @@ def call_after_interruption(trainer: Any, function: Callable[[], None]) -> None:
             if is_interrupted(trainer):
                 function()
 
-    trainer._teardown = torn_down
+    trainer._teardown = teardown
 
 
 def at_epoch_end(trainer: Any) -> bool:
-    """Return whether the epoch's batches are done and its end is not done yet."""
+    """Return whether the epoch's batches are done, but not the work at its end."""
     progress = trainer.fit_loop.epoch_progress.current
     return bool(progress.completed < progress.processed)
 
 
 def requeue_handler(trainer: Any) -> tuple[int, Callable[..., Any]] | None:
-    """Return the signal on which SLURM asks for a checkpoint, and Lightning's handler of it; None without SLURM."""
+    """Return SLURM's requeue signal and Lightning's handler for it; None without SLURM."""
     saves = trainer._signal_connector._slurm_sigusr_handler_fn
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
@@ -352,23 +352,23 @@ def requeue_handler(trainer: Any) -> tuple[int, Callable[..., Any]] | None:
 
 
 def sigterm_path(trainer: Any) -> str:
-    """Return where `ckpt_path="last"` finds a checkpoint that was saved on SIGTERM."""
+    """Return the path of a checkpoint that is saved on SIGTERM. `ckpt_path="last"` finds it."""
     folders = [getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks]
     return f"{next(filter(None, folders), trainer.default_root_dir)}/last-sigterm.ckpt"  # it may be a URL
 
 
 def is_sigterm(exception: BaseException) -> bool:
-    """Return whether an exception is Lightning's way to end on SIGTERM."""
+    """Return whether this is the exception that Lightning raises on SIGTERM."""
     return type(exception).__name__ == "SIGTERMException"
 
 
 def metrics(trainer: Any) -> dict[str, Any]:
-    """Return the logged metrics that schedulers, early stopping and checkpointing look at."""
+    """Return the logged metrics, which schedulers, early stopping and checkpointing read."""
     return dict(trainer.callback_metrics)
 
 
 def restore_metrics(trainer: Any, values: Mapping[str, Any]) -> None:
-    """Put logged metrics back."""
+    """Restore logged metrics."""
     trainer._logger_connector._callback_metrics.update(values)
 
 
@@ -376,10 +376,10 @@ def restore_metrics(trainer: Any, values: Mapping[str, Any]) -> None:
 
 
 def call_at_entry(trainer: Any, enter: Callable[[], None]) -> None:
-    """Let a function take the place of the Trainer's own preparations for the first epoch of a resumed run.
+    """Call a function instead of the Trainer's own preparation of a resumed run's first epoch.
 
-    Those would guess from the counters what was done before the checkpoint and what was not, and guess wrong wherever
-    a validation or an epoch's end was due.
+    The Trainer guesses from its counters how much was done before the checkpoint. It guesses wrong if a validation or
+    the end of an epoch was due.
     """
     loop = trainer.fit_loop.epoch_loop
 
@@ -391,19 +391,19 @@ def call_at_entry(trainer: Any, enter: Callable[[], None]) -> None:
 
 
 def begin_epoch_again(trainer: Any) -> None:
-    """Let the epoch that comes begin at its first batch, although a checkpoint was loaded."""
+    """Start the next epoch at its first batch, although a checkpoint was loaded."""
     for loop in _loops(trainer):
         loop._restarting = False
 
 
 def finish_batch(trainer: Any, *, is_last: bool, pending: bool, validated: bool) -> None:
-    """Go on in the middle of an epoch: do what comes after a batch, up to the next one.
+    """Continue in the middle of an epoch: do the work between a batch and the next one.
 
     Args:
         trainer: the Trainer.
-        is_last: the batch was the epoch's last one.
-        pending: it has still to be done, beginning with a validation where one is due.
-        validated: without the validation.
+        is_last: the batch was the last one of the epoch.
+        pending: that work is not done yet. It includes a validation if one is due.
+        validated: the validation is already done.
     """
     loop = trainer.fit_loop.epoch_loop
     loop.batch_progress.is_last_batch = is_last
@@ -414,7 +414,7 @@ def finish_batch(trainer: Any, *, is_last: bool, pending: bool, validated: bool)
 
 
 def finish_epoch(trainer: Any) -> None:
-    """Step the schedulers that wait for an epoch's metrics (`ReduceLROnPlateau`), for the epoch before."""
+    """Step the schedulers that wait for the previous epoch's metrics (`ReduceLROnPlateau`)."""
     loop = trainer.fit_loop
     loop.epoch_progress.current.completed -= 1
     try:

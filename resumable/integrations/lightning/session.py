@@ -1,4 +1,4 @@
-"""One call of `Trainer.fit`: follows which batches are in the weights, and puts a resumed run where they are."""
+"""One call of `Trainer.fit`: tracks which batches are in the weights, and moves a resumed run to that position."""
 
 from __future__ import annotations
 
@@ -34,40 +34,16 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 
-class Boundary(NamedTuple):
-    """A moment between two optimizer steps; replaced by one assignment, as signal handlers save.
-
-    Attributes:
-        position: where training stood.
-        steps: optimizer steps in the weights (`trainer.global_step`).
-        logged: those after which everything was done, validation included.
-        loaders: make the states of the train loaders.
-        buffers: of the module.
-        callbacks: states of the other callbacks, where gradients are accumulated: batches are trained on again then.
-        generators: makes the state of this rank's global generators.
-        calls: those that made the loaders in use.
-    """
-
-    position: TrainerPosition
-    steps: int
-    logged: int
-    loaders: Sequence[Callable[[], dict[str, Any]]]
-    buffers: KeptBuffers
-    callbacks: Mapping[str, Any]
-    generators: Callable[[], dict[str, Any]]
-    calls: Mapping[str, LoaderCall]
-
-
 class Session:
-    """What the callback knows about one call of `fit`.
+    """The callback's knowledge of one call of `fit`.
 
     Args:
         trainer: the Trainer.
-        wrap: whether to wrap train loaders that are no Loaders, or the options for it.
-        strict: refuse a checkpoint that does not fit.
+        wrap: whether to wrap train loaders that are not Loaders, or the options for `resumable.wrap`.
+        strict: raise an error if the checkpoint does not fit this run.
     """
 
-    _exchanges: ClassVar[int] = 0  # of this process, which are as many on each rank
+    _exchanges: ClassVar[int] = 0  # of this process; every rank counts the same
 
     def __init__(self, trainer: Any, wrap: bool | Mapping[str, Any], *, strict: bool) -> None:
         private.check_names(trainer)
@@ -78,17 +54,17 @@ class Session:
             overfit=trainer.overfit_batches > 0,
         )
         self._loaders = TrainLoaders(trainer, wrap, self._note_fetch, self._go_to_checkpoint, self._evaluated.has)
-        self._held: list[Iterable[int]] = []  # trained on, and not in the weights yet
+        self._held: list[Iterable[int]] = []  # batches that were trained on, but are not in the weights yet
         self._seen = 0  # batches that were trained on
-        self._busy = False  # with the next batch or a validation, so that generators and buffers have changed
+        self._busy = False  # a batch or a validation is in progress, so RNG states and buffers have changed
         self._following = False
-        self._alone = False  # the other ranks are not to be asked
+        self._alone = False  # the other ranks must not be asked
         self._boundary: Boundary | None = None
-        self._origin: LightningState | None = None  # to be resumed from
+        self._origin: LightningState | None = None  # the checkpoint to resume from
         self._steps, self._counters = 0, dict[str, Any]()  # of that checkpoint
         self._loaded_late = False
         self._placed = False
-        self._known: list[Mapping[str, Any]] = []  # what the ranks said last
+        self._known: list[Mapping[str, Any]] = []  # what each rank reported last
         self._buffers: Buffers | None = None
         self._train, self._validation = LoaderCalls(trainer, "train"), LoaderCalls(trainer, "validation")
         private.swap_sources(trainer, self._make_train_loaders, self._make_validation_loaders)
@@ -96,7 +72,7 @@ class Session:
 
     def _make_train_loaders(self, make: Callable[[], Any]) -> Any:
         self._busy = True  # the user's code may consume random numbers
-        if self._placed and self._origin is not None:  # a reload was due at the checkpoint's place
+        if self._placed and self._origin is not None:  # a reload was due at the saved position
             self._origin.restore_generators(self._trainer.global_rank)
             self._origin = None
         return self._loaders.make(self._train(make))
@@ -115,13 +91,13 @@ class Session:
     # ------------------------------------------------------------------ loading
 
     def load(self, values: Mapping[str, Any] | None, checkpoint: dict[str, Any]) -> None:
-        """Take the callback's part of a checkpoint, to be resumed from when training begins.
+        """Read the callback's part of a checkpoint. The run resumes from it when training starts.
 
         Raises:
-            StateError: it is damaged, or there is none.
+            StateError: the part is damaged or missing.
         """
         loop = checkpoint["loops"][private.FIT_LOOP]
-        loop["state_dict"].pop("combined_loader", None)  # Lightning would load it a second time, and in fewer cases
+        loop["state_dict"].pop("combined_loader", None)  # Lightning would load it too, and not in all cases
         if values is not None and values.get("unstarted"):
             return
         if values is None:
@@ -138,7 +114,7 @@ class Session:
             if self._train.resume(calls.get("train")):
                 private.forget_loaders(self._trainer, "train")
                 return
-        if self._loaders.streams:  # they were asked for before the checkpoint was read
+        if self._loaders.streams:  # the Trainer made them before it read the checkpoint
             self._loaded_late = self._go_to_checkpoint(self._loaders.streams)
 
     def _go_to_checkpoint(self, streams: list[TrainStream]) -> bool:
@@ -159,7 +135,7 @@ class Session:
     # ------------------------------------------------------------------ training
 
     def start(self) -> None:
-        """Begin to train: at the beginning, or at the checkpoint's place."""
+        """Start training: from scratch, or from the checkpoint's position."""
         trainer, saved = self._trainer, self._origin
         _check_ranks(trainer.world_size)
         self._seen = private.counters(trainer)[1].total.processed
@@ -177,7 +153,7 @@ class Session:
         self._set_boundary(saved.position)
         self._tell_ranks()
         if saved.position.stage == "epoch":
-            self._placed = True  # loaders that are due to be made again in this epoch begin as they are
+            self._placed = True  # loaders that are reloaded in this epoch are used as they are made
             private.begin_epoch_again(trainer)
             if saved.position.schedulers_due:
                 private.finish_epoch(trainer)
@@ -187,7 +163,7 @@ class Session:
             private.call_at_entry(trainer, self._enter)
 
     def _enter(self) -> None:
-        """Go on in the middle of the checkpoint's epoch."""
+        """Continue in the middle of the checkpoint's epoch."""
         assert self._origin is not None
         saved, self._origin, trainer = self._origin, None, self._trainer
         position = saved.position
@@ -203,7 +179,7 @@ class Session:
         )
 
     def begin_epoch(self) -> None:
-        """Follow a new epoch."""
+        """Track a new epoch."""
         trainer, saved = self._trainer, self._origin
         self._origin = None
         if saved is not None:
@@ -213,14 +189,14 @@ class Session:
         self._tell_ranks()
 
     def follow(self) -> None:
-        """Look which batches were trained on since, and count those that are in the weights."""
+        """Find out which batches were trained on since the last call, and acknowledge those in the weights."""
         progress = private.counters(self._trainer)[1]
         processed = progress.total.processed
         if self._following or processed == self._seen or self._boundary is None:
             return
         self._following = True
         try:
-            self._refuse_reading_ahead()
+            self._check_one_batch_per_step()
             self._held += [self._loaders.fetched.take() for _ in range(processed - self._seen)]
             self._seen = processed
             if self._is_stepped():
@@ -228,13 +204,13 @@ class Session:
         finally:
             self._following = False
 
-    def _refuse_reading_ahead(self) -> None:
+    def _check_one_batch_per_step(self) -> None:
         taken = len(self._loaders.fetched)
         if private.gives_iterator(self._trainer) and taken > 1:
             raise UnsupportedError(
-                f"training_step took {taken} batches from dataloader_iter for one step.\n"
-                "Which of them are in the weights is unknown, so a resumed run would lose some or repeat them. Take "
-                "one batch per step, or let training_step take batch and batch_idx."
+                f"training_step took {taken} batches from dataloader_iter in one step.\n"
+                "It is unknown which of them are in the weights, so a resumed run would skip or repeat some. Take one "
+                "batch per step, or use the signature training_step(batch, batch_idx)."
             )
 
     def _is_stepped(self) -> bool:
@@ -244,7 +220,7 @@ class Session:
         return self._boundary is None or trainer.global_step != self._boundary.steps
 
     def _settle(self) -> None:
-        """Count all batches that were trained on as being in the weights."""
+        """Acknowledge all batches that were trained on: they are in the weights now."""
         self._loaders.ack(self._held)
         self._held.clear()
         epochs, batches = private.counters(self._trainer)
@@ -253,11 +229,11 @@ class Session:
         self._set_boundary(TrainerPosition("batch", *at, self._seen, is_last=last))
 
     def note_validation(self) -> None:
-        """A validation begins, which uses up random numbers."""
+        """Note that a validation starts, which may use random numbers."""
         self._busy = True
 
     def end_validation(self) -> None:
-        """A validation came to its end."""
+        """Note that a validation has ended."""
         boundary = self._boundary
         if boundary is not None and boundary.position.stage == "batch" and not self._held:
             position = replace(boundary.position, stage="validated")
@@ -265,7 +241,7 @@ class Session:
             self._busy = False
 
     def end_epoch(self) -> None:
-        """Let the loaders go to their next epoch, unless the run ends in the middle of this one."""
+        """Move the loaders to their next epoch, unless the run ends in the middle of this one."""
         self.follow()
         due = private.is_over(self._trainer)
         if self._boundary is None or not (due or not private.is_ending(self._trainer)):
@@ -273,7 +249,7 @@ class Session:
         if self._held:
             self._settle()
         self._loaders.end_epoch()
-        self._tell_ranks()  # before the place changes, which has to be that of an epoch that all have heard of
+        self._tell_ranks()  # before the position changes: it may only be in an epoch that all ranks know
         self._place_at_epoch(private.counters(self._trainer)[0].current.processed, schedulers_due=due)
 
     def _place_at_epoch(self, epoch: int, *, schedulers_due: bool = False) -> None:
@@ -301,11 +277,11 @@ class Session:
         return self._buffers
 
     def _may_hold(self) -> bool:
-        """Return whether batches can be trained on without being in the weights at the batch's end."""
+        """Return whether a batch may be over without being in the weights."""
         return self._trainer.accumulate_grad_batches > 1 or not self._trainer.lightning_module.automatic_optimization
 
     def finish(self) -> None:
-        """Give the loaders back as they were."""
+        """Return the loaders to the user."""
         self._loaders.give_back()
         self._evaluated.give_back()
         private.give_sources_back(self._trainer)
@@ -313,7 +289,7 @@ class Session:
     # ------------------------------------------------------------------ saving
 
     def save_alone(self, save: Callable[[], None]) -> None:
-        """Call what saves in the handler of a signal: the other ranks may be anywhere, so nothing is asked of them."""
+        """Save in a signal handler. The other ranks may be anywhere in their code, so they are not asked."""
         self._alone = True
         try:
             save()
@@ -321,13 +297,13 @@ class Session:
             self._alone = False
 
     def save(self, checkpoint: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the callback's part of a checkpoint, and write the place of the weights into the rest of it.
+        """Return the callback's part of a checkpoint, and make the other parts match the position of the weights.
 
         Args:
-            checkpoint: the Trainer's; its counters and buffers are set back to those of the place.
+            checkpoint: the Trainer's checkpoint. Its counters and buffers are set back to that position.
 
         Returns:
-            Plain values, or None before training has begun.
+            Plain values; None before training has started.
         """
         self.follow()
         boundary, trainer = self._boundary, self._trainer
@@ -355,18 +331,18 @@ class Session:
         return LightningState(position, torn, self._known, metrics, partial, accumulates).as_dict()
 
     def _save_unchanged(self, checkpoint: dict[str, Any]) -> dict[str, Any] | None:
-        """Save again what is resumed from, where the run fails before it trains; or that nothing was begun."""
+        """Save the loaded checkpoint again if the run fails before it trains, or note that training has not started."""
         if self._origin is None:
             return dict(UNSTARTED)
         if not self._origin.ranks or private.is_restoring(self._trainer):
             return None
-        checkpoint["global_step"] = self._steps  # the Trainer has others while it asks for its loaders
+        checkpoint["global_step"] = self._steps  # the Trainer's is different while its loaders are made
         checkpoint["loops"][private.FIT_LOOP].update(deepcopy(self._counters))
         write_counters(checkpoint, self._origin.position, as_saved=True)
         return self._origin.as_dict()
 
     def _tell_ranks(self) -> None:
-        """Exchange where the loaders stand; all ranks have to call it."""
+        """Exchange the positions of the loaders. All ranks must call it."""
         self._exchange(_of_rank(self._loaders.bookmarks(), rng.state_dict(), self._calls()))
 
     def _exchange(self, own: Mapping[str, Any]) -> None:
@@ -385,31 +361,56 @@ class Session:
 def _of_rank(
     loaders: Sequence[Callable[[], dict[str, Any]]], generators: Mapping[str, Any], calls: Mapping[str, LoaderCall]
 ) -> dict[str, Any]:
-    """Return what a rank alone knows of a position."""
+    """Return what only this rank knows about a position."""
     states = [make() for make in loaders]
     return {"loaders": states, "generators": dict(generators), "exact": True, "asked": dict(calls)}
 
 
 def _check_ranks(world_size: int) -> None:
-    """Refuse several ranks that cannot exchange anything.
+    """Check that several ranks can exchange their states.
 
     Raises:
         UnsupportedError: they have no process group of `torch.distributed`.
     """
     if world_size > 1 and not is_initialized():
         raise UnsupportedError(
-            f"the Trainer has {world_size} ranks and no process group of torch.distributed.\n"
-            "The states of the other ranks could not be saved. Use a strategy that is based on it, such as "
-            'strategy="ddp".'
+            f"the Trainer has {world_size} ranks, but torch.distributed has no process group.\n"
+            "The states of the other ranks could not be saved. Use a strategy that is based on torch.distributed, such "
+            'as strategy="ddp".'
         )
 
 
-class LoaderCalls:
-    """Asks the Trainer's source for the loaders of a loop, and notes when, for a resumed run to make the same ones.
+class Boundary(NamedTuple):
+    """A point between two optimizer steps. A signal handler may save at any time, so one assignment replaces it.
 
-    `train_dataloader()` and `val_dataloader()` are the user's code. It may read `current_epoch` for a curriculum, or
-    choose a part of the data at random. The Trainer calls it when a run starts, at every
-    `reload_dataloaders_every_n_epochs`, and when a run is resumed, which may be in a later epoch.
+    Attributes:
+        position: of the Trainer.
+        steps: optimizer steps in the weights (`trainer.global_step`).
+        logged: optimizer steps after which everything was done, including validation.
+        loaders: create the states of the train loaders.
+        buffers: of the module.
+        callbacks: states of the other callbacks. Empty unless gradients are accumulated: only then can batches be
+            trained on again.
+        generators: creates the states of this rank's global RNGs.
+        calls: the calls that made the loaders in use.
+    """
+
+    position: TrainerPosition
+    steps: int
+    logged: int
+    loaders: Sequence[Callable[[], dict[str, Any]]]
+    buffers: KeptBuffers
+    callbacks: Mapping[str, Any]
+    generators: Callable[[], dict[str, Any]]
+    calls: Mapping[str, LoaderCall]
+
+
+class LoaderCalls:
+    """Calls the user's code that makes the loaders of a loop, and notes when, so a resumed run makes the same ones.
+
+    `train_dataloader()` and `val_dataloader()` may read `current_epoch` for a curriculum, or choose a part of the data
+    at random. The Trainer calls them when a run starts, at every `reload_dataloaders_every_n_epochs`, and when a run is
+    resumed, possibly in a later epoch.
 
     Args:
         trainer: the Trainer.
@@ -419,11 +420,11 @@ class LoaderCalls:
     def __init__(self, trainer: Any, loop: private.Loop) -> None:
         self._trainer, self._loop = trainer, loop
         self._resumed = self._training = False
-        self._again: LoaderCall | None = None  # the saved call, to be repeated
-        self.last: LoaderCall | None = None  # for the loaders in use
+        self._again: LoaderCall | None = None  # the saved call, which is repeated
+        self.last: LoaderCall | None = None  # made the loaders in use
 
     def __call__(self, make: Callable[[], Any]) -> Any:
-        """Return what the source makes."""
+        """Return the loaders that the user's code makes."""
         again, trainer = self._again, self._trainer
         if again is not None and not (self._training and private.is_reload_due(trainer, again.reloaded_at)):
             made = self._make_as(again, make)
@@ -433,7 +434,7 @@ class LoaderCalls:
         epoch, step, before = trainer.current_epoch, trainer.global_step, rng.capture()
         made = make()
         unchanged = digest_of(before()) == digest_of(rng.state_dict())
-        # Lightning notes a reload for validation before it asks, and one for training after that.
+        # Lightning notes a validation reload before this call, and a training reload after it.
         reloaded_at = epoch if self._loop == "train" else private.reloaded_at(trainer, self._loop)
         self.last = LoaderCall(epoch, step, reloaded_at, None if unchanged else before())
         return made
@@ -449,7 +450,7 @@ class LoaderCalls:
             rng.restore(now)
 
     def resume(self, call: LoaderCall | None) -> bool:
-        """Repeat the call that made the checkpoint's loaders; None if nothing had made them yet.
+        """Repeat the call that made the checkpoint's loaders. It is None if they had not been made yet.
 
         Returns:
             Whether a different call made the loaders in use.
@@ -461,7 +462,7 @@ class LoaderCalls:
         return not same_place or call.generators is not None
 
     def start(self) -> None:
-        """Training starts: from now on, the Trainer asks when a reload is due."""
+        """Note that training starts: from now on, the Trainer asks for loaders only when a reload is due."""
         if self._resumed and self._again is None and self.last is not None:
             private.forget_loaders(self._trainer, self._loop)  # the checkpoint's run asks only when it first validates
             self.last = None

@@ -1,4 +1,4 @@
-"""Signals that save: SLURM's requeue signal between two batches, and preemption on all ranks at once."""
+"""Signals that save: SLURM's requeue signal between two batches, and preemption on all ranks together."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["RequeueSignal", "TrainerPreemption"]
 
 
 class RequeueSignal:
-    """Stands before Lightning's handler of SLURM's requeue signal, if it has set one.
+    """Replaces Lightning's handler of SLURM's requeue signal, if there is one, and defers the signal to a batch's end.
 
-    Lightning saves inside the handler, wherever the signal finds it: also in the middle of an optimizer step, with half
-    of the weights changed. So the signal is held back until all is done after the batch.
+    Lightning saves inside the handler, even in the middle of an optimizer step, with half of the weights updated. So
+    the signal waits until all work after the batch is done.
 
     Args:
-        trainer: with its handlers set; it puts back the ones before them when it ends.
-        handle: called with Lightning's handler, when it is time.
+        trainer: with its handlers set. It restores the earlier handlers when it ends.
+        handle: called with Lightning's handler as soon as a save is safe.
     """
 
     def __init__(self, trainer: Any, handle: Callable[[Callable[[], None]], None]) -> None:
@@ -45,12 +45,12 @@ class RequeueSignal:
             self._handle(save)
 
     def begin_batch(self) -> None:
-        """Hold the signal back from now on, and handle one that came in the batch before."""
+        """Defer the signal from now on, after handling one from the previous batch."""
         self.release()
         self._training = True
 
     def release(self) -> None:
-        """Handle the signal if it came: all callbacks have done what they do after a batch."""
+        """Handle the signal if it has arrived: all callbacks are done with the batch."""
         self._training = False
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
@@ -58,14 +58,13 @@ class RequeueSignal:
 
 
 class TrainerPreemption:
-    """All ranks save and stop before the same batch, as `resumable.preemption` agrees.
+    """Lets all ranks save and stop before the same batch, with `resumable.preemption`.
 
-    It listens from the begin of training to its end, in place of Lightning's handlers.
-
-    Those save or broadcast inside of the handler, wherever the signal finds each rank. Ctrl-C stays Lightning's.
+    It replaces Lightning's handlers during training, because those save or broadcast immediately, wherever each rank is
+    in its code. Lightning still handles Ctrl-C.
 
     Args:
-        trainer: that trains now.
+        trainer: the Trainer, which is training.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -74,14 +73,14 @@ class TrainerPreemption:
         self._stop: Preemption | None = preemption([signal.SIGTERM, signal.SIGUSR1]).__enter__()
 
     def begin_batch(self) -> None:
-        """Save and end the process where all ranks stop: all callbacks have done what they do after a batch."""
+        """Save and exit if all ranks stop here: all callbacks are done with the previous batch."""
         self._begun += 1
         if self._stop is not None and self._stop.reached(self._begun):
             self._trainer.save_checkpoint(private.sigterm_path(self._trainer))
             self._stop.exit()
 
     def end(self) -> None:
-        """Give the signals back."""
+        """Restore the previous signal handlers."""
         stop, self._stop = self._stop, None
         if stop is not None:
             stop.__exit__(None, None, None)

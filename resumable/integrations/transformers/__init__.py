@@ -1,4 +1,4 @@
-"""Hugging Face transformers: a `Trainer` whose `resume_from_checkpoint` is exact, to the micro-batch."""
+"""Hugging Face transformers: makes `resume_from_checkpoint` of a `Trainer` exact to the micro-batch."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ T = TypeVar("T")
 
 
 def prepare(trainer: T, loader: Loader[Any] | None = None, **options: Any) -> T:
-    """Prepare a Trainer, so that `train(resume_from_checkpoint=...)` goes on at the exact micro-batch.
+    """Prepare a Trainer to resume at the exact micro-batch with `train(resume_from_checkpoint=...)`.
 
         trainer = prepare(Trainer(model, args, train_dataset=dataset))
         trainer.train(resume_from_checkpoint=True)
 
-    Its batches come from a Loader, whose place is in `trainer_state.json` of every checkpoint, together with what the
-    log has not said yet. A batch counts as trained on at the optimizer's step. `resume_from_checkpoint=True` takes the
-    newest checkpoint that was written to its end.
+    The Trainer then reads its batches from a Loader. Every checkpoint has the Loader's position in
+    `trainer_state.json`, with the losses and counts that were not logged yet. Batches are acknowledged when the
+    optimizer steps. `resume_from_checkpoint=True` uses the newest complete checkpoint.
 
     Args:
-        trainer: a `transformers.Trainer`, or of a class that inherits from it.
-        loader: what it trains from; by default, what the Trainer makes of its `train_dataset`, wrapped. Evaluation
-            stays the Trainer's.
-        **options: of `resumable.wrap`, where the Loader is made here. The seed is `data_seed`, or `seed`, of its
-            arguments; on several ranks the last batch is filled up, as Accelerate does.
+        trainer: a `transformers.Trainer`, or an instance of a subclass.
+        loader: the Loader to train from. By default, the train dataloader that the Trainer makes is wrapped. Evaluation
+            is not changed.
+        **options: for `resumable.wrap`, if no `loader` is passed. The default seed is `data_seed` or `seed` of the
+            Trainer's arguments. On several ranks the last batch is padded by default, as Accelerate does.
 
     Returns:
         The same Trainer.
 
     Raises:
-        UnsupportedError: it is no Trainer; or a setting does not fit: `ignore_data_skip`, `save_only_model`,
+        UnsupportedError: `trainer` is not a Trainer, or it uses `ignore_data_skip`, `save_only_model`,
             `enable_jit_checkpoint`, `split_batches`, `dispatch_batches`, or a way of distributing the model that was
-            not tried.
-        ConfigurationError: it was prepared before; or there are options for a Loader that was given.
+            not tested.
+        ConfigurationError: the Trainer was prepared before, or both a Loader and options were passed.
         MissingDependencyError: transformers is not installed.
     """
     check_types(trainer, loader)
@@ -56,7 +56,8 @@ def prepare(trainer: T, loader: Loader[Any] | None = None, **options: Any) -> T:
 
     if any(type(one).__name__ == "ResumableState" for one in private.callbacks(trainer)):
         raise ConfigurationError(
-            "the Trainer was prepared before.\nTwo Loaders would be saved under one name. Call prepare() once."
+            "prepare() was already called for this Trainer.\nThe states of two Loaders would have the same name in a "
+            "checkpoint. Call prepare() only once."
         )
     Session(trainer, loader, options).install()
     return trainer

@@ -1,7 +1,7 @@
-"""Everything of the Trainer that this package uses and that transformers does not document, in one place.
+"""All undocumented parts of the Trainer that this package uses, in one place.
 
-Read in transformers 5.23 and TRL 1.16. `check_names` says what a newer one has changed, when a Trainer is prepared;
-`tests/hf_transformers/trainer_cases.py` what it does in another way.
+Based on transformers 5.23 and TRL 1.16. When a Trainer is prepared, `check_names` reports names that a newer version
+has removed. `tests/hf_transformers/trainer_cases.py` finds changes of behaviour.
 """
 
 from __future__ import annotations
@@ -53,54 +53,54 @@ _NAMES_OF_TRL = "_metrics _total_train_tokens"
 
 
 def check_names(trainer: Any) -> None:
-    """Refuse a transformers in which a name is missing that this package relies on.
+    """Check that this version of transformers has all names that this package uses.
 
     Raises:
-        UnsupportedError: the message says which ones.
+        UnsupportedError: a name is missing. The message lists all missing names.
     """
     tried = "version 5.23 of transformers and 1.16 of TRL"
     names = _NAMES if trl_name(trainer) is None else f"{_NAMES} {_NAMES_OF_TRL}"
-    _library.check_names(trainer, names, library="transformers, or of TRL,", tried=tried)
+    _library.check_names(trainer, names, library="transformers or TRL", tried=tried)
     _library.check_names(_module(), "skip_first_batches", library="transformers.trainer", tried=tried)
 
 
 def replace(trainer: Any, name: str, function: Callable[..., Any]) -> None:
-    """Put a function in the place of a method, for this Trainer alone; its first argument is what was there."""
+    """Replace a method of this Trainer with a function. The function's first argument is the original method."""
     setattr(trainer, name, partial(function, getattr(trainer, name)))
 
 
 def callbacks(trainer: Any) -> list[Any]:
-    """Return the list of callbacks, in the order in which they are called."""
+    """Return the callbacks in the order of their calls."""
     found: list[Any] = trainer.callback_handler.callbacks
     return found
 
 
 def logged(trainer: Any) -> tuple[float, int]:
-    """Return the sum of the losses since the last line of the log, on this rank, and the step of that line."""
+    """Return the sum of this rank's losses since the last log entry, and the step of that entry."""
     return float(trainer._tr_loss.item()), int(trainer._globalstep_last_logged)
 
 
 def begin_logs(trainer: Any, loss: float, step: int) -> None:
-    """Begin with the sum of the losses since a line of the log, as the Trainer itself begins with none."""
+    """Restore the sum of the losses since the last log entry. The Trainer alone would start at zero."""
     trainer._tr_loss.fill_(loss)
     trainer._globalstep_last_logged = step
 
 
 def trl_name(trainer: Any) -> str | None:
-    """Return the name of TRL's class from which a Trainer is made or inherits; None for any other Trainer."""
+    """Return the name of the TRL class that a Trainer has or inherits from; None for other Trainers."""
     kinds = type(trainer).__mro__
     return next((kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] == "trl"), None)
 
 
 def counts(trainer: Any) -> dict[str, Any] | None:
-    """Return what a Trainer of TRL has counted for the next line of its log, and over the run; None for any other."""
+    """Return the metrics for a TRL Trainer's next log entry, and its token count; None for other Trainers."""
     if trl_name(trainer) is None:
         return None
     return {"metrics": dict(trainer._metrics["train"]), "tokens": trainer._total_train_tokens}
 
 
 def begin_counts(trainer: Any, found: Mapping[str, Any]) -> None:
-    """Go on counting from what `counts` returned, as TRL begins again at nothing."""
+    """Restore the result of `counts`. TRL alone would start at zero."""
     metrics = trainer._metrics["train"]
     metrics.clear()
     for name, values in found["metrics"].items():
@@ -109,12 +109,12 @@ def begin_counts(trainer: Any, found: Mapping[str, Any]) -> None:
 
 
 def load_generators(trainer: Any, checkpoint: str) -> None:
-    """Give back the generators of a checkpoint. The Trainer does it at the first batch, which may not come."""
+    """Restore the RNG states of a checkpoint. The Trainer does that at the first batch, but there may be none."""
     trainer._load_rng_state(checkpoint)
 
 
 def checkpoints_in(folder: str | PathLike[str]) -> list[tuple[int, Path]]:
-    """Return the numbers and paths of the checkpoints in a folder, as the Trainer finds them."""
+    """Return the numbers and paths of the Trainer's checkpoints in a folder."""
     root = Path(folder)
     found = (
         [(_CHECKPOINT.fullmatch(path.name), path) for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
@@ -124,7 +124,7 @@ def checkpoints_in(folder: str | PathLike[str]) -> list[tuple[int, Path]]:
 
 @contextlib.contextmanager
 def unprepared(trainer: Any) -> Iterator[None]:
-    """Let `accelerator.prepare` give DataLoaders back as they are."""
+    """Make `accelerator.prepare` return its arguments unchanged."""
     accelerator = trainer.accelerator
     accelerator.prepare = lambda *things, **_: things if len(things) > 1 else things[0]
     try:
@@ -135,7 +135,7 @@ def unprepared(trainer: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def skipping_by(skip: Callable[[Any, int, Callable[..., Any]], Any]) -> Iterator[None]:
-    """Let a function answer where the Trainer skips the batches of before a checkpoint; it is given the original."""
+    """Replace the Trainer's `skip_first_batches`. The function gets a loader, a count and the original function."""
     module = _module()
     original = module.skip_first_batches
     module.skip_first_batches = lambda loader, count=0: skip(loader, count, original)
@@ -146,6 +146,6 @@ def skipping_by(skip: Callable[[Any, int, Callable[..., Any]], Any]) -> Iterator
 
 
 def _module() -> Any:
-    import transformers.trainer  # noqa: PLC0415  # only who uses it pays for it
+    import transformers.trainer  # noqa: PLC0415  # takes seconds
 
     return transformers.trainer

@@ -1,4 +1,4 @@
-"""Settings of a Trainer that do not fit a Loader, refused when it is prepared or when its run begins."""
+"""Checks that a Trainer's settings fit a Loader, when it is prepared and when a run starts."""
 
 from __future__ import annotations
 
@@ -17,112 +17,113 @@ if TYPE_CHECKING:
 
 __all__ = ["check_epochs", "check_loader", "check_settings_of", "check_types", "refuse_options"]
 
-_TRL = {"SFTTrainer"}  # whose runs were killed and resumed
-_MANY = 1000  # epochs that are looked at
+_TRL = {"SFTTrainer"}  # tested with killed and resumed runs
+_MANY = 1000  # epochs whose lengths are checked
 
 
 def check_types(trainer: Any, loader: Any) -> None:
-    """Refuse anything but a Trainer, and a Loader to train from or none.
+    """Check that the arguments are a Trainer, and a Loader for training or None.
 
     Raises:
         MissingDependencyError: transformers is not installed.
-        UnsupportedError: they are something else, or the other way round; or it is a Trainer of TRL that was not tried.
+        UnsupportedError: an argument has a different type, the two are swapped, or the Trainer is of a TRL class that
+            was not tested.
     """
-    advice = "or leave it out, so that what the Trainer makes of its train_dataset is wrapped"
+    advice = "or pass no loader, and prepare() wraps the Trainer's own train dataloader"
     usage = ["prepare(trainer)", "prepare(trainer, loader)"]
     check_given(trainer, loader, "transformers.Trainer", (Loader, type(None)), usage=usage, advice=advice)
     _check_tried(trainer)
     if loader is not None and loader.evaluation:
         raise UnsupportedError(
-            "prepare() was given a Loader with evaluation=True, which has no place.\n"
-            "A resumed run would begin at its beginning. Wrap the source without evaluation=True."
+            "the Loader was wrapped with evaluation=True, so it has no position to save.\n"
+            "A resumed run would start at its first batch. Wrap the source without evaluation=True."
         )
 
 
 def _check_tried(trainer: Any) -> None:
-    """Refuse Trainers of TRL that were not tried: some keep samples over steps, and no checkpoint has them.
+    """Check that a TRL Trainer was tested: some keep samples across steps, which are not in checkpoints.
 
     Raises:
-        UnsupportedError: the message names it.
+        UnsupportedError: it was not.
     """
     name = private.trl_name(trainer)
     if name is not None and name not in _TRL:
         raise UnsupportedError(
-            f"prepare() was given a {name} of TRL, for which exact resumes have not been tried.\n"
-            "It may keep over optimizer steps what no checkpoint has, such as samples that it has generated. Of TRL's "
-            f"Trainers, use {', '.join(sorted(_TRL))}; train with this one without prepare()."
+            f"TRL's {name} has not been tested for exact resumes.\n"
+            "It may keep data across optimizer steps that is not in checkpoints, such as generated samples. Use one of "
+            f"the tested TRL Trainers ({', '.join(sorted(_TRL))}), or train without prepare()."
         )
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:
-    """Refuse options of `wrap` beside a Loader, which is wrapped already.
+    """Check that there are no options of `wrap` for a Loader, which is already wrapped.
 
     Raises:
-        ConfigurationError: there are some; the message has their names.
+        ConfigurationError: there are some.
     """
     if options:
         raise ConfigurationError(
-            f"prepare() was given a Loader and the options {', '.join(sorted(options))}, which are those of wrap().\n"
-            "They would be without effect. Give them to wrap()."
+            f"prepare() got a Loader together with options of wrap(): {', '.join(sorted(options))}.\n"
+            "They would have no effect, because the Loader is already wrapped. Pass them to wrap()."
         )
 
 
 def check_settings_of(trainer: Any, loader: Loader[Any] | None) -> None:
-    """Refuse settings of the Trainer that do not fit.
+    """Check that the Trainer's settings allow exact resumes.
 
     Raises:
-        UnsupportedError: the message says which one, and why.
+        UnsupportedError: a setting does not. The message says which and why.
     """
     args = trainer.args
     check_engine(trainer.accelerator)
     check_settings(trainer.accelerator)
     if args.ignore_data_skip:
         raise UnsupportedError(
-            "the Trainer has ignore_data_skip=True: it would count the micro-batches of a resumed epoch from its "
-            "beginning.\n"
-            "Gradients would be added up across two optimizer steps. Leave it out: nothing is read to be skipped, the "
-            "Loader goes to its place."
+            "the Trainer has ignore_data_skip=True, so it would count a resumed epoch's micro-batches from 0 again.\n"
+            "Gradients would be accumulated across two optimizer steps. Remove the setting: the Loader goes to its "
+            "position directly, without reading the skipped batches."
         )
     if args.save_only_model:
         raise UnsupportedError(
-            "the Trainer has save_only_model=True: its checkpoints have no optimizer and no generators.\n"
-            "No run could go on from them as if it had not been interrupted. Leave it out."
+            "the Trainer has save_only_model=True, so its checkpoints have no optimizer and no RNG states.\n"
+            "A run could not resume exactly from them. Remove the setting."
         )
     if getattr(args, "enable_jit_checkpoint", False):
         raise UnsupportedError(
-            "the Trainer has enable_jit_checkpoint=True: it saves within an optimizer step, where buffers and "
-            "generators have seen batches that are not in the weights.\nA resumed run would see them twice. Leave it "
-            "out, and save at the end of a step, by a callback that sets control.should_save."
+            "the Trainer has enable_jit_checkpoint=True, so it may save in the middle of an accumulation, when buffers "
+            "and RNGs have already seen batches that are not in the weights.\nA resumed run would apply these batches "
+            "to them twice. Remove the setting, and save at the end of a step with a callback that sets "
+            "control.should_save."
         )
     if loader is not None and args.auto_find_batch_size:
         raise UnsupportedError(
-            "the Trainer has auto_find_batch_size=True, and a Loader that was given has its own batch size.\n"
+            "the Trainer has auto_find_batch_size=True, but the Loader has a fixed batch size.\n"
             f"  batch_size of the Loader: {loader.batch_size}\n"
-            "It would stay as it is, whatever the Trainer finds. Leave the Loader out, so that what the Trainer makes "
-            "of its train_dataset is wrapped, or leave auto_find_batch_size out."
+            "The batch size that the Trainer finds would have no effect. Pass no Loader, and prepare() wraps the "
+            "Trainer's own train dataloader; or remove auto_find_batch_size."
         )
     if args.train_sampling_strategy == "batch_rebalance" and args.world_size > 1 and loader is None:
         raise UnsupportedError(
-            'the Trainer has train_sampling_strategy="batch_rebalance", which deals the batches out to the ranks '
+            'the Trainer has train_sampling_strategy="batch_rebalance", which distributes the batches across the ranks '
             "itself.\n"
-            "They would be divided among the ranks once more. Use another strategy, or a Loader of your own."
+            "prepare() would divide them a second time. Use a different strategy, or pass a Loader."
         )
 
 
 def check_loader(trainer: Any, loader: Loader[Any]) -> None:
-    """Refuse a Loader that has other ranks than the Trainer.
+    """Check that the Loader and the Trainer have the same rank and world size.
 
     Raises:
-        ConfigurationError: the message has both.
+        ConfigurationError: they differ.
     """
     check_world(trainer.accelerator, loader)
 
 
 def check_epochs(loader: TrainLoader, epochs: int) -> None:
-    """Refuse a Loader whose epochs have different lengths, as the Trainer takes the first one's for all.
+    """Check that all epochs have the same length, because the Trainer uses the first one's for all.
 
     Raises:
-        UnsupportedError: the message has two of them.
+        UnsupportedError: two lengths differ.
     """
     if not loader.loader.is_sized:
         return
@@ -131,6 +132,7 @@ def check_epochs(loader: TrainLoader, epochs: int) -> None:
     for epoch in range(start, min(epochs, start + _MANY)):
         if (steps := loader.loader.total_steps(epoch)) != first:
             raise UnsupportedError(
-                f"epoch {start} has {first} batches and epoch {epoch} has {steps}, and the Trainer takes the first "
-                'number for all epochs.\nSome batches would be left out. Wrap with tail="drop", "pad" or "partial".'
+                f"epoch {start} has {first} batches and epoch {epoch} has {steps}, but the Trainer expects all epochs "
+                f"to have {first}.\nSome batches would be skipped or missing. Wrap with "
+                'tail="drop", "pad" or "partial".'
             )

@@ -1,4 +1,4 @@
-"""One Trainer and its Loader: what is loaded when a run begins, what counts as trained on, what a checkpoint says."""
+"""One Trainer and its Loader: loads the state when a run starts, acknowledges batches, and saves with checkpoints."""
 
 from __future__ import annotations
 
@@ -41,35 +41,35 @@ __all__ = ["ResumableState", "Session"]
 
 
 class Session:
-    """Puts itself between a Trainer and its batches.
+    """Connects a Trainer with a Loader by replacing methods of the Trainer.
 
     Args:
         trainer: the Trainer.
-        loader: what it trains from; None to wrap what the Trainer itself makes.
-        options: of `wrap`, where that is done here.
+        loader: the Loader to train from; None to wrap the Trainer's own train dataloader.
+        options: of `wrap`, if `loader` is None.
 
     Attributes:
-        to_save: what the checkpoint that is being saved says of the Loader; None before the first one.
+        to_save: the Loader's part of the checkpoint that is being saved; None before the first one.
     """
 
     def __init__(self, trainer: Any, loader: Loader[Any] | None, options: Mapping[str, Any]) -> None:
         self._trainer, self._given, self._options = trainer, loader, options
         self._loader: TrainLoader | None = None  # of the run
-        self._driven: Loader[Any] | None = None  # by this Trainer: one that was given from the start, or in a run
-        self._first: dict[str, Any] | None = None  # where the Loader that was given stood before the first run
+        self._driven: Loader[Any] | None = None  # the Loader that this Trainer controls
+        self._first: dict[str, Any] | None = None  # state of the user's Loader before the first run
         self._inside = False
         self._checkpoint: str | None = None
         self._saved: TransformersState | None = None
         self._ended = False
-        self._stopped_at: int | None = None  # an epoch that a callback had ended before the checkpoint
+        self._stopped_at: int | None = None  # the epoch that a callback had ended before the checkpoint
         self.to_save: TransformersState | None = None
         self.callback = ResumableState(self)
 
     def install(self) -> None:
-        """Take the places of the methods that concern the Loader.
+        """Replace the Trainer's methods that load data, resume or save.
 
         Raises:
-            ConfigurationError: another training has the Loader.
+            ConfigurationError: a different training run uses the Loader.
         """
         if self._given is not None:
             self._drive(self._given)
@@ -84,7 +84,7 @@ class Session:
     def _ranks(self) -> tuple[int, int]:
         return self._trainer.args.process_index, self._trainer.args.world_size
 
-    # ------------------------------------------------------------------ a run begins
+    # ------------------------------------------------------------------ the start of a run
 
     def _train(self, train: Callable[..., Any], resume_from_checkpoint: Any = None, *rest: Any, **options: Any) -> Any:
         if resume_from_checkpoint is True:
@@ -95,8 +95,8 @@ class Session:
         return train(resume_from_checkpoint, *rest, **options)
 
     def _newest(self) -> str | bool:
-        """Return the newest whole checkpoint, as rank 0 sees it; True where there is none at all, for the Trainer."""
-        from accelerate.utils import broadcast_object_list  # noqa: PLC0415  # only who uses it pays for it
+        """Return the newest complete checkpoint that rank 0 finds; True, for the Trainer, if there is none at all."""
+        from accelerate.utils import broadcast_object_list  # noqa: PLC0415  # takes seconds
 
         folder = self._trainer.args.output_dir
         torn = bool(private.checkpoints_in(folder))
@@ -104,9 +104,9 @@ class Session:
         newest, torn = broadcast_object_list(found) if self._ranks[1] > 1 else found
         if newest is None and torn:
             raise CheckpointNotFoundError(
-                f"{folder} has checkpoints, and none of them is whole and says where the data stood.\n"
-                "The first save was killed, or they were saved by a Trainer that was not prepared. Delete them, and "
-                "begin a new run: train()."
+                f"{folder} has checkpoints, but none can be resumed: each is incomplete or has no position of the data."
+                "\nEither a save was killed, or the checkpoints were saved without prepare(). Delete them, and start a "
+                "new run with train()."
             )
         return newest or True
 
@@ -128,7 +128,7 @@ class Session:
 
     def _get_train_dataloader(self, get: Callable[[], Any]) -> TrainLoader:
         if self._inside and self._loader is not None:
-            return self._loader  # a callback asks for it; a second one would start the run again
+            return self._loader  # a callback asks for it; a new one would restart the run
         loader = self._given or self._wrapped(get)
         prepared = TrainLoader(loader, self._trainer.accelerator, self._gives_nothing, self._may_look)
         if self._inside:
@@ -144,11 +144,11 @@ class Session:
         options = {"seed": args.seed if args.data_seed is None else args.data_seed, **self._options}
         shared = args.world_size > 1 and getattr(source, "sampler", None) is not None
         if shared and not args.dataloader_drop_last and _is_map_style(source):
-            options.setdefault("tail", "pad_ranks")  # as even_batches of Accelerate does
+            options.setdefault("tail", "pad_ranks")  # as with even_batches of Accelerate
         return wrap(source, **options)
 
     def _take(self, loader: Loader[Any]) -> Loader[Any]:
-        """Train from a Loader of a user's own `get_train_dataloader` as from one that `prepare` was given."""
+        """Use a Loader from a custom `get_train_dataloader` like one that was passed to `prepare`."""
         refuse_options(self._options)
         check_types(self._trainer, loader)
         check_settings_of(self._trainer, loader)
@@ -162,7 +162,7 @@ class Session:
         self._drive(loader)
         self._loader, self._ended, self._stopped_at, self.to_save = prepared, False, None, None
         if self._given is not None and self._first is None:
-            self._first = _at_its_beginning(loader)
+            self._first = _state_at_start(loader)
         self._saved = None if self._checkpoint is None else read_saved(self._checkpoint)
         if self._saved is not None:
             loader.load_state_dict(self._saved.of_rank(*self._ranks)["loaders"][0])
@@ -170,18 +170,18 @@ class Session:
             loader.load_state_dict(self._first)
 
     def _drive(self, loader: Loader[Any]) -> None:
-        """Count the batches of a Loader at the optimizer's steps, and at nothing else.
+        """Take control of a Loader: only optimizer steps acknowledge its batches.
 
         Raises:
-            ConfigurationError: another training has it.
-            UnsupportedError: batches of it are in flight, and its source cannot go back.
+            ConfigurationError: a different training run uses the Loader.
+            UnsupportedError: batches of the Loader are in flight, and its source cannot go back.
         """
         if loader is not self._driven:
             loader.drive(DRIVER)
             self._driven = loader
 
     def _give_back(self) -> None:
-        """Let loops over the Loader continue where the run ended; one that was wrapped for the run is closed."""
+        """Return the Loader to the user, or close it if it was wrapped only for this run."""
         driven, self._driven = self._driven, None
         if driven is not None:
             driven.give_back()
@@ -191,21 +191,21 @@ class Session:
     def _begin_state(
         self, begin: Callable[..., Any], max_steps: int, updates: int, epochs: int, *rest: Any
     ) -> tuple[int, int]:
-        place: tuple[int, int] = begin(max_steps, updates, epochs, *rest)
+        position: tuple[int, int] = begin(max_steps, updates, epochs, *rest)
         self._keep_callback()
         self._trainer.state.stateful_callbacks.setdefault(NAME, self.callback.state())
         if self._loader is not None:
             check_epochs(self._loader, epochs)
         if self._saved is None:
-            return place
-        if self._is_done() and self._saved.ended:  # nothing is left to do, and the end of the epoch was seen
+            return position
+        if self._is_done() and self._saved.ended:  # nothing is left to do, not even the end of the epoch
             assert self._checkpoint is not None
             private.load_generators(self._trainer, self._checkpoint)
             return epochs, 0
-        return self._place()
+        return self._position()
 
-    def _place(self) -> tuple[int, int]:
-        """Return the epoch in which the Loader stands, and how many micro-batches of it are in the weights."""
+    def _position(self) -> tuple[int, int]:
+        """Return the Loader's epoch, and how many of its micro-batches are in the weights."""
         assert self._loader is not None
         assert self._saved is not None
         cursor, accumulation = self._acknowledged, self._trainer.args.gradient_accumulation_steps
@@ -213,17 +213,16 @@ class Session:
         whole = self._loader.loader.is_sized and cursor.step == len(self._loader)
         if cursor.step % accumulation and not whole:
             raise StateMismatchError(
-                f"the checkpoint stands after {cursor.step} micro-batches of epoch {cursor.epoch}, which is no whole "
-                "number of optimizer steps.\n"
-                f"  gradient_accumulation_steps in the checkpoint: {self._saved.accumulation}\n"
-                f"  gradient_accumulation_steps in this run:       {accumulation}\n"
-                "Micro-batches would be added up across two steps. Resume with the old number; change it at the end "
-                "of an epoch."
+                "gradient_accumulation_steps differs from the checkpoint's, which is after "
+                f"{cursor.step} micro-batches of epoch {cursor.epoch}.\n"
+                f"  in the checkpoint: {self._saved.accumulation}\n  in this run:       {accumulation}\n"
+                f"{cursor.step} is not a multiple of {accumulation}, so gradients would be accumulated across two "
+                "optimizer steps. Resume with the old value. You can change it at the end of an epoch."
             )
         return cursor.epoch, cursor.step
 
     def _keep_callback(self) -> None:
-        """Put the callback back where the Trainer has made one of the checkpoint, and name what it left out."""
+        """Replace the callback that the Trainer made from the checkpoint. Warn if others were not restored."""
         callbacks = private.callbacks(self._trainer)
         for number, one in enumerate(callbacks):
             if type(one) is ResumableState and one is not self.callback:
@@ -233,24 +232,24 @@ class Session:
             lost = sorted(there & {type(one).__name__ for one in callbacks})
             if lost:
                 warnings.warn(
-                    f"{', '.join(lost)} begins again after this resume, and a run that was not interrupted would go on "
-                    "counting.\nIt may stop at another step. Its count is in the checkpoint: use "
+                    f"the Trainer does not restore the state of {', '.join(lost)} from the checkpoint.\nUnlike in an "
+                    "uninterrupted run, its counts restart, so training may stop at a different step. Use "
                     "TrainingArguments(restore_callback_states_from_checkpoint=True).",
                     PromiseWarning,
                     stacklevel=2,
                 )
 
     def _skip(self, loader: Any, count: int, skip: Callable[..., Any]) -> Any:
-        """Answer the Trainer, which would read and drop what comes before the place: the Loader stands there."""
+        """Skip nothing: the Loader is already at its position, while the Trainer would read and drop batches."""
         if loader is not self._loader or self._checkpoint is None:
             return skip(loader, count)
         private.load_generators(self._trainer, self._checkpoint)
         return loader
 
-    # ------------------------------------------------------------------ a run goes on
+    # ------------------------------------------------------------------ during a run
 
     def _is_done(self) -> bool:
-        """Return whether the run has come to its last step, or was stopped by a callback before the checkpoint."""
+        """Return whether the run has reached its last step, or a callback had stopped it before the checkpoint."""
         state, saved = self._trainer.state, self._saved
         if not self._inside:
             return False
@@ -259,11 +258,11 @@ class Session:
         return bool(state.global_step >= state.max_steps > 0)
 
     def _may_look(self) -> bool:
-        """Return whether the Loader that was given waits for its first run, which delivers all its batches."""
+        """Return whether the Loader is waiting for its first run, which will deliver all its batches."""
         return self._driven is not None and not self._inside
 
     def _gives_nothing(self) -> bool:
-        """Return whether no batch is to come: the run is done, or a callback had ended the epoch before the save."""
+        """Return whether no batches are left: the run is done, or a callback had ended the epoch before the save."""
         return self._is_done() or (self._stopped_at is not None and self._stopped_at == self._acknowledged.epoch)
 
     @property
@@ -272,7 +271,7 @@ class Session:
         return self._loader.loader.progress.acknowledged
 
     def go_on(self) -> None:
-        """Go on with the losses that no line of the log has yet, and with this rank's own buffers."""
+        """Restore the losses and counts that were not logged yet, and this rank's own buffers."""
         if self._saved is None or self._checkpoint is None:
             return
         rank, size = self._ranks
@@ -284,13 +283,13 @@ class Session:
             load_buffers(self._trainer.model, self._checkpoint, rank)
 
     def acknowledge(self) -> None:
-        """Count all that was delivered as trained on."""
+        """Acknowledge all delivered batches."""
         self._ended = False
         if self._loader is not None:
             self._loader.loader.ack(self._loader.loader.progress.in_flight)
 
     def end_epoch(self, *, stops: bool) -> None:
-        """Count the epoch as done; where the run stops in the middle of it, a longer run would go on there."""
+        """Count the epoch as done, unless the run stops in the middle of it: a longer run would continue there."""
         self._ended = True
         if self._loader is None:
             return
@@ -305,7 +304,7 @@ class Session:
         return result
 
     def _gathered(self, loader: Loader[Any], folder: str) -> TransformersState:
-        """Return what all ranks know. They wait for each other, so rank 0 writes the last file after the others."""
+        """Return the states of all ranks. The ranks wait for each other, so rank 0 writes the last file last."""
         rank, size = self._ranks
         losses, logged = private.logged(self._trainer)
         own = {"loaders": [loader.state_dict()], "losses": losses, "counts": private.counts(self._trainer)}
@@ -314,7 +313,7 @@ class Session:
         if any(differ):
             if differ[rank]:
                 save_buffers(buffers[0], folder, rank)
-            gather(None, size)  # until all have written theirs
+            gather(None, size)  # wait until all ranks have written their buffers
         control = self._trainer.control
         return TransformersState(
             ranks=ranks,
@@ -327,52 +326,52 @@ class Session:
         )
 
 
-def _at_its_beginning(loader: Loader[Any]) -> dict[str, Any]:
-    """Return the state of a Loader at which a run of the Trainer can begin.
+def _state_at_start(loader: Loader[Any]) -> dict[str, Any]:
+    """Return the state of a Loader at epoch 0, step 0, where a run of the Trainer starts.
 
     Raises:
-        ConfigurationError: it stands somewhere else.
+        ConfigurationError: the Loader is at a different position.
     """
-    loader.progress.rewind()  # without what was only looked at
+    loader.progress.rewind()  # batches that the user only inspected do not count
     at = loader.progress.delivered
     if at.position or at.epoch:
         raise ConfigurationError(
-            f"the Loader stands at {at}, and the Trainer begins at epoch 0, step 0.\n"
-            "Its counts, its schedule and the end of its epochs would be those of other batches. Give the Loader as "
-            "wrap() made it; train(resume_from_checkpoint=...) brings it to its place."
+            f"the Loader is at {at}, but the Trainer starts at epoch 0, step 0.\n"
+            "The Trainer's counters, schedule and epoch ends would not match the data. Pass the Loader as wrap() "
+            "returned it; train(resume_from_checkpoint=...) moves it to the saved position."
         )
     return loader.state_dict()
 
 
 def _is_map_style(source: Any) -> bool:
-    from torch.utils.data import IterableDataset  # noqa: PLC0415  # only who uses it pays for it
+    from torch.utils.data import IterableDataset  # noqa: PLC0415  # takes seconds
 
     return not isinstance(getattr(source, "dataset", None), IterableDataset)
 
 
 class ResumableState(TrainerCallback, ExportableState):  # type: ignore[misc]  # transformers is untyped here
-    """Files the Loader's state under its own name in `trainer_state.json`.
+    """Saves the Loader's state under its own name in `trainer_state.json`.
 
     Args:
-        session: the run of the Trainer. The Trainer makes a callback without one where it restores callbacks from a
-            checkpoint; the session puts the right one back.
+        session: of the Trainer. When the Trainer restores callbacks from a checkpoint, it makes one without a session,
+            and the session replaces it.
     """
 
     def __init__(self, session: Session | None = None) -> None:
         self._session = session
 
     def state(self) -> dict[str, Any]:
-        """Return what goes into the checkpoint; nothing, before the first save."""
+        """Return the Loader's part of the checkpoint. It is empty before the first save."""
         saved = None if self._session is None else self._session.to_save
         return {"args": {}, "attributes": {} if saved is None else {"saved": saved.as_dict()}}
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Go on with what the Trainer itself begins again."""
+        """Restore what the Trainer itself does not."""
         if self._session is not None:
             self._session.go_on()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Count all that was delivered as trained on: the Trainer draws the batches of one step, and no more."""
+        """Acknowledge all delivered batches: the Trainer fetches the batches of only one step."""
         if self._session is not None:
             self._session.acknowledge()
 

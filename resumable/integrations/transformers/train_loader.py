@@ -1,4 +1,4 @@
-"""A Loader as the Trainer sees a DataLoader: batches on the device, epochs by their numbers."""
+"""A Loader with the interface of the Trainer's dataloader: batches on the device, `set_epoch` for each epoch."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ DRIVER = "resumable.integrations.transformers.prepare()"
 
 
 class TrainLoader:
-    """What the Trainer loops over: one epoch of a Loader per loop, from where it is.
+    """The Trainer's train dataloader. Each loop reads one epoch of a Loader, from the current position.
 
-    The Trainer tells the number of an epoch, and then asks for one iterator. During a run, only that one gets batches.
-    A loop of the user's, such as in a callback, raises `LoopError`. Before the first run, a loop is a look at the data:
-    the run delivers its batches again. After a run, it is a loop over the Loader.
+    The Trainer sets the number of an epoch, then asks for one iterator. During a run, only that iterator gets batches,
+    and other loops raise `LoopError`, for example in a callback. Before the first run, a loop only inspects the data:
+    the run delivers the same batches again. After a run, it is a loop over the Loader.
 
     Args:
-        loader: delivers the batches.
-        accelerator: of the Trainer; it says where batches go.
-        is_done: whether all steps of the run are done, so that no batch is requested any longer.
-        may_look: whether the Trainer drives the Loader, and no run has started.
+        loader: the Loader.
+        accelerator: of the Trainer. It determines the device.
+        is_done: returns whether all steps of the run are done. No more batches are delivered then.
+        may_look: returns whether the Trainer controls the Loader, and no run has started.
 
     Attributes:
         loader: the Loader.
-        dataset: the dataset of its `DataLoader`, where that is map-style.
+        dataset: the dataset of its `DataLoader`, if that is map-style.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class TrainLoader:
     ) -> None:
         self.loader = loader
         self._accelerator, self._is_done, self._may_look = accelerator, is_done, may_look
-        self._number: int | None = None  # of the epoch that the Trainer is in
-        self._epoch = 0  # the same, as the Loader counts
-        self._is_next = False  # the Trainer has told the number of an epoch, and asks for the iterator now
+        self._number: int | None = None  # the Trainer's epoch
+        self._epoch = 0  # the Loader's number of that epoch
+        self._is_next = False  # the Trainer has set an epoch, so the next iterator is the Trainer's
 
     def __len__(self) -> int:
         """Count the micro-batches of an epoch."""
@@ -52,17 +52,17 @@ class TrainLoader:
         return f"<TrainLoader of {self.loader!r}>"
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the Loader shows of its source.
+        """Return an attribute of the Loader's source.
 
         Raises:
-            AttributeError: it shows no such thing.
+            AttributeError: the Loader does not have it.
         """
         if name in {"dataset", "batch_size", "num_workers", "collate_fn"}:
             return getattr(self.loader, name)
         raise AttributeError(f"'TrainLoader' object has no attribute {name!r}", name=name, obj=self)
 
     def for_evaluation(self) -> TrainLoader:
-        """Return the same data to evaluate with, on the device, as `Loader.for_evaluation` does.
+        """Return a loader over the same data for evaluation, with batches on the device.
 
         Raises:
             UnsupportedError: the source cannot be opened a second time.
@@ -70,24 +70,24 @@ class TrainLoader:
         return TrainLoader(self.loader.for_evaluation(), self._accelerator, self._is_done, self._may_look)
 
     def set_epoch(self, number: int) -> None:
-        """Start an epoch of the Trainer: the one that was started before is over, also if it was left early."""
+        """Start an epoch of the Trainer. The previous epoch is over, even if it was left early."""
         if self._number is not None and number != self._number:
             self.end_epoch()
         self.loader.progress.rewind()
         self._number, self._epoch, self._is_next = number, self.loader.progress.begin(), True
 
     def end_epoch(self) -> None:
-        """Count the epoch as done; what was delivered of it and not trained on is skipped with the rest."""
+        """Count the epoch as done. Batches that were not trained on are skipped, even if they were delivered."""
         progress = self.loader.progress
         progress.rewind(leaves=True)
         if self._number is not None and progress.acknowledged.epoch == self._epoch:
             self.loader.end_epoch()
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator over the rest of the epoch; over nothing, if the run has come to its last step.
+        """Return an iterator over the rest of the epoch. It is empty if the run has reached its last step.
 
         Raises:
-            LoopError: a run reads the Loader, and this is not its iterator; or a different training drives it.
+            LoopError: the iterator is not the Trainer's, and a run is in progress or a different one uses the Loader.
         """
         is_the_trainers, self._is_next = self._is_next, False
         if is_the_trainers:

@@ -1,19 +1,19 @@
-"""What a Trainer's checkpoint says of its Loader: in `trainer_state.json`, which is written last.
+"""The Loader's part of a Trainer's checkpoint, in `trainer_state.json`, which is written last.
 
-format         of this dictionary
-states         of the Loader, after the last optimizer step: one, or one per rank where they differ
+format         version of this schema
+states         of the Loader, after the last optimizer step: one, or one per rank if they differ
 world_size     number of ranks
-accumulation   micro-batches of an optimizer step
-losses         per rank: sum of the losses since the last line of the log
-logged         step of that line
-counts         per rank: what a Trainer of TRL has counted for its log; None for any other, and in older checkpoints
-ended          whether the Trainer had come to the end of its epoch, or of the run
-epoch_stopped  whether a callback had ended the epoch, so that no batch of it was to come
-stopped        whether a callback had stopped the run, as for early stopping
-max_steps      number of optimizer steps of the run, as it was planned then
+accumulation   micro-batches per optimizer step
+losses         per rank: sum of the losses since the last log entry
+logged         step of that entry
+counts         per rank: metrics and tokens that a TRL Trainer has counted; None for others, missing in old checkpoints
+ended          whether the Trainer was done with the epoch or the run
+epoch_stopped  whether a callback had ended the epoch early
+stopped        whether a callback had stopped the run, as early stopping does
+max_steps      planned number of optimizer steps of the run
 
-The Trainer writes file after file in place, `trainer_state.json` at the end. So a checkpoint is whole if that file is
-there and has the Loader's state in it; on several ranks, once all of them have written theirs (`Session`).
+The Trainer writes its files one after the other, in place, and `trainer_state.json` last. So a checkpoint is complete
+if that file exists and has the Loader's state. On several ranks, `Session` makes it wait for the other ranks' files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NAME", "TransformersState", "last_whole_checkpoint", "load_buffers", "read_saved", "save_buffers"]
 
-NAME = "ResumableState"  # the Trainer files states under the name of the callback's class
+NAME = "ResumableState"  # the Trainer saves states under the name of the callback's class
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class TransformersState(RankedState):
     max_steps: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values of JSON."""
+        """Return values that JSON can represent."""
         states = [one["loaders"][0] for one in self.ranks]
         equal = all(state == states[0] for state in states)
         return {
@@ -83,8 +83,8 @@ class TransformersState(RankedState):
     def _read(cls, values: Mapping[str, Any]) -> Self:
         states, size = [_unpack(state) for state in list(values["states"])], int(values["world_size"])
         if not all(isinstance(state, dict) for state in states):
-            raise TypeError("a state is no dictionary")
-        parts = zip(  # a ValueError, if there are more or fewer of one
+            raise TypeError("a state is not a dictionary")
+        parts = zip(  # raises a ValueError if the lengths differ
             states * size if len(states) == 1 else states,
             list(values["losses"]),
             list(values.get("counts") or [None] * size),
@@ -102,17 +102,17 @@ class TransformersState(RankedState):
         )
 
     def loss_of(self, rank: int, size: int) -> float:
-        """Return the sum of losses with which a rank goes on; the mean, on another number of ranks."""
+        """Return the sum of losses that a rank continues with. If the world size has changed, this is the mean."""
         losses: list[float] = [one["losses"] for one in self.ranks]
         return losses[rank] if size == len(losses) else sum(losses) / len(losses)
 
     def counts_of(self, rank: int, size: int) -> Any:
-        """Return what a rank goes on counting from: its own, or that of rank 0, as TRL counts over all ranks."""
+        """Return the counts of a rank; or of rank 0 if the world size has changed, as TRL counts over all ranks."""
         return self.ranks[rank if size == len(self.ranks) else 0]["counts"]
 
 
 def _pack(state: Any) -> Any:
-    """Return a state as JSON can have it: as it is, or as text, where it has bytes or tensors."""
+    """Return a state as JSON can represent it: unchanged, or as text if it contains bytes or tensors."""
     try:
         if json.loads(json.dumps(state)) == state:
             return state
@@ -124,23 +124,23 @@ def _pack(state: Any) -> Any:
 
 
 def _unpack(packed: Any) -> Any:
-    """Return the state that was packed."""
+    """Undo `_pack`."""
     if not isinstance(packed, str):
         return packed
     return torch.load(io.BytesIO(base64.b64decode(packed, validate=True)), weights_only=True)
 
 
 def last_whole_checkpoint(folder: str | PathLike[str]) -> str | None:
-    """Find the newest checkpoint of a prepared Trainer that was written to its end.
+    """Find the newest complete checkpoint of a prepared Trainer.
 
-    `trainer.train(resume_from_checkpoint=True)` takes it by itself. The Trainer's own `get_last_checkpoint` takes the
-    highest number, which a kill within a save leaves without optimizer or state.
+    `trainer.train(resume_from_checkpoint=True)` does this automatically. The Trainer's own `get_last_checkpoint`
+    returns the highest number, even if the save was killed and the checkpoint has no optimizer or state.
 
     Args:
         folder: the Trainer's `output_dir`.
 
     Returns:
-        The path; None where there is none.
+        The checkpoint's path; None if there is none.
     """
     found = sorted(private.checkpoints_in(folder), reverse=True)
     return next((str(path) for _, path in found if _is_whole(path)), None)
@@ -150,28 +150,28 @@ def read_saved(checkpoint: str) -> TransformersState:
     """Read the Loader's part of a checkpoint.
 
     Raises:
-        CheckpointError: it is not there, not whole, or was saved without a prepared Loader.
-        StateFormatError: it is damaged, or of a newer version.
+        CheckpointError: the checkpoint does not exist, is incomplete, or was saved without `prepare`.
+        StateFormatError: the Loader's part is damaged, or has a newer format.
     """
     if not Path(checkpoint).is_dir():
         raise CheckpointNotFoundError(
-            f"there is no checkpoint {checkpoint}.\nThe run would begin again. Give the path of one, or True for the "
-            "newest one in the Trainer's output_dir."
+            f"the checkpoint {checkpoint} does not exist.\nThe run would start from scratch. Pass the path of an "
+            "existing checkpoint, or True for the newest one in the Trainer's output_dir."
         )
     values = _read(Path(checkpoint))
     if values is None:
         raise CheckpointError(
-            f"{checkpoint} has no {private.STATE_FILE} that can be read: a kill within the save left it so.\n"
-            "The run would begin at another batch than the weights. Resume by train(resume_from_checkpoint=True), "
-            "which takes the newest whole one, as last_whole_checkpoint(output_dir) does."
+            f"the checkpoint {checkpoint} is incomplete: it has no readable {private.STATE_FILE}, probably because the "
+            "save was killed.\nThe data would not match the weights. Use train(resume_from_checkpoint=True) to resume "
+            "from the newest complete checkpoint; last_whole_checkpoint(output_dir) returns its path."
         )
     try:
         saved = values["stateful_callbacks"][NAME]["attributes"]["saved"]
     except (KeyError, TypeError):
         raise CheckpointError(
-            f"{checkpoint} was saved by a Trainer that was not prepared: it does not say where its data stood.\n"
-            "Augmentations and order would be others than before. Resume it without prepare() once more, or begin a "
-            "new run, whose checkpoints have the place."
+            f"the checkpoint {checkpoint} was saved without prepare(), so it has no position of the data.\n"
+            "The order and the augmentations would differ from the original run. Resume without prepare(), or start a "
+            "new run with it."
         ) from None
     return TransformersState.from_dict(saved)
 
@@ -190,12 +190,12 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def save_buffers(buffers: KeptBuffers, folder: str, rank: int) -> None:
-    """Write the buffers of a rank that differ from those of rank 0, which the Trainer saves."""
+    """Write the buffers of a rank, if they differ from rank 0's, which the Trainer saves."""
     torch.save(buffers.copies(), _path(folder, rank))
 
 
 def load_buffers(model: Any, folder: str, rank: int) -> None:
-    """Give a rank the buffers that it wrote, if it did."""
+    """Restore the buffers that a rank has written, if any."""
     path = _path(folder, rank)
     if path.is_file():
         put_back(model, torch.load(path, map_location="cpu", weights_only=True))
