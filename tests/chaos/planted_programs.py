@@ -1,6 +1,6 @@
 """The programs of `scripts/planted_loop.py`, each with a bug that scripts have, and what a chaos run says of them.
 
-`python tests/chaos/planted_programs.py docs/reference/chaos.md` runs all of them, and writes the table of that page.
+`python tests/chaos/planted_programs.py docs/reference/chaos-results.md` runs all of them, and writes the table of that page.
 """
 
 from __future__ import annotations

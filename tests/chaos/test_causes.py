@@ -106,7 +106,7 @@ def test_each_cause_has_a_planted_bug() -> None:
     """Each cause has a planted bug and is in the reference."""
     elsewhere = {"non-atomic save", "ranks resume apart", "loader from elsewhere"}  # as in test_checks.py
     assert {cause.name for cause in CAUSES} == {*(bug.cause for bug in BUGS.values()), *elsewhere}
-    page = (Path(__file__).parents[2] / "docs/reference/chaos.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/reference/chaos-results.md").read_text(encoding="utf-8")
     for cause in CAUSES:
         row = f"| `{cause.name}` | {', '.join(f'`{sign}`' for sign in sorted(cause.signs))} |"
         assert row in page, row
@@ -124,8 +124,8 @@ def test_a_cause_is_found_by_its_signs_alone(cause: Cause) -> None:
 
 
 def test_each_planted_program_has_a_row_and_was_caught() -> None:
-    """The table is written by `python tests/chaos/planted_programs.py docs/reference/chaos.md`."""
-    page = (Path(__file__).parents[2] / "docs/reference/chaos.md").read_text(encoding="utf-8")
+    """The table is written by `python tests/chaos/planted_programs.py docs/reference/chaos-results.md`."""
+    page = (Path(__file__).parents[2] / "docs/reference/chaos-results.md").read_text(encoding="utf-8")
     table = page.partition(BEGIN)[2].partition(END)[0].strip().splitlines()
     assert table[0] == HEAD
     rows = {
