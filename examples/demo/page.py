@@ -101,4 +101,4 @@ def _impossible(rows: Sequence[Row], faults: Sequence[str]) -> Iterator[str]:
 
 
 def _sources(rows: Sequence[Row]) -> str:
-    return "### Sources\n\n" + _table(["source", "is"], [[f"`{row.name}`", row.label] for row in rows])
+    return "### Sources\n\n" + _table(["source", "description"], [[f"`{row.name}`", row.label] for row in rows])
