@@ -45,7 +45,6 @@ QUOTED = [
     ("docs/reference/errors.md", "resumable.errors", "UserWarning\n"),
     ("docs/reference/state-format.md", "resumable._state.schema", "format  "),
     ("docs/reference/state-format.md", "resumable.integrations.lightning.lightning_state", "format  "),
-    ("docs/explanation/lightning.md", "resumable.integrations.lightning.lightning_state", "stage "),
 ]
 
 # Code in blocks of `text`, which nothing runs: by the page and the first line, with the whole program that is run.
@@ -53,19 +52,17 @@ SHOWN_AS_TEXT = {
     ("docs/debug/chaos-pytest.md", 'report = resumable.chaos.run(["python", "train.py"])'): "test_resume.py there",
     ("docs/debug/chaos-pytest.md", "assert all(outcome.retrained <= 3 for outcome in report.outcomes)"): "the same",
     ("docs/debug/chaos-pytest.md", "found = [store.latest_step() if rank == 0 else None]"): "examples/chaos_ranks.py",
-    ("docs/how-to/migrating.md", "from streaming import LocalDataset"): "none: streaming is only in .venv-peers",
-    ("docs/how-to/ray-train.md", "def train_loop_per_worker(config):"): "examples/ray_train.py",
-    ("docs/how-to/torchtitan.md", "from resumable.integrations.torchtitan import LoaderConfig"): (
+    ("docs/checkpoints/migrate.md", "from streaming import LocalDataset"): "none: streaming is only in .venv-peers",
+    ("docs/frameworks/ray.md", "def train_loop_per_worker(config):"): "examples/ray_train.py",
+    ("docs/frameworks/torchtitan.md", "from resumable.integrations.torchtitan import LoaderConfig"): (
         "examples/torchtitan_loader.py"
     ),
 }
 # Files of a page that its own code does not use, and the test that runs them.
 RUN_ELSEWHERE = {
-    ("docs/how-to/elastic-torchrun.md", "train.py"): "tests/distributed/test_cluster_pages.py",
-    ("docs/how-to/kubernetes.md", "train.py"): "tests/distributed/test_cluster_pages.py",
-    ("docs/how-to/slurm.md", "train.py"): "tests/distributed/test_cluster_pages.py",
-    ("docs/how-to/transformers.md", "train.py"): "tests/hf_transformers/test_trainer_alone.py",
-    ("docs/how-to/transformers.md", "tune.py"): "tests/hf_transformers/test_trainer_alone.py",
+    ("docs/clusters/elastic.md", "train.py"): "tests/distributed/test_cluster_pages.py",
+    ("docs/frameworks/transformers.md", "train.py"): "tests/hf_transformers/test_trainer_alone.py",
+    ("docs/frameworks/transformers.md", "tune.py"): "tests/hf_transformers/test_trainer_alone.py",
 }
 
 
@@ -131,6 +128,7 @@ def run(folder: Path, *arguments: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.every_cell
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     files = [block for block in blocks(page) if block.title is not None]
