@@ -70,14 +70,15 @@ types: .venv/.ready  ## mypy, strict
 SOURCES ?=
 POINTS ?= 2
 JOBS ?= 2
-chaos: .venv/.ready  ## every kind of fault against every source, and planted programs; writes docs/reference/chaos.md
+chaos: .venv/.ready  ## every kind of fault against every source, and planted programs; writes docs/reference/chaos-results.md
 	$(ALL) -m examples.demo.chaos --points $(POINTS) --jobs $(JOBS) \
-	  $(if $(SOURCES),--sources $(SOURCES),--page docs/reference/chaos.md)
-	$(if $(SOURCES),,$(BIN)/python tests/chaos/planted_programs.py docs/reference/chaos.md)
+	  $(if $(SOURCES),--sources $(SOURCES),--page docs/reference/chaos-results.md)
+	$(if $(SOURCES),,$(BIN)/python tests/chaos/planted_programs.py docs/reference/chaos-results.md)
 
-bench: .venv/.ready peers  ## measure the figures of docs/reference/benchmarks.md again
-	$(BIN)/python -m benchmarks --without peers --without formats
-	.venv-peers/bin/python -m benchmarks --only peers --only formats
+bench: .venv/.ready peers  ## measure the numbers of docs/reference/benchmarks.md again
+	$(BIN)/python -m benchmarks --without peers --without formats --markdown benchmarks/results.md
+	.venv-peers/bin/python -m benchmarks --only peers --only formats --markdown benchmarks/results.md
+	$(BIN)/python -m benchmarks.page
 
 peers: .venv-peers/.ready  ## make the environment of the libraries that are compared
 

@@ -1,4 +1,4 @@
-"""Draws `explanation/rooms.toml`: the picture `assets/rooms.svg` and the table in `explanation/architecture.md`.
+"""Draws `internals/rooms.toml`: the picture `assets/rooms.svg` and the table in `internals/architecture.md`.
 
 python docs/draw_rooms.py
 """
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
-ROOMS = DOCS / "explanation/rooms.toml"
+ROOMS = DOCS / "internals/rooms.toml"
 PICTURE = DOCS / "assets/rooms.svg"
-PAGE = DOCS / "explanation/architecture.md"
+PAGE = DOCS / "internals/architecture.md"
 TABLE = re.compile(r"(?<=<!-- rooms -->\n\n).*?(?=\n\n<!-- end of rooms -->)", re.DOTALL)
 
 # All lengths are pixels of a picture that is 400 wide, so the text is as large as it says on a narrow screen.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import page as docs
 from benchmarks.contenders import ENTRIES, OURS, PEERS
 from benchmarks.ratios import Ratio, in_turns, ratio
 from benchmarks.report import BEGIN, END, Table, write
@@ -122,10 +123,23 @@ class TestAQuickRun:
         assert [row[0] for row in built[:3]] == ["Tars", "Packed, concat", "Packed, fit"]
         assert int(built[1][3].replace(",", "")) < 16 * 1024, "16 bytes for 4096 documents"
 
+    def test_has_the_tables_of_the_documentation(self, page: str) -> None:
+        frameworks = ("DALI", "FFCV", "TensorFlow", "tf.data")  # whose suites the quick run leaves out
+        titles = {source.title for source in docs.SOURCES.values() if not source.title.startswith(frameworks)}
+        assert titles <= set(docs.tables(page))
+
     def test_fills_every_row(self, page: str) -> None:
         tables = [line for line in page.splitlines() if line.startswith("|")]
         assert len(tables) > 100
         assert all(row.count("|") > 2 for row in tables)
+
+
+def test_the_documentation_shows_the_results() -> None:
+    stale = "run `python -m benchmarks.page`"
+    page, results = (path.read_text(encoding="utf-8") for path in (docs.PAGE, docs.RESULTS))
+    assert docs.filled(page, results) == page, stale
+    assert docs.CHART.read_text(encoding="utf-8") == docs.chart(results), stale
+    assert set(docs.MARKS.findall(page)) == {(f"<!-- table: {name} -->\n\n", name) for name in docs.SOURCES}
 
 
 def test_tables_of_costs_become_pictures(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--sources", type=_sources, default=list(SOURCES), metavar="NAME,...", help=f"of {', '.join(SOURCES)}")
     add("--faults", type=_faults, default=list(FAULTS), metavar="KIND,...", help=f"of {', '.join(FAULTS)}")
-    add("--points", type=int, default=2, help="moments for each kind of fault (default: 2)")
+    add("--points", type=int, default=2, help="cases for each kind of fault (default: 2)")
     add("--jobs", type=int, default=2, help="cases at a time (default: 2)")
     add("--directory", type=Path, default=Path("runs/chaos-sources"), help="default: runs/chaos-sources")
     add("--fresh", action="store_true", help="start every process by itself, instead of forking it from one that has "

@@ -6,8 +6,6 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from resumable.chaos.plan import FAULTS
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
@@ -31,7 +29,6 @@ _LIBRARIES = (
     "accelerate",
     "transformers",
 )
-_NOTHING = "–"  # noqa: RUF001  # a dash, which is none of the figures
 
 
 def write_page(path: Path, rows: Sequence[Row], faults: Sequence[str], points: int) -> None:
@@ -43,29 +40,22 @@ def write_page(path: Path, rows: Sequence[Row], faults: Sequence[str], points: i
 
 
 def make_tables(rows: Sequence[Row], faults: Sequence[str], points: int) -> str:
-    """Make what a run of the matrix has shown."""
-    parts = [
-        _summary(rows, points),
-        "### Each kind of fault against each source",
-        "Cases; in bold the number of those in which a promise was broken. A dash: it cannot happen, see below.",
-        _table(["fault", *(row.name for row in rows)], _grid(rows, faults)),
-        "### Each source",
-        _table(["source", "", "cases", "faults fired", "starts", "steps retrained", "violations"], _totals(rows)),
-        *_broken(rows),
-        "### What cannot happen",
-        "\n".join(_impossible(rows, faults)) or "Every kind of fault happened to every source.",
-    ]
+    """Return the result of a run of the matrix: a sentence if every case passed, and tables of the exceptions."""
+    parts = [_summary(rows, points), *_failed(rows), *_impossible(rows, faults), _sources(rows)]
     return "\n\n".join(parts)
 
 
 def _summary(rows: Sequence[Row], points: int) -> str:
     outcomes = [outcome for row in rows for outcome in row.outcomes]
-    fired, starts = (sum(getattr(outcome, name) for outcome in outcomes) for name in ("fired", "starts"))
-    broken = sum(not outcome.ok for outcome in outcomes) + sum(row.report is None for row in rows)
-    result = f"a promise was broken in {broken} of them" if broken else "every promise was kept in all of them"
+    fired, launches, retrained = (
+        sum(getattr(outcome, name) for outcome in outcomes) for name in ("fired", "starts", "retrained")
+    )
+    planned = sum(len(outcome.case.faults) for outcome in outcomes)
+    passed = sum(outcome.ok for outcome in outcomes)
     return (
-        f"{len(rows)} sources, {len(outcomes)} cases with {fired} faults that fired and {starts} starts of a training "
-        f"program; {result}. Each kind of fault happens at {points} moment{'s' * (points != 1)} of each run.\n\n"
+        f"**{passed} of {len(outcomes)} cases passed**, with {len(rows)} sources and {points} "
+        f"case{'s' * (points != 1)} per source and kind of fault. {fired} of {planned} faults fired, "
+        f"in {launches} launches. {retrained} steps were trained again after a crash.\n\n"
         f"Python {platform.python_version()} on {platform.system()}; {', '.join(_versions())}."
     )
 
@@ -78,57 +68,37 @@ def _versions() -> Iterator[str]:
             continue
 
 
-def _grid(rows: Sequence[Row], faults: Sequence[str]) -> Iterator[list[str]]:
-    for kind in faults:
-        yield [f"`{kind}`", *(_cell(row, kind) for row in rows)]
-
-
-def _cell(row: Row, kind: str) -> str:
-    if row.report is None:
-        return "**failed**"
-    outcomes = row.of(kind)
-    broken = sum(not outcome.ok for outcome in outcomes)
-    return _NOTHING if kind in row.impossible else f"{len(outcomes)}" + f", **{broken}**" * bool(broken)
-
-
-def _totals(rows: Sequence[Row]) -> Iterator[list[str]]:
-    for row in rows:
-        yield [f"`{row.name}`", row.label, *_sums([row])]
-    yield ["all", "", *_sums(rows)]
-
-
-def _sums(rows: Sequence[Row]) -> list[str]:
-    outcomes = [outcome for row in rows for outcome in row.outcomes]
-    planned = sum(len(outcome.case.faults) for outcome in outcomes)
-    fired = sum(outcome.fired for outcome in outcomes)
-    starts, retrained = sum(outcome.starts for outcome in outcomes), sum(outcome.retrained for outcome in outcomes)
-    violations = sum(len(outcome.violations) for outcome in outcomes)
-    return [f"{len(outcomes)}", f"{fired} of {planned}", f"{starts}", f"{retrained}", f"{violations}"]
-
-
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    rule = ["---", *("---:" for _ in head[1:])]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
-def _broken(rows: Sequence[Row]) -> Iterator[str]:
-    lines = [f"- `{row.name}` could not be tested" for row in rows if row.report is None]
+def _failed(rows: Sequence[Row]) -> Iterator[str]:
+    lines = [[f"`{row.name}`", "all: it could not be tested", "unknown"] for row in rows if row.report is None]
     lines += [
-        f"- `{row.name}`, {outcome.case}: {', '.join(outcome.violations)}"
+        [f"`{row.name}`", str(outcome.case), ", ".join(outcome.violations)]
         for row in rows
         for outcome in row.outcomes
         if not outcome.ok
     ]
     if lines:
-        yield "### Broken promises"
-        yield "\n".join(lines)
+        yield "### Failed cases"
+        yield _table(["source", "case", "broken promises"], lines)
 
 
 def _impossible(rows: Sequence[Row], faults: Sequence[str]) -> Iterator[str]:
+    reasons: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for kind in faults:
-        reasons: dict[str, list[str]] = {}
+        skipped: dict[str, list[str]] = {}
         for row in rows:
             if kind in row.impossible:
-                reasons.setdefault(row.impossible[kind], []).append(f"`{row.name}`")
-        for reason, names in reasons.items():
-            yield f"- `{kind}` ({FAULTS[kind].meaning}) with {', '.join(names)}: {reason}."
+                skipped.setdefault(row.impossible[kind], []).append(f"`{row.name}`")
+        for reason, names in skipped.items():
+            reasons.setdefault((reason, tuple(names)), []).append(f"`{kind}`")
+    if reasons:
+        yield "### Faults that cannot happen"
+        body = [[", ".join(kinds), ", ".join(names), reason] for (reason, names), kinds in reasons.items()]
+        yield _table(["fault", "sources", "reason"], body)
+
+
+def _sources(rows: Sequence[Row]) -> str:
+    return "### Sources\n\n" + _table(["source", "description"], [[f"`{row.name}`", row.label] for row in rows])

@@ -17,7 +17,7 @@ TIME = re.compile(r"\d+(\.\d+)? (s|min)\b")
 FAILS = re.compile(r"A promise was broken|^BROKEN |^Different: ", re.MULTILINE)  # printed before the exit status 1
 # A script that makes what the commands of a page are about.
 BEFORE = {
-    "docs/how-to/inspect-checkpoints.md": """
+    "docs/debug/inspect.md": """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -81,7 +81,7 @@ def cases() -> list[object]:
     ]
 
 
-NARROW = {"docs/tutorial/break-your-training.md"}  # lines of a phone's width
+NARROW = {"docs/debug/chaos.md"}  # lines of a phone's width
 
 
 def run(folder: Path, *command: str, columns: int = 80) -> subprocess.CompletedProcess[str]:

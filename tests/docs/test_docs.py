@@ -49,9 +49,9 @@ QUOTED = [
 
 # Code in blocks of `text`, which nothing runs: by the page and the first line, with the whole program that is run.
 SHOWN_AS_TEXT = {
-    ("docs/how-to/chaos-in-pytest.md", 'report = resumable.chaos.run(["python", "train.py"])'): "test_resume.py there",
-    ("docs/how-to/chaos-in-pytest.md", "assert all(outcome.retrained <= 3 for outcome in report.outcomes)"): "the same",
-    ("docs/how-to/chaos-ranks.md", "found = [store.latest_step() if rank == 0 else None]"): "examples/chaos_ranks.py",
+    ("docs/debug/chaos-pytest.md", 'report = resumable.chaos.run(["python", "train.py"])'): "test_resume.py there",
+    ("docs/debug/chaos-pytest.md", "assert all(outcome.retrained <= 3 for outcome in report.outcomes)"): "the same",
+    ("docs/debug/chaos-pytest.md", "found = [store.latest_step() if rank == 0 else None]"): "examples/chaos_ranks.py",
     ("docs/checkpoints/migrate.md", "from streaming import LocalDataset"): "none: streaming is only in .venv-peers",
     ("docs/frameworks/ray.md", "def train_loop_per_worker(config):"): "examples/ray_train.py",
     ("docs/frameworks/torchtitan.md", "from resumable.integrations.torchtitan import LoaderConfig"): (

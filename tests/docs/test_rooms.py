@@ -40,7 +40,7 @@ def test_the_paths_and_bugs_of_the_page_are_there() -> None:
     code = ast.parse((TESTS / "chaos/mutations/planted.py").read_text(encoding="utf-8"))
     bugs = {node.name for node in ast.walk(code) if isinstance(node, ast.FunctionDef)}
     rows = [
-        line.split("|")[4] for line in PAGE.split("## Where do I change what")[1].split("\n") if line.startswith("| ")
+        line.split("|")[3] for line in PAGE.split("## Where do I change what")[1].split("\n") if line.startswith("| ")
     ]
     named = {word for cell in rows for word in re.findall(r"`([a-z]\w*)`", cell)}
     assert "old_ranks" in named
