@@ -147,7 +147,7 @@ def _epoch_of(order: Chained, generator: torch.Tensor, place: ForeignPosition) -
         raise StateMismatchError(
             "the seed of the sampler's generator differs from the job's, so the samples would come in another order."
             f"\n  in the checkpoint: {theirs.initial_seed()}\n  in this run:       {ours.initial_seed()}\n"
-            f"Use torch.Generator().manual_seed({theirs.initial_seed()}). Pass it where the job did: to the DataLoader, "
+            f"Use torch.Generator().manual_seed({theirs.initial_seed()}). Pass it where the job did: to the DataLoader "
             "or only to torchdata's RandomSampler (torchdata.stateful_dataloader.sampler)."
         )
     known = place.epoch

@@ -384,7 +384,7 @@ def test_a_variable_that_names_no_plan_does_no_harm(content: str | None, tmp_pat
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "2 <built-in function open> None\n"
     assert done.stderr.count("ChaosWarning") == 1
-    assert f"{VARIABLE} names {plan}, which is no plan of a chaos run" in done.stderr
+    assert f"{VARIABLE} is set to {plan}, which is not the plan of a chaos run" in done.stderr
     assert f"unset {VARIABLE}" in done.stderr
 
 

@@ -337,7 +337,7 @@ def test_a_folder_that_is_removed_in_the_middle_is_harmless(tmp_path: Path) -> N
 
 
 def test_an_evaluation_has_nothing_to_record(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="evaluation=True and flight_recorder were given"):
+    with pytest.raises(UnsupportedError, match="evaluation=True and flight_recorder cannot be combined"):
         wrap(tmp_path, evaluation=True)
 
 
