@@ -1,11 +1,11 @@
-"""Where a checkpoint is, and what is found in it.
+"""Paths of checkpoints, and the values found in them.
 
-A checkpoint is a file or a folder, on a local disk or on whatever fsspec knows. It is only ever read. What is found is
-inert: dicts, lists and numbers as they are, and a stand-in for all else.
+A checkpoint is a file or a folder, on a local disk or on any fsspec filesystem. It is only read. The values found are
+inert: dicts, lists and numbers are unchanged, and everything else becomes a stand-in.
 
-Tensor    shape and type; its numbers are read when they are asked for
-Opaque    an object of a class that is not imported: its name, and what would have been given to it
-File      a file that is no part of a checkpoint that could be read
+Tensor    shape and type; the numbers are read on demand
+Opaque    an object whose class is not imported: its class name and its arguments
+File      a file that is not part of a readable checkpoint
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["DTYPES", "CheckpointPath", "File", "Name", "Opaque", "Tensor", "chil
 
 _DEEPEST = 200
 
-# torch's name -> bytes of an element, and NumPy's name; what NumPy lacks is compared as the bits that it is
+# PyTorch's name -> bytes per element, and NumPy's name; types that NumPy lacks are compared by their bits
 DTYPES: dict[str, tuple[int, str]] = {
     "float64": (8, "f8"),
     "float32": (4, "f4"),
@@ -53,7 +53,7 @@ DTYPES: dict[str, tuple[int, str]] = {
 
 @dataclass(frozen=True)
 class Name:
-    """The name of a class or function, of which nothing was imported."""
+    """The name of a class or function that was not imported."""
 
     module: str
     name: str
@@ -68,8 +68,8 @@ class Tensor:
 
     Args:
         shape: its shape.
-        dtype: its type, by torch's name.
-        read: gives its numbers as an array of this shape; those of types that NumPy lacks as unsigned integers.
+        dtype: PyTorch's name of its type.
+        read: returns its numbers as an array of this shape; types that NumPy lacks become unsigned integers.
     """
 
     shape: tuple[int, ...]
@@ -89,7 +89,7 @@ class Tensor:
 
 @dataclass(eq=False)
 class Opaque:
-    """An object of a class that was not imported. It is a key, where it was one, and equal to nothing else."""
+    """An object of a class that was not imported. It can be a dict key, and equals only itself."""
 
     kind: str
     args: Any = ()
@@ -103,11 +103,11 @@ class Opaque:
 
 @dataclass(frozen=True)
 class File:
-    """A file of a folder, of which only the size is known.
+    """A file in a folder, of which only the size is known.
 
     Args:
         size: in bytes.
-        why: what was wrong with it; empty where it is no checkpoint at all.
+        why: what is wrong with it; empty if it is not a checkpoint at all.
     """
 
     size: int
@@ -115,7 +115,7 @@ class File:
 
 
 def children(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the parts of a container, each with its key; none of anything else."""
+    """Yield the parts of a container with their keys; nothing for other values."""
     if isinstance(value, dict):
         yield from value.items()
     elif isinstance(value, list | tuple):
@@ -125,7 +125,7 @@ def children(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _children_of_object(value: Opaque) -> Iterator[tuple[Any, Any]]:
-    """Yield what is in an object under the names that it has there; what has none, as it stands in the file."""
+    """Yield the parts of an object under their attribute names, or as stored in the file if they have none."""
     if value.args:
         yield "args", value.args
     yield from enumerate(value.items)
@@ -140,15 +140,15 @@ def _children_of_object(value: Opaque) -> Iterator[tuple[Any, Any]]:
 
 
 def _has_slots(state: Any) -> bool:
-    """Return whether attributes are those of a dict, if there is one, and those in slots."""
+    """Return whether the state is a pair of attributes in a dict, if any, and attributes in slots."""
     pair = isinstance(state, tuple) and len(state) == 2  # noqa: PLR2004
     return pair and isinstance(state[1], dict) and isinstance(state[0], dict | None)
 
 
 def walk(value: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield every part of a tree with its path, in order; what stands at several places, with all its parts once.
+    """Yield every part of a tree with its path, in order; a part with several paths is visited once.
 
-    A tree that was made to be endless, or to grow with every level, is gone through in the time of reading it.
+    A tree crafted to be endless, or to grow with every level, takes no longer to walk than to read.
     """
     seen: set[int] = set()
 
@@ -162,7 +162,7 @@ def walk(value: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
 
 
 class Opened(contextlib.ExitStack):
-    """The files that are open, each once."""
+    """The open files, each opened once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,8 +175,8 @@ class CheckpointPath:
 
     Args:
         filesystem: fsspec's.
-        path: on it.
-        opened: closes the files that tensors are read from.
+        path: on the filesystem.
+        opened: closes the files from which tensors are read.
     """
 
     filesystem: Any
@@ -190,7 +190,7 @@ class CheckpointPath:
 
     @property
     def is_local(self) -> bool:
-        """Whether a library that wants a file's path can have it."""
+        """Whether the file has a path that other libraries can open."""
         return "file" in self.filesystem.protocol
 
     def child(self, name: str) -> CheckpointPath:
@@ -217,13 +217,13 @@ class CheckpointPath:
         return int(self.filesystem.info(self.path)["size"])
 
     def read(self, offset: int = 0, length: int | None = None) -> bytes:
-        """Return the bytes of the file, or some of them."""
+        """Return the bytes of the file, or a range of them."""
         file = self.open()
         file.seek(offset)
         return bytes(file.read() if length is None else file.read(length))
 
     def open(self) -> BinaryIO:
-        """Open the file until the whole checkpoint is closed."""
+        """Open the file; it stays open until the checkpoint is closed."""
         files = self.opened.files
         if self.path not in files:
             files[self.path] = self.opened.enter_context(self.filesystem.open(self.path, "rb"))
@@ -232,26 +232,26 @@ class CheckpointPath:
 
 @contextlib.contextmanager
 def open_path(path: str | os.PathLike[str]) -> Iterator[CheckpointPath]:
-    """Find a path or URL; what was opened of it is closed at the end.
+    """Find a path or URL; files opened from it are closed at the end.
 
     Raises:
-        ConfigurationError: a URL that fsspec does not know.
+        ConfigurationError: fsspec does not know the URL.
         MissingDependencyError: the filesystem's package is not installed.
-        CheckpointNotFoundError: nothing is there.
+        CheckpointNotFoundError: nothing exists there.
         CheckpointError: it cannot be read.
     """
     url = os.fspath(path)
     try:
         filesystem, inside = open_url(url, what=repr(url))
         with Opened() as opened:
-            if not url or not filesystem.exists(inside):  # without one it would be the working directory
-                raise CheckpointNotFoundError(  # noqa: TRY301  # ours are told apart below
-                    f"there is nothing at {url or repr(url)}.\nGive a checkpoint: a file, a folder or a URL."
+            if not url or not filesystem.exists(inside):  # an empty path would be the working directory
+                raise CheckpointNotFoundError(  # noqa: TRY301  # passes through `except ResumableError`
+                    f"{url or repr(url)} does not exist.\nPass a checkpoint: a file, a folder or a URL."
                 )
             yield CheckpointPath(filesystem, inside, opened)
     except ResumableError:
         raise
-    except Exception as error:  # cloud clients raise errors of their own
+    except Exception as error:  # cloud clients raise their own errors
         raise CheckpointError(
-            f"{url} could not be read.\n  {in_one_line(error)}\nLook whether it may be read, and try again."
+            f"{url} could not be read.\n  {in_one_line(error)}\nCheck that you have access, and try again."
         ) from error
