@@ -34,46 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["Samples", "samples"]
 
 
-@dataclass(frozen=True)
-class Samples:
-    """The samples of a batch.
-
-    Args:
-        path: of the checkpoint.
-        where: path of the state in it.
-        epoch: epoch of the batch.
-        step: number of the batch in its epoch.
-        rank: the rank whose part this is; None for the global batch.
-        world_size: number of ranks that share the batch.
-        global_batch: samples per step over all ranks, on which the step numbers are based.
-        indices: sample indices, in order.
-        notes: further remarks, one sentence each.
-        places: the result of the source's `locate` for each sample: shard and key for `Tars`, `Row` for `Parquet`,
-            `Span` for `Tokens`, several `Piece` for `Packed`, and for a mixture the name of the source with that
-            source's result; empty if no source was passed.
-    """
-
-    path: str
-    where: str
-    epoch: int
-    step: int
-    rank: int | None
-    world_size: int
-    global_batch: int
-    indices: tuple[int, ...]
-    notes: tuple[str, ...] = ()
-    places: tuple[Any, ...] = ()
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The locations as text, one for each sample."""
-        return tuple(map(in_words, self.places))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, as `resumable samples --json` prints them."""
-        return asdict(self)
-
-
 def samples(  # noqa: PLR0913  # which batch, and which of several orders
     path: str | os.PathLike[str],
     *,
@@ -136,6 +96,55 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
     )
 
 
+@dataclass(frozen=True)
+class Samples:
+    """The samples of a batch.
+
+    Args:
+        path: of the checkpoint.
+        where: path of the state in it.
+        epoch: epoch of the batch.
+        step: number of the batch in its epoch.
+        rank: the rank whose part this is; None for the global batch.
+        world_size: number of ranks that share the batch.
+        global_batch: samples per step over all ranks, on which the step numbers are based.
+        indices: sample indices, in order.
+        notes: further remarks, one sentence each.
+        places: the result of the source's `locate` for each sample: shard and key for `Tars`, `Row` for `Parquet`,
+            `Span` for `Tokens`, several `Piece` for `Packed`, and for a mixture the name of the source with that
+            source's result; empty if no source was passed.
+    """
+
+    path: str
+    where: str
+    epoch: int
+    step: int
+    rank: int | None
+    world_size: int
+    global_batch: int
+    indices: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+    places: tuple[Any, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The locations as text, one for each sample."""
+        return tuple(map(in_words, self.places))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, as `resumable samples --json` prints them."""
+        return asdict(self)
+
+
+def in_words(place: Any) -> str:
+    """Return a location as text."""
+    if type(place) is tuple:  # named tuples have their own text
+        if len(place) == 2 and isinstance(place[0], str):  # noqa: PLR2004  # a pair
+            return f"{place[1]} in {place[0]}" if isinstance(place[1], str) else f"{place[0]}: {in_words(place[1])}"
+        return "; ".join(map(in_words, place)) or "nothing"
+    return f"sample {place}" if isinstance(place, int) else str(place)
+
+
 def _names_of(found: FoundState) -> set[str]:
     """Return the names that identify a state; the path also without quotes, because a shell removes them."""
     return {found.where, found.where.replace('"', ""), str(found.values.get("name"))}
@@ -164,9 +173,12 @@ def _order_of(found: FoundState) -> list[Any]:
     return [found.values.get(name) for name in ("sampler", "tail", "global_batch", "world_size", "backend", "name")]
 
 
+STRIDED = {"torch-distributed-v1", "torch-generator-v1"}
+
+
 def _is_strided(state: State, order: str | None, world: World) -> bool:
     """Return whether the ranks take every n-th sample of a batch, as with `order="torch"`."""
-    if state.fingerprint["sampler.name"] in IN_TURN:
+    if state.fingerprint["sampler.name"] in STRIDED:
         return True
     sequential = (
         state.fingerprint["sampler.name"] == "sequential-v1" and state.fingerprint["backend.kind"] == "torch-map"
@@ -189,13 +201,6 @@ def _notes(state: State) -> tuple[str, ...]:
     note = f"The global batch changed during the run: {changes}."
     counted = f"Steps are counted as if it had always been {state.global_batch}, as in Loader.sample_indices."
     return (f"{note} {counted}",)
-
-
-IN_TURN = {"torch-distributed-v1", "torch-generator-v1"}
-_WAY_OUT = (
-    "In a script that wraps the same data, use loader.load_state_dict(state) and "
-    "loader.sample_indices(epoch=..., step=...), which read no data."
-)
 
 
 def sampler_of(state: State) -> Sampler:
@@ -229,7 +234,7 @@ def sampler_of(state: State) -> Sampler:
             f"the state is damaged: its sampler is {spec}.\nIt does not define an order. Use another checkpoint."
         ) from error
     if sampler is None:
-        raise UnsupportedError(f"{_missing(spec)}\nThe samples cannot be computed from the state alone. {_WAY_OUT}")
+        raise UnsupportedError(f"{_missing(spec)}\nThe samples cannot be computed from the state alone. {_INSTEAD}")
     return _check(sampler, spec)
 
 
@@ -253,8 +258,20 @@ def _check(sampler: Sampler, spec: Mapping[str, Any]) -> Sampler:
     other = sorted(name for name in {*made, *spec} if made.get(name) != spec.get(name))
     raise UnsupportedError(
         f"the sampler {spec['name']} of this state depends on fields that are unknown here: {', '.join(other)}.\n"
-        f"The samples cannot be computed from the state alone. {_WAY_OUT}"
+        f"The samples cannot be computed from the state alone. {_INSTEAD}"
     )
+
+
+_INSTEAD = (
+    "In a script that wraps the same data, use loader.load_state_dict(state) and "
+    "loader.sample_indices(epoch=..., step=...), which read no data."
+)
+_LACKS = {
+    "weighted-v1": ("the weights", "weights"),
+    "paged-v1": ("the pages of the samples", "pages"),
+    "blocks-v1": ("the sizes of the shards", "sizes"),
+    "mixture-v1": ("the sources, their weights or their shards", "sources"),
+}
 
 
 def _missing(spec: Mapping[str, Any]) -> str:
@@ -264,14 +281,6 @@ def _missing(spec: Mapping[str, Any]) -> str:
         what, field = lacks
         return f"the state contains only a digest of {what} ({spec.get(field)}), not the values."
     return f"the sampler of this state, {spec['name']}, does not belong to this package."
-
-
-_LACKS = {
-    "weighted-v1": ("the weights", "weights"),
-    "paged-v1": ("the pages of the samples", "pages"),
-    "blocks-v1": ("the sizes of the shards", "sizes"),
-    "mixture-v1": ("the sources, their weights or their shards", "sources"),
-}
 
 
 def _blocks(spec: Mapping[str, Any]) -> Sampler | None:
@@ -370,15 +379,6 @@ def _check_locates(source: Any) -> None:
 
 def _inside(source: Any, indices: list[int]) -> list[Any]:
     return locate(source, indices) if hasattr(source, "locate") else list(indices)
-
-
-def in_words(place: Any) -> str:
-    """Return a location as text."""
-    if type(place) is tuple:  # named tuples have their own text
-        if len(place) == 2 and isinstance(place[0], str):  # noqa: PLR2004  # a pair
-            return f"{place[1]} in {place[0]}" if isinstance(place[1], str) else f"{place[0]}: {in_words(place[1])}"
-        return "; ".join(map(in_words, place)) or "nothing"
-    return f"sample {place}" if isinstance(place, int) else str(place)
 
 
 def _another(why: str, before: object, now: object) -> str:

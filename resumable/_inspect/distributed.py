@@ -41,7 +41,6 @@ def read_distributed(place: CheckpointPath) -> dict[Any, Any]:
         raise CorruptCheckpointError(f"its {METADATA} is not PyTorch's: {type(error).__name__}: {error}") from error
 
 
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 _Stored = dict[tuple[str, tuple[int, ...] | None], Any]
 
 
@@ -135,6 +134,9 @@ def _plain(value: Any) -> Any:
     if listed:
         return [inner[number] for number in range(len(inner))]
     return {_key(key): part for key, part in inner.items()}
+
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 def _key(key: Any) -> Any:

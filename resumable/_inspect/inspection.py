@@ -24,27 +24,33 @@ if TYPE_CHECKING:
 __all__ = ["Diff", "Inspection", "Part", "StateDifference", "TensorDifference", "ValueDifference", "diff", "inspect"]
 
 
-@dataclass(frozen=True)
-class Part:
-    """A top-level part of a checkpoint.
+def inspect(path: str | os.PathLike[str]) -> Inspection:
+    """Show what a checkpoint contains, including the states of Loaders. No code in it runs, and no file is written.
+
+    Supported are `CheckpointStore` (the folder of a run or of a step), `torch.save`, Lightning,
+    `torch.distributed.checkpoint`, the Hugging Face Trainer, Accelerate, safetensors, and JSON.
 
     Args:
-        name: its key.
-        type: type of the value.
-        tensors: number of tensors in it.
-        bytes: size of its tensors; the file size if it is a file that is not a checkpoint.
-        values: number of numbers, strings and other values in it.
-        objects: classes of objects that were not created, in alphabetical order.
-        problem: why it could not be read; empty if it could.
-    """
+        path: path of a file or folder, or a URL that fsspec knows.
 
-    name: str
-    type: str
-    tensors: int = 0
-    bytes: int = 0
-    values: int = 0
-    objects: tuple[str, ...] = ()
-    problem: str = ""
+    Raises:
+        ConfigurationError: it is a flight recorder's folder, or a URL that fsspec does not know.
+        CheckpointNotFoundError: nothing exists there, or it is empty.
+        CorruptCheckpointError: it is truncated or damaged.
+        CheckpointError: it is not a checkpoint, or could not be read.
+    """
+    with open_checkpoint(path) as content:
+        states = describe_states(find_states(content.tree))
+        return Inspection(
+            os.fspath(path),
+            content.kind,
+            content.size,
+            content.step,
+            content.steps,
+            states,
+            _parts(content),
+            content.notes,
+        )
 
 
 @dataclass(frozen=True)
@@ -76,33 +82,27 @@ class Inspection:
         return {**asdict(self), "steps": [one._asdict() for one in self.steps]}
 
 
-def inspect(path: str | os.PathLike[str]) -> Inspection:
-    """Show what a checkpoint contains, including the states of Loaders. No code in it runs, and no file is written.
-
-    Supported are `CheckpointStore` (the folder of a run or of a step), `torch.save`, Lightning,
-    `torch.distributed.checkpoint`, the Hugging Face Trainer, Accelerate, safetensors, and JSON.
+@dataclass(frozen=True)
+class Part:
+    """A top-level part of a checkpoint.
 
     Args:
-        path: path of a file or folder, or a URL that fsspec knows.
-
-    Raises:
-        ConfigurationError: it is a flight recorder's folder, or a URL that fsspec does not know.
-        CheckpointNotFoundError: nothing exists there, or it is empty.
-        CorruptCheckpointError: it is truncated or damaged.
-        CheckpointError: it is not a checkpoint, or could not be read.
+        name: its key.
+        type: type of the value.
+        tensors: number of tensors in it.
+        bytes: size of its tensors; the file size if it is a file that is not a checkpoint.
+        values: number of numbers, strings and other values in it.
+        objects: classes of objects that were not created, in alphabetical order.
+        problem: why it could not be read; empty if it could.
     """
-    with open_checkpoint(path) as content:
-        states = describe_states(find_states(content.tree))
-        return Inspection(
-            os.fspath(path),
-            content.kind,
-            content.size,
-            content.step,
-            content.steps,
-            states,
-            _parts(content),
-            content.notes,
-        )
+
+    name: str
+    type: str
+    tensors: int = 0
+    bytes: int = 0
+    values: int = 0
+    objects: tuple[str, ...] = ()
+    problem: str = ""
 
 
 def _parts(content: Content) -> tuple[Part, ...]:
@@ -133,35 +133,33 @@ def _type_of(value: Any) -> str:
     return value.kind if isinstance(value, Opaque) else type(value).__name__
 
 
-_LONGEST = 10_000  # characters of a value
+def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Diff:
+    """Compare two checkpoints part by part. No code in them runs, and no file is written.
 
-
-@dataclass(frozen=True)
-class ValueDifference:
-    """A value that differs.
+    The checkpoints may be of different kinds: parts are matched by path, such as `optimizer.state.0.exp_avg`.
 
     Args:
-        where: its path in the checkpoint, keys joined with dots.
-        a: the value in the first checkpoint.
-        b: the value in the second one.
+        a: path or URL of a checkpoint, as for `resumable.inspect`.
+        b: path or URL of the second one.
+
+    Raises:
+        CheckpointError: one of them cannot be read, or they have no part in common.
     """
-
-    where: str
-    a: Any
-    b: Any
-
-
-@dataclass(frozen=True)
-class StateDifference:
-    """A state of a Loader that differs.
-
-    Args:
-        where: its path in the checkpoint.
-        fields: the fields that differ; `where` of each is its path within the state.
-    """
-
-    where: str
-    fields: tuple[ValueDifference, ...]
+    with open_checkpoint(a) as first, open_checkpoint(b) as second:
+        compared = _Comparison(find_states(first.tree), find_states(second.tree))
+        compared.compare(first.tree, second.tree)
+        notes = (*(f"a: {note}" for note in first.notes), *(f"b: {note}" for note in second.notes))
+        result = compared.result(os.fspath(a), os.fspath(b), notes)
+    if not (result.equal or result.tensors or result.states or result.values) and not result.is_equal:
+        parts = [
+            ", ".join(sorted({split(place)[0] for place in places})[:5]) for places in (result.only_a, result.only_b)
+        ]
+        raise CheckpointError(
+            f"{a} and {b} have no part in common, so they cannot be compared.\n"
+            f"  the first one has:  {parts[0]}\n  the second one has: {parts[1]}\n"
+            "Pass checkpoints with the same structure, such as two steps of one run."
+        )
+    return result
 
 
 @dataclass(frozen=True)
@@ -200,33 +198,53 @@ class Diff:
         return {"is_equal": self.is_equal, **asdict(self)}
 
 
-def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Diff:
-    """Compare two checkpoints part by part. No code in them runs, and no file is written.
-
-    The checkpoints may be of different kinds: parts are matched by path, such as `optimizer.state.0.exp_avg`.
+@dataclass(frozen=True)
+class StateDifference:
+    """A state of a Loader that differs.
 
     Args:
-        a: path or URL of a checkpoint, as for `resumable.inspect`.
-        b: path or URL of the second one.
-
-    Raises:
-        CheckpointError: one of them cannot be read, or they have no part in common.
+        where: its path in the checkpoint.
+        fields: the fields that differ; `where` of each is its path within the state.
     """
-    with open_checkpoint(a) as first, open_checkpoint(b) as second:
-        compared = _Comparison(find_states(first.tree), find_states(second.tree))
-        compared.compare(first.tree, second.tree)
-        notes = (*(f"a: {note}" for note in first.notes), *(f"b: {note}" for note in second.notes))
-        result = compared.result(os.fspath(a), os.fspath(b), notes)
-    if not (result.equal or result.tensors or result.states or result.values) and not result.is_equal:
-        parts = [
-            ", ".join(sorted({split(place)[0] for place in places})[:5]) for places in (result.only_a, result.only_b)
-        ]
-        raise CheckpointError(
-            f"{a} and {b} have no part in common, so they cannot be compared.\n"
-            f"  the first one has:  {parts[0]}\n  the second one has: {parts[1]}\n"
-            "Pass checkpoints with the same structure, such as two steps of one run."
-        )
-    return result
+
+    where: str
+    fields: tuple[ValueDifference, ...]
+
+
+@dataclass(frozen=True)
+class ValueDifference:
+    """A value that differs.
+
+    Args:
+        where: its path in the checkpoint, keys joined with dots.
+        a: the value in the first checkpoint.
+        b: the value in the second one.
+    """
+
+    where: str
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True)
+class TensorDifference:
+    """A tensor that differs.
+
+    Args:
+        where: its path in the checkpoint, keys joined with dots.
+        shapes: in the first checkpoint and in the second.
+        dtypes: in the first checkpoint and in the second.
+        elements: number of elements; None if shapes or types differ, because then no numbers are compared.
+        differing: number of elements that differ. NaN equals NaN; -0.0 and 0.0 differ.
+        largest: the largest absolute difference; None for types that NumPy lacks (8-bit floats).
+    """
+
+    where: str
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    dtypes: tuple[str, str]
+    elements: int | None = None
+    differing: int | None = None
+    largest: float | None = None
 
 
 class _Comparison:
@@ -346,6 +364,9 @@ def _same(a: Any, b: Any) -> bool:
     return text_of(a) == text_of(b) if isinstance(a, str | bytes | int | float) else parts_of(a) == parts_of(b)
 
 
+_LONGEST = 10_000  # characters of a value
+
+
 def _plain(value: Any) -> Any:
     """Return a value as JSON shows it."""
     if value is None or isinstance(value, bool | int | float):
@@ -362,27 +383,6 @@ def _plain(value: Any) -> Any:
 
 
 _AT_ONCE = 1 << 20  # elements per comparison, to limit memory to the two tensors and little else
-
-
-@dataclass(frozen=True)
-class TensorDifference:
-    """A tensor that differs.
-
-    Args:
-        where: its path in the checkpoint, keys joined with dots.
-        shapes: in the first checkpoint and in the second.
-        dtypes: in the first checkpoint and in the second.
-        elements: number of elements; None if shapes or types differ, because then no numbers are compared.
-        differing: number of elements that differ. NaN equals NaN; -0.0 and 0.0 differ.
-        largest: the largest absolute difference; None for types that NumPy lacks (8-bit floats).
-    """
-
-    where: str
-    shapes: tuple[tuple[int, ...], tuple[int, ...]]
-    dtypes: tuple[str, str]
-    elements: int | None = None
-    differing: int | None = None
-    largest: float | None = None
 
 
 def compare_tensors(where: str, a: Tensor, b: Tensor) -> TensorDifference | None:

@@ -34,6 +34,136 @@ if TYPE_CHECKING:
 
 __all__ = ["BUILDERS", "MOST_PACKED", "read_bare_pickle", "read_pickle", "read_torch_zip", "unpack"]
 
+
+def read_torch_zip(file: BinaryIO) -> Any:
+    """Return the content of a file of `torch.save`.
+
+    Args:
+        file: stays open as long as tensors may be read.
+
+    Raises:
+        CorruptCheckpointError: it is truncated or damaged.
+        CheckpointError: it is a different kind of zip file.
+    """
+    try:
+        archive = zipfile.ZipFile(file)
+    except (zipfile.BadZipFile, ValueError, struct.error, EOFError, NotImplementedError) as error:
+        raise CorruptCheckpointError(f"it starts as a zip file, but is truncated or damaged: {error}") from error
+    names = {info.filename: info for info in archive.infolist()}
+    pickles = [name for name in names if name == "data.pkl" or name.endswith("/data.pkl")]
+    if not pickles:
+        more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+        held = ", ".join(list(names)[:_FEW]) or "nothing"
+        raise CheckpointError(f"it is a zip file, but not from torch.save or NumPy: it contains {held}{more}")
+    folder = pickles[0].removesuffix("data.pkl")
+    order = ">" if f"{folder}byteorder" in names and _record(archive, f"{folder}byteorder") == b"big" else "<"
+    read = partial(_data, archive, folder)
+    return read_pickle(_record(archive, pickles[0]), lambda pid: _storage_of(pid, read, order))
+
+
+_FEW = 3  # file names in a message
+
+
+def _data(archive: zipfile.ZipFile, folder: str, key: str) -> bytes:
+    return _record(archive, f"{folder}data/{key}")
+
+
+def _record(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Read a record; the zip file verifies its checksum. PyTorch compresses none."""
+    try:
+        if (info := archive.getinfo(name)).compress_type != zipfile.ZIP_STORED:
+            raise CorruptCheckpointError(f"its record {name} is compressed, which torch.save never does")
+        return archive.read(info)
+    except (
+        KeyError,
+        zipfile.BadZipFile,
+        EOFError,
+        ValueError,
+        struct.error,
+        RuntimeError,
+        NotImplementedError,
+    ) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CorruptCheckpointError(f"its record {name} is truncated or damaged: {error}") from error
+
+
+def read_bare_pickle(file: BinaryIO) -> tuple[bool, Any]:
+    """Return whether a pickle has the format of torch.save before the zip files, and its content.
+
+    In a pickle of tensors that `pickle.dump` wrote, each storage is such a file, in bytes.
+
+    Raises:
+        CorruptCheckpointError: it is truncated or damaged.
+    """
+    return _read_older(io.BytesIO(file.read()), {**BUILDERS, "torch.storage._load_from_bytes": _of_bytes})
+
+
+def _of_bytes(content: bytes) -> Any:
+    is_file, value = _read_older(io.BytesIO(content), BUILDERS)
+    if not is_file or not isinstance(value, _Storage):
+        raise ValueError("no storage of torch")
+    return value
+
+
+_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of a file of the older format
+_PROTOCOL = 1001
+
+
+def _read_older(content: io.BytesIO, builders: Mapping[str, Callable[..., Any]]) -> tuple[bool, Any]:
+    first = read_pickle(content, builders=builders)
+    if first != _MAGIC:
+        return False, first
+    if read_pickle(content, builders=builders) != _PROTOCOL:
+        raise CorruptCheckpointError("it is a file of torch.save of an unknown format")
+    read_pickle(content, builders=builders)  # describes the machine that wrote it; always the same
+    kinds: dict[str, str] = {}
+    where: dict[str, bytes] = {}
+    value = read_pickle(content, partial(_older_storage, kinds, where), builders)
+    for key in read_pickle(content, builders=builders):
+        (count,) = struct.unpack("<q", content.read(8).ljust(8, b"\xff"))
+        size = max(count, 0) * DTYPES[kinds.get(key, "uint8")][0]
+        where[key] = content.read(size)
+        if count < 0 or len(where[key]) != size:
+            raise CorruptCheckpointError(f"its file ends inside the tensor {key}")
+    return True, value
+
+
+def _older_storage(kinds: dict[str, str], where: dict[str, bytes], pid: Any) -> _Storage | Opaque:
+    found = _storage_of(pid, lambda key: where.get(key, b""), "<")
+    if isinstance(found, _Storage):
+        kinds[str(pid[2])] = found.dtype
+    return found
+
+
+# If only text or bytes can be stored, states are packed into a file of JSON, `torch.save` or pickle: for example in
+# Hugging Face's `trainer_state.json`, or as one leaf of torch.distributed.checkpoint.
+MOST_PACKED = 4  # levels of packed files
+_ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
+_ENCODED = ("UEsDB", "gA")  # their first characters in base64
+
+
+def unpack(value: Any) -> Any:
+    """Return the dict or list packed into bytes or text; None if there is none. No code in it runs."""
+    try:
+        inside = _read(value)
+    except (CheckpointError, ValueError, RecursionError):
+        return None
+    return inside if isinstance(inside, dict | list) else None
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(_ENCODED):
+        value = base64.b64decode(value, validate=True)
+    if isinstance(value, str | bytes) and value[:1] in {"{", b"{", "[", b"["}:
+        return json.loads(value)
+    if not isinstance(value, bytes):
+        return None
+    if value.startswith(_ZIP):
+        return read_torch_zip(io.BytesIO(value))
+    return read_bare_pickle(io.BytesIO(value))[1] if value.startswith(_PICKLE) else None
+
+
 _KINDS = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -160,20 +290,7 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "torch._tensor._rebuild_from_type_v2": _from_type,
     **{f"{module}.{name}": build for module in ("builtins", "__builtin__") for name, build in _BUILTINS.items()},
 }
-
-
-_MARK = object()
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_EMPTY: dict[str, Callable[[], Any]] = {"EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_DICT": dict, "EMPTY_SET": set}
-_VALUES = {
-    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING"),
-    *("SHORT_BINSTRING", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "SHORT_BINBYTES", "BINBYTES"),
-    *("BINBYTES8", "BYTEARRAY8"),
-}
-_IGNORED = {"PROTO", "FRAME"}
 _DAMAGE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, MemoryError, RecursionError)
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_ARRAY_OF_JOBLIB = "joblib.numpy_pickle.NumpyArrayWrapper"
 
 
 def read_pickle(
@@ -195,6 +312,19 @@ def read_pickle(
         return _Machine(builders, persistent).run(data)
     except _DAMAGE as error:
         raise CorruptCheckpointError(f"its pickle is truncated or damaged: {type(error).__name__}: {error}") from error
+
+
+_MARK = object()
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_EMPTY: dict[str, Callable[[], Any]] = {"EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_DICT": dict, "EMPTY_SET": set}
+_VALUES = {
+    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING"),
+    *("SHORT_BINSTRING", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "SHORT_BINBYTES", "BINBYTES"),
+    *("BINBYTES8", "BYTEARRAY8"),
+}
+_IGNORED = {"PROTO", "FRAME"}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_ARRAY_OF_JOBLIB = "joblib.numpy_pickle.NumpyArrayWrapper"
 
 
 class _Machine:
@@ -378,130 +508,3 @@ class _Machine:
         self._push(Name("extension", str(arg)))
 
     _ext2 = _ext4 = _ext1
-
-
-_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of a file of the older format
-_PROTOCOL = 1001
-_FEW = 3  # file names in a message
-
-
-def read_torch_zip(file: BinaryIO) -> Any:
-    """Return the content of a file of `torch.save`.
-
-    Args:
-        file: stays open as long as tensors may be read.
-
-    Raises:
-        CorruptCheckpointError: it is truncated or damaged.
-        CheckpointError: it is a different kind of zip file.
-    """
-    try:
-        archive = zipfile.ZipFile(file)
-    except (zipfile.BadZipFile, ValueError, struct.error, EOFError, NotImplementedError) as error:
-        raise CorruptCheckpointError(f"it starts as a zip file, but is truncated or damaged: {error}") from error
-    names = {info.filename: info for info in archive.infolist()}
-    pickles = [name for name in names if name == "data.pkl" or name.endswith("/data.pkl")]
-    if not pickles:
-        more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-        held = ", ".join(list(names)[:_FEW]) or "nothing"
-        raise CheckpointError(f"it is a zip file, but not from torch.save or NumPy: it contains {held}{more}")
-    folder = pickles[0].removesuffix("data.pkl")
-    order = ">" if f"{folder}byteorder" in names and _record(archive, f"{folder}byteorder") == b"big" else "<"
-    read = partial(_data, archive, folder)
-    return read_pickle(_record(archive, pickles[0]), lambda pid: _storage_of(pid, read, order))
-
-
-def _data(archive: zipfile.ZipFile, folder: str, key: str) -> bytes:
-    return _record(archive, f"{folder}data/{key}")
-
-
-def _record(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Read a record; the zip file verifies its checksum. PyTorch compresses none."""
-    try:
-        if (info := archive.getinfo(name)).compress_type != zipfile.ZIP_STORED:
-            raise CorruptCheckpointError(f"its record {name} is compressed, which torch.save never does")
-        return archive.read(info)
-    except (
-        KeyError,
-        zipfile.BadZipFile,
-        EOFError,
-        ValueError,
-        struct.error,
-        RuntimeError,
-        NotImplementedError,
-    ) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CorruptCheckpointError(f"its record {name} is truncated or damaged: {error}") from error
-
-
-def read_bare_pickle(file: BinaryIO) -> tuple[bool, Any]:
-    """Return whether a pickle has the format of torch.save before the zip files, and its content.
-
-    In a pickle of tensors that `pickle.dump` wrote, each storage is such a file, in bytes.
-
-    Raises:
-        CorruptCheckpointError: it is truncated or damaged.
-    """
-    return _read_older(io.BytesIO(file.read()), {**BUILDERS, "torch.storage._load_from_bytes": _of_bytes})
-
-
-def _of_bytes(content: bytes) -> Any:
-    is_file, value = _read_older(io.BytesIO(content), BUILDERS)
-    if not is_file or not isinstance(value, _Storage):
-        raise ValueError("no storage of torch")
-    return value
-
-
-def _read_older(content: io.BytesIO, builders: Mapping[str, Callable[..., Any]]) -> tuple[bool, Any]:
-    first = read_pickle(content, builders=builders)
-    if first != _MAGIC:
-        return False, first
-    if read_pickle(content, builders=builders) != _PROTOCOL:
-        raise CorruptCheckpointError("it is a file of torch.save of an unknown format")
-    read_pickle(content, builders=builders)  # describes the machine that wrote it; always the same
-    kinds: dict[str, str] = {}
-    where: dict[str, bytes] = {}
-    value = read_pickle(content, partial(_older_storage, kinds, where), builders)
-    for key in read_pickle(content, builders=builders):
-        (count,) = struct.unpack("<q", content.read(8).ljust(8, b"\xff"))
-        size = max(count, 0) * DTYPES[kinds.get(key, "uint8")][0]
-        where[key] = content.read(size)
-        if count < 0 or len(where[key]) != size:
-            raise CorruptCheckpointError(f"its file ends inside the tensor {key}")
-    return True, value
-
-
-def _older_storage(kinds: dict[str, str], where: dict[str, bytes], pid: Any) -> _Storage | Opaque:
-    found = _storage_of(pid, lambda key: where.get(key, b""), "<")
-    if isinstance(found, _Storage):
-        kinds[str(pid[2])] = found.dtype
-    return found
-
-
-# If only text or bytes can be stored, states are packed into a file of JSON, `torch.save` or pickle: for example in
-# Hugging Face's `trainer_state.json`, or as one leaf of torch.distributed.checkpoint.
-MOST_PACKED = 4  # levels of packed files
-_ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
-_ENCODED = ("UEsDB", "gA")  # their first characters in base64
-
-
-def unpack(value: Any) -> Any:
-    """Return the dict or list packed into bytes or text; None if there is none. No code in it runs."""
-    try:
-        inside = _read(value)
-    except (CheckpointError, ValueError, RecursionError):
-        return None
-    return inside if isinstance(inside, dict | list) else None
-
-
-def _read(value: Any) -> Any:
-    if isinstance(value, str) and value.startswith(_ENCODED):
-        value = base64.b64decode(value, validate=True)
-    if isinstance(value, str | bytes) and value[:1] in {"{", b"{", "[", b"["}:
-        return json.loads(value)
-    if not isinstance(value, bytes):
-        return None
-    if value.startswith(_ZIP):
-        return read_torch_zip(io.BytesIO(value))
-    return read_bare_pickle(io.BytesIO(value))[1] if value.startswith(_PICKLE) else None

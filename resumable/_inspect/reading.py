@@ -39,48 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Content", "Step", "open_checkpoint"]
 
-_MOST_FILES = 500  # below the usual limit of open files per process
-_DEEPEST = 3
-_FLIGHT = re.compile(r"rank-\d+\.flight")
-_ACCELERATE = re.compile(r"custom_checkpoint_\d+\.pkl|dl_state_dict(_\d+)?\.bin|random_states_\d+\.pkl")
-_LIGHTNING_META = "meta.pt"  # next to the shards of Lightning's distributed strategies
-_HEAD = 16
-
-
-class Step(NamedTuple):
-    """A step of a store.
-
-    Attributes:
-        step: its number.
-        size: size of its data in bytes; None if it is not committed.
-        problem: what is wrong with it; empty if no problem is known.
-    """
-
-    step: int
-    size: int | None
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class Content:
-    """The content of a checkpoint.
-
-    Args:
-        kind: kind of checkpoint, in words.
-        tree: dicts, lists, numbers, and stand-ins for everything else.
-        size: in bytes, over all files that were read.
-        steps: the steps of a store.
-        step: the step that the tree belongs to.
-        notes: further remarks.
-    """
-
-    kind: str
-    tree: Any
-    size: int
-    steps: tuple[Step, ...] = ()
-    step: int | None = None
-    notes: tuple[str, ...] = ()
-
 
 @contextlib.contextmanager
 def open_checkpoint(path: str | os.PathLike[str]) -> Iterator[Content]:
@@ -106,10 +64,46 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Iterator[Content]:
         yield content
 
 
+@dataclass(frozen=True)
+class Content:
+    """The content of a checkpoint.
+
+    Args:
+        kind: kind of checkpoint, in words.
+        tree: dicts, lists, numbers, and stand-ins for everything else.
+        size: in bytes, over all files that were read.
+        steps: the steps of a store.
+        step: the step that the tree belongs to.
+        notes: further remarks.
+    """
+
+    kind: str
+    tree: Any
+    size: int
+    steps: tuple[Step, ...] = ()
+    step: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Step(NamedTuple):
+    """A step of a store.
+
+    Attributes:
+        step: its number.
+        size: size of its data in bytes; None if it is not committed.
+        problem: what is wrong with it; empty if no problem is known.
+    """
+
+    step: int
+    size: int | None
+    problem: str = ""
+
+
 _KNOWN = (
     "Pass a file of torch.save, Lightning, safetensors, NumPy or JSON, a pickle, or a folder of CheckpointStore, "
     "torch.distributed.checkpoint, Accelerate or the Hugging Face Trainer."
 )
+_HEAD = 16
 
 
 def _read_file(place: CheckpointPath) -> Content:
@@ -249,6 +243,9 @@ def _is_flight(place: CheckpointPath) -> ConfigurationError:
     )
 
 
+_FLIGHT = re.compile(r"rank-\d+\.flight")
+
+
 def _read_folder(place: CheckpointPath) -> Content:
     sizes = place.children()
     if MARKER in sizes:
@@ -321,17 +318,8 @@ def _look_at(place: CheckpointPath, step: int) -> Step:
     return Step(step, sum(marker.sizes.values()), _problem(marker, sizes))
 
 
-class _Looked:
-    """Counts the files that were read, and their size."""
-
-    files = size = 0
-
-    def at(self, size: int | None) -> None:
-        self.files, self.size = self.files + 1, self.size + (size or 0)
-        if self.files > _MOST_FILES:
-            raise CheckpointError(
-                f"it is a folder of more than {_MOST_FILES} files, not a known kind of checkpoint"
-            )
+_ACCELERATE = re.compile(r"custom_checkpoint_\d+\.pkl|dl_state_dict(_\d+)?\.bin|random_states_\d+\.pkl")
+_LIGHTNING_META = "meta.pt"  # next to the shards of Lightning's distributed strategies
 
 
 def _read_files(place: CheckpointPath, sizes: dict[str, Any]) -> Content:
@@ -354,6 +342,9 @@ def _kind_of(sizes: dict[str, Any], tree: dict[Any, Any]) -> str:
 
 def _is_content(tree: Any) -> bool:
     return not isinstance(tree, File) and (not isinstance(tree, dict) or any(map(_is_content, tree.values())))
+
+
+_DEEPEST = 3
 
 
 def _gather(
@@ -381,3 +372,17 @@ def _read_one(place: CheckpointPath, size: int | None, looked: _Looked, notes: l
         return File(size, str(error))
     except (CheckpointError, ConfigurationError):
         return File(size)
+
+
+_MOST_FILES = 500  # below the usual limit of open files per process
+
+
+class _Looked:
+    """Counts the files that were read, and their size."""
+
+    files = size = 0
+
+    def at(self, size: int | None) -> None:
+        self.files, self.size = self.files + 1, self.size + (size or 0)
+        if self.files > _MOST_FILES:
+            raise CheckpointError(f"it is a folder of more than {_MOST_FILES} files, not a known kind of checkpoint")

@@ -17,18 +17,96 @@ if TYPE_CHECKING:
 
 __all__ = ["FoundState", "LoaderState", "describe_state", "describe_states", "find_states", "schedule_of"]
 
-_ORDERS = {
-    "sequential-v1": (False, "sequential"),
-    "feistel8-v1": (True, "shuffled"),
-    "uniform-v1": (True, "random with replacement"),
-    "weighted-v1": (True, "weighted random"),
-    "blocks-v1": (True, "shuffled in blocks"),
-    "mixture-v1": (True, "a mixture of sources"),
-    "paged-v1": (True, "shuffled page by page"),
-    "torch-distributed-v1": (True, "of PyTorch's DistributedSampler"),
-    "torch-generator-v1": (True, "of PyTorch's sampler"),
-    "source-order-v1": (None, "of the source"),
-}
+
+def find_states(tree: Any, packed: int = 0) -> list[FoundState]:
+    """Return the states of Loaders in a tree, in order; a state inside another state is part of that state.
+
+    States that were packed into bytes or text are found as well.
+
+    Args:
+        tree: of a checkpoint.
+        packed: depth of packed files.
+    """
+    found: list[FoundState] = []
+    for path, node in walk(tree):
+        if any(path[: len(one.path)] == one.path for one in found):
+            continue
+        if is_state(node) and not isinstance(node.get("cursor"), Tensor):
+            found.append(FoundState(path, node))
+        elif packed < MOST_PACKED and (inside := unpack(node)) is not None:
+            found += [FoundState((*path, *one.path), one.values) for one in find_states(inside, packed + 1)]
+    return found
+
+
+@dataclass(frozen=True)
+class FoundState:
+    """A state in a checkpoint, with its path."""
+
+    path: tuple[Any, ...]
+    values: dict[Any, Any]
+
+    @property
+    def where(self) -> str:
+        """The path, keys joined with dots."""
+        return dotted(self.path)
+
+    def parse(self) -> State:
+        """Parse the state.
+
+        Raises:
+            StateFormatError: it is damaged, or written by a newer version.
+        """
+        return parse(self.values)
+
+
+def describe_states(found: list[FoundState]) -> tuple[LoaderState, ...]:
+    """Describe each state; identical states are listed once."""
+    alike: list[list[FoundState]] = []
+    for one in found:
+        group = next((group for group in alike if group[0].values == one.values), None)
+        if group is None:
+            alike.append([one])
+        else:
+            group.append(one)
+    return tuple(replace(describe_state(first), also=tuple(one.where for one in others)) for first, *others in alike)
+
+
+def describe_state(found: FoundState) -> LoaderState:
+    """Describe a state; if it cannot be read, say why."""
+    try:
+        state = found.parse()
+    except ResumableError as error:
+        return LoaderState(found.where, found.values["format"], problem=str(error).partition("\n")[0])
+    facts, cursor = state.fingerprint, state.mark.cursor
+    sampler = {key.removeprefix("sampler."): value for key, value in facts.items() if key.startswith("sampler.")}
+    shuffle, order = _ORDERS.get(str(sampler["name"]), ("seed" in sampler, f"of the sampler {sampler['name']}"))
+    total = _total(state)
+    return LoaderState(
+        found.where,
+        found.values["format"],
+        kind=facts["backend.kind"],
+        source=str(facts.get("backend.source", "")),
+        epoch=cursor.epoch,
+        step=cursor.step,
+        position=cursor.position,
+        steps_in_epoch=total,
+        percent=None if not total else round(100 * cursor.step / total, 2),
+        global_step=state.mark.global_step,
+        samples_seen=state.mark.samples_seen,
+        seed=facts["randomness.seed"],
+        name=facts.get("name", ""),
+        world_size=state.world_size,
+        rank=facts.get("rank"),
+        global_batch=state.global_batch,
+        batch_size=state.batch_size,
+        tail=facts["tail"],
+        shuffle=shuffle,
+        order=f"{order}, of a subset" if "subset" in sampler else order,
+        sampler=sampler,
+        length=facts.get("backend.length"),
+        fingerprint=state.data,
+        problem=_doubt(state),
+    )
 
 
 @dataclass(frozen=True)
@@ -94,95 +172,18 @@ class LoaderState:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class FoundState:
-    """A state in a checkpoint, with its path."""
-
-    path: tuple[Any, ...]
-    values: dict[Any, Any]
-
-    @property
-    def where(self) -> str:
-        """The path, keys joined with dots."""
-        return dotted(self.path)
-
-    def parse(self) -> State:
-        """Parse the state.
-
-        Raises:
-            StateFormatError: it is damaged, or written by a newer version.
-        """
-        return parse(self.values)
-
-
-def find_states(tree: Any, packed: int = 0) -> list[FoundState]:
-    """Return the states of Loaders in a tree, in order; a state inside another state is part of that state.
-
-    States that were packed into bytes or text are found as well.
-
-    Args:
-        tree: of a checkpoint.
-        packed: depth of packed files.
-    """
-    found: list[FoundState] = []
-    for path, node in walk(tree):
-        if any(path[: len(one.path)] == one.path for one in found):
-            continue
-        if is_state(node) and not isinstance(node.get("cursor"), Tensor):
-            found.append(FoundState(path, node))
-        elif packed < MOST_PACKED and (inside := unpack(node)) is not None:
-            found += [FoundState((*path, *one.path), one.values) for one in find_states(inside, packed + 1)]
-    return found
-
-
-def describe_states(found: list[FoundState]) -> tuple[LoaderState, ...]:
-    """Describe each state; identical states are listed once."""
-    alike: list[list[FoundState]] = []
-    for one in found:
-        group = next((group for group in alike if group[0].values == one.values), None)
-        if group is None:
-            alike.append([one])
-        else:
-            group.append(one)
-    return tuple(replace(describe_state(first), also=tuple(one.where for one in others)) for first, *others in alike)
-
-
-def describe_state(found: FoundState) -> LoaderState:
-    """Describe a state; if it cannot be read, say why."""
-    try:
-        state = found.parse()
-    except ResumableError as error:
-        return LoaderState(found.where, found.values["format"], problem=str(error).partition("\n")[0])
-    facts, cursor = state.fingerprint, state.mark.cursor
-    sampler = {key.removeprefix("sampler."): value for key, value in facts.items() if key.startswith("sampler.")}
-    shuffle, order = _ORDERS.get(str(sampler["name"]), ("seed" in sampler, f"of the sampler {sampler['name']}"))
-    total = _total(state)
-    return LoaderState(
-        found.where,
-        found.values["format"],
-        kind=facts["backend.kind"],
-        source=str(facts.get("backend.source", "")),
-        epoch=cursor.epoch,
-        step=cursor.step,
-        position=cursor.position,
-        steps_in_epoch=total,
-        percent=None if not total else round(100 * cursor.step / total, 2),
-        global_step=state.mark.global_step,
-        samples_seen=state.mark.samples_seen,
-        seed=facts["randomness.seed"],
-        name=facts.get("name", ""),
-        world_size=state.world_size,
-        rank=facts.get("rank"),
-        global_batch=state.global_batch,
-        batch_size=state.batch_size,
-        tail=facts["tail"],
-        shuffle=shuffle,
-        order=f"{order}, of a subset" if "subset" in sampler else order,
-        sampler=sampler,
-        length=facts.get("backend.length"),
-        fingerprint=state.data,
-        problem=_doubt(state),
-    )
+_ORDERS = {
+    "sequential-v1": (False, "sequential"),
+    "feistel8-v1": (True, "shuffled"),
+    "uniform-v1": (True, "random with replacement"),
+    "weighted-v1": (True, "weighted random"),
+    "blocks-v1": (True, "shuffled in blocks"),
+    "mixture-v1": (True, "a mixture of sources"),
+    "paged-v1": (True, "shuffled page by page"),
+    "torch-distributed-v1": (True, "of PyTorch's DistributedSampler"),
+    "torch-generator-v1": (True, "of PyTorch's sampler"),
+    "source-order-v1": (None, "of the source"),
+}
 
 
 def _doubt(state: State) -> str:
@@ -201,6 +202,9 @@ def _total(state: State) -> int | None:
         return None
 
 
+_TAILS = ("drop", "pad", "partial", "carry", "pad_ranks", "drop_ranks")
+
+
 def schedule_of(state: State) -> Schedule:
     """Return how a state's epochs are divided into batches.
 
@@ -213,6 +217,3 @@ def schedule_of(state: State) -> Schedule:
         raise ConfigurationError(f"the state contains length={length!r} and tail={tail!r}, which define no epoch.")
     ranks = state.world_size if tail in {"pad_ranks", "drop_ranks"} else 1
     return Schedule(length, state.global_batch, tail, ranks)
-
-
-_TAILS = ("drop", "pad", "partial", "carry", "pad_ranks", "drop_ranks")

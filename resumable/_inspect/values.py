@@ -28,145 +28,32 @@ if TYPE_CHECKING:
 
 __all__ = ["DTYPES", "CheckpointPath", "File", "Name", "Opaque", "Tensor", "children", "open_path", "walk"]
 
-_DEEPEST = 200
 
-# PyTorch's name -> bytes per element, and NumPy's name; types that NumPy lacks are compared by their bits
-DTYPES: dict[str, tuple[int, str]] = {
-    "float64": (8, "f8"),
-    "float32": (4, "f4"),
-    "float16": (2, "f2"),
-    "bfloat16": (2, "u2"),
-    "int64": (8, "i8"),
-    "int32": (4, "i4"),
-    "int16": (2, "i2"),
-    "int8": (1, "i1"),
-    "uint64": (8, "u8"),
-    "uint32": (4, "u4"),
-    "uint16": (2, "u2"),
-    "uint8": (1, "u1"),
-    "bool": (1, "u1"),
-    "complex128": (16, "c16"),
-    "complex64": (8, "c8"),
-    **{f"float8_{kind}": (1, "u1") for kind in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")},
-}
+@contextlib.contextmanager
+def open_path(path: str | os.PathLike[str]) -> Iterator[CheckpointPath]:
+    """Find a path or URL; files opened from it are closed at the end.
 
-
-@dataclass(frozen=True)
-class Name:
-    """The name of a class or function that was not imported."""
-
-    module: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.module}.{self.name}"
-
-
-@dataclass(frozen=True, eq=False)
-class Tensor:
-    """A tensor whose numbers stay in the file until `read` is called.
-
-    Args:
-        shape: its shape.
-        dtype: PyTorch's name of its type.
-        read: returns its numbers as an array of this shape; types that NumPy lacks become unsigned integers.
+    Raises:
+        ConfigurationError: fsspec does not know the URL.
+        MissingDependencyError: the filesystem's package is not installed.
+        CheckpointNotFoundError: nothing exists there.
+        CheckpointError: it cannot be read.
     """
-
-    shape: tuple[int, ...]
-    dtype: str
-    read: Callable[[], NDArray[Any]] = field(repr=False)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return self.size * DTYPES[self.dtype][0] if self.dtype in DTYPES else 0
-
-
-@dataclass(eq=False)
-class Opaque:
-    """An object of a class that was not imported. It can be a dict key, and equals only itself."""
-
-    kind: str
-    args: Any = ()
-    state: Any = None
-    items: list[Any] = field(default_factory=list)
-    pairs: dict[Any, Any] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<{self.kind}>"
-
-
-@dataclass(frozen=True)
-class File:
-    """A file in a folder, of which only the size is known.
-
-    Args:
-        size: in bytes.
-        why: what is wrong with it; empty if it is not a checkpoint at all.
-    """
-
-    size: int
-    why: str = ""
-
-
-def children(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the parts of a container with their keys; nothing for other values."""
-    if isinstance(value, dict):
-        yield from value.items()
-    elif isinstance(value, list | tuple):
-        yield from enumerate(value)
-    elif isinstance(value, Opaque):
-        yield from _children_of_object(value)
-
-
-def _children_of_object(value: Opaque) -> Iterator[tuple[Any, Any]]:
-    """Yield the parts of an object under their attribute names, or as stored in the file if they have none."""
-    if value.args:
-        yield "args", value.args
-    yield from enumerate(value.items)
-    yield from value.pairs.items()
-    if isinstance(value.state, dict) and not value.pairs:
-        yield from value.state.items()
-    elif _has_slots(value.state):
-        for part in value.state:
-            yield from (part or {}).items()
-    elif value.state:
-        yield "state", value.state
-
-
-def _has_slots(state: Any) -> bool:
-    """Return whether the state is a pair of attributes in a dict, if any, and attributes in slots."""
-    pair = isinstance(state, tuple) and len(state) == 2  # noqa: PLR2004
-    return pair and isinstance(state[1], dict) and isinstance(state[0], dict | None)
-
-
-def walk(value: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield every part of a tree with its path, in order; a part with several paths is visited once.
-
-    A tree crafted to be endless, or to grow with every level, takes no longer to walk than to read.
-    """
-    seen: set[int] = set()
-
-    def read(path: tuple[Any, ...], part: Any, depth: int) -> Any:
-        if id(part) in seen or depth > _DEEPEST:
-            return (part,), ()
-        seen.add(id(part))
-        return (part,), [((*path, key), inner) for key, inner in children(part)]
-
-    return _content.walk(value, read, path=())
-
-
-class Opened(contextlib.ExitStack):
-    """The open files, each opened once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.files: dict[str, BinaryIO] = {}
+    url = os.fspath(path)
+    try:
+        filesystem, inside = open_url(url, what=repr(url))
+        with Opened() as opened:
+            if not url or not filesystem.exists(inside):  # an empty path would be the working directory
+                raise CheckpointNotFoundError(  # noqa: TRY301  # passes through `except ResumableError`
+                    f"{url or repr(url)} does not exist.\nPass a checkpoint: a file, a folder or a URL."
+                )
+            yield CheckpointPath(filesystem, inside, opened)
+    except ResumableError:
+        raise
+    except Exception as error:  # cloud clients raise their own errors
+        raise CheckpointError(
+            f"{url} could not be read.\n  {in_one_line(error)}\nCheck that you have access, and try again."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -230,28 +117,143 @@ class CheckpointPath:
         return files[self.path]
 
 
-@contextlib.contextmanager
-def open_path(path: str | os.PathLike[str]) -> Iterator[CheckpointPath]:
-    """Find a path or URL; files opened from it are closed at the end.
+class Opened(contextlib.ExitStack):
+    """The open files, each opened once."""
 
-    Raises:
-        ConfigurationError: fsspec does not know the URL.
-        MissingDependencyError: the filesystem's package is not installed.
-        CheckpointNotFoundError: nothing exists there.
-        CheckpointError: it cannot be read.
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[str, BinaryIO] = {}
+
+
+# PyTorch's name -> bytes per element, and NumPy's name; types that NumPy lacks are compared by their bits
+DTYPES: dict[str, tuple[int, str]] = {
+    "float64": (8, "f8"),
+    "float32": (4, "f4"),
+    "float16": (2, "f2"),
+    "bfloat16": (2, "u2"),
+    "int64": (8, "i8"),
+    "int32": (4, "i4"),
+    "int16": (2, "i2"),
+    "int8": (1, "i1"),
+    "uint64": (8, "u8"),
+    "uint32": (4, "u4"),
+    "uint16": (2, "u2"),
+    "uint8": (1, "u1"),
+    "bool": (1, "u1"),
+    "complex128": (16, "c16"),
+    "complex64": (8, "c8"),
+    **{f"float8_{kind}": (1, "u1") for kind in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A tensor whose numbers stay in the file until `read` is called.
+
+    Args:
+        shape: its shape.
+        dtype: PyTorch's name of its type.
+        read: returns its numbers as an array of this shape; types that NumPy lacks become unsigned integers.
     """
-    url = os.fspath(path)
-    try:
-        filesystem, inside = open_url(url, what=repr(url))
-        with Opened() as opened:
-            if not url or not filesystem.exists(inside):  # an empty path would be the working directory
-                raise CheckpointNotFoundError(  # noqa: TRY301  # passes through `except ResumableError`
-                    f"{url or repr(url)} does not exist.\nPass a checkpoint: a file, a folder or a URL."
-                )
-            yield CheckpointPath(filesystem, inside, opened)
-    except ResumableError:
-        raise
-    except Exception as error:  # cloud clients raise their own errors
-        raise CheckpointError(
-            f"{url} could not be read.\n  {in_one_line(error)}\nCheck that you have access, and try again."
-        ) from error
+
+    shape: tuple[int, ...]
+    dtype: str
+    read: Callable[[], NDArray[Any]] = field(repr=False)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * DTYPES[self.dtype][0] if self.dtype in DTYPES else 0
+
+
+@dataclass(eq=False)
+class Opaque:
+    """An object of a class that was not imported. It can be a dict key, and equals only itself."""
+
+    kind: str
+    args: Any = ()
+    state: Any = None
+    items: list[Any] = field(default_factory=list)
+    pairs: dict[Any, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind}>"
+
+
+@dataclass(frozen=True)
+class Name:
+    """The name of a class or function that was not imported."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+@dataclass(frozen=True)
+class File:
+    """A file in a folder, of which only the size is known.
+
+    Args:
+        size: in bytes.
+        why: what is wrong with it; empty if it is not a checkpoint at all.
+    """
+
+    size: int
+    why: str = ""
+
+
+_DEEPEST = 200
+
+
+def walk(value: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield every part of a tree with its path, in order; a part with several paths is visited once.
+
+    A tree crafted to be endless, or to grow with every level, takes no longer to walk than to read.
+    """
+    seen: set[int] = set()
+
+    def read(path: tuple[Any, ...], part: Any, depth: int) -> Any:
+        if id(part) in seen or depth > _DEEPEST:
+            return (part,), ()
+        seen.add(id(part))
+        return (part,), [((*path, key), inner) for key, inner in children(part)]
+
+    return _content.walk(value, read, path=())
+
+
+def children(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the parts of a container with their keys; nothing for other values."""
+    if isinstance(value, dict):
+        yield from value.items()
+    elif isinstance(value, list | tuple):
+        yield from enumerate(value)
+    elif isinstance(value, Opaque):
+        yield from _children_of_object(value)
+
+
+def _children_of_object(value: Opaque) -> Iterator[tuple[Any, Any]]:
+    """Yield the parts of an object under their attribute names, or as stored in the file if they have none."""
+    if value.args:
+        yield "args", value.args
+    yield from enumerate(value.items)
+    yield from value.pairs.items()
+    if isinstance(value.state, dict) and not value.pairs:
+        yield from value.state.items()
+    elif _has_slots(value.state):
+        for part in value.state:
+            yield from (part or {}).items()
+    elif value.state:
+        yield "state", value.state
+
+
+def _has_slots(state: Any) -> bool:
+    """Return whether the state is a pair of attributes in a dict, if any, and attributes in slots."""
+    pair = isinstance(state, tuple) and len(state) == 2  # noqa: PLR2004
+    return pair and isinstance(state[1], dict) and isinstance(state[0], dict | None)
