@@ -49,7 +49,7 @@ _LEAST = 3  # batches that are read even if the time is over
 
 
 def recorded(loader: Loader, count: int, clock: Clock, share: float) -> Recorded:
-    """Read the uninterrupted run, and save a state after each batch. Some are kept, including those at epoch boundaries.
+    """Read the uninterrupted run, and save a state after each batch; keep those at epoch borders and some more.
 
     Args:
         loader: at the first batch.
