@@ -71,7 +71,7 @@ def test_a_broken_promise_exits_with_1_and_can_be_replayed(
     capsys.readouterr()
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     assert main(["chaos", "replay", case]) == 2
-    assert re.search(r"holds this command, .*\n  .*small_loop\.py --other-data\n.*give --yes", capsys.readouterr().err)
+    assert re.search(r"contains this command, .*\n  .*small_loop\.py --other-data\n.*pass --yes", capsys.readouterr().err)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     for answer in ("\n", "no\n"):
         sys.stdin.seek(0)
@@ -79,7 +79,7 @@ def test_a_broken_promise_exits_with_1_and_can_be_replayed(
         sys.stdin.write(answer)
         sys.stdin.seek(0)
         assert main(["chaos", "replay", case]) == 2
-        assert "small_loop.py --other-data\nRun it, in " in capsys.readouterr().err
+        assert "small_loop.py --other-data\nRun it in " in capsys.readouterr().err
     assert not Path(case, "replay").exists()
 
     assert main(["chaos", "replay", case, "--yes"]) == 1
@@ -97,7 +97,7 @@ def test_a_broken_promise_exits_with_1_and_can_be_replayed(
         (["sh", "-c", "echo done"], "trained on no batch of a resumable loader"),
         ([sys.executable, "missing.py"], r"fails without any fault: its exit status is 2.*\n(.*\n)*.*missing\.py"),
         (["no-such-program"], "there is no program 'no-such-program'"),
-        ([], "there is no command to run"),
+        ([], "no command to run"),
     ],
 )
 def test_what_cannot_be_tested_exits_with_2_and_no_traceback(
