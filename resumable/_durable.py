@@ -103,7 +103,7 @@ class HashingFile:
         self.error: Exception | None = None
 
     def fill(self, write: Callable[[HashingFile], object]) -> None:
-        """Call `write` with this file, and raise the storage's error, which PyTorch hides behind its own."""
+        """Call `write` with this file, and raise the storage's error instead of the one that PyTorch raises."""
         try:
             write(self)
         except Exception:
