@@ -374,8 +374,8 @@ class _Machine:
     def _pop(self, _: Any = None) -> Any:
         value = self._stack.pop()
         if value is _MARK:
-            raise ValueError("a mark is where a value belongs")
             raise ValueError("found a mark instead of a value")
+        return value
 
     def _take(self, count: int) -> list[Any]:
         return [self._pop() for _ in range(count)][::-1]
