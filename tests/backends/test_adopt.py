@@ -155,7 +155,7 @@ def test_a_sampler_without_a_generator_needs_the_epoch() -> None:
     for epoch, step, state in places:
         loader, _ = adopted(make, state, epoch=epoch)
         assert flat(loader.epochs(EPOCHS)) == whole[epoch * (len(whole) // EPOCHS) + step :]
-    with pytest.raises(ConfigurationError, match=r"does not say which epoch(.|\n)*epoch=\.\.\."):
+    with pytest.raises(ConfigurationError, match=r"does not contain the epoch(.|\n)*epoch=\.\.\."):
         adopted(make, places[0][2])
 
 
@@ -297,7 +297,7 @@ def test_what_cannot_be_adopted_exactly_is_refused(
 
 def test_a_loader_of_another_order_is_refused() -> None:
     for loader in (resumable.wrap(PLAIN["shuffle"]()), resumable.wrap([1, 2]), resumable.wrap(DataLoader(Stream()))):
-        with pytest.raises(UnsupportedError, match=r'not torch\'s own(.|\n)*order="torch"'):
+        with pytest.raises(UnsupportedError, match=r'not PyTorch\'s own(.|\n)*order="torch"'):
             adopt(loader, epoch=0)
     with pytest.raises(ConfigurationError, match="needs a Loader"):
         adopt(PLAIN["shuffle"](), epoch=0)  # type: ignore[arg-type]

@@ -333,7 +333,7 @@ def test_options_that_contradict_it_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"seed=5 were given, but the DistributedSampler.*seed 0"):
         resumable.wrap(by_default, order="torch", seed=5)
     resumable.wrap(GENERATORS["shuffle"](), order="torch", seed=3)
-    with pytest.raises(ConfigurationError, match="only one of them can set the order"):
+    with pytest.raises(ConfigurationError, match="only one of them can say the order"):
         resumable.wrap(GENERATORS["shuffle"](), order="torch", sampler=resumable.samplers.Sequential(23))
     with pytest.raises(ConfigurationError, match="order must be one of feistel, torch"):
         resumable.wrap(GENERATORS["shuffle"](), order="random")  # type: ignore[call-overload]
