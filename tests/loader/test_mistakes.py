@@ -255,7 +255,7 @@ def test_a_sampler_that_shrank(kind: type[Order], workers: int) -> None:
 )
 def test_a_misspelt_option_is_named(option: str, meant: str) -> None:
     wrap: Any = resumable.wrap
-    with pytest.raises(UnsupportedError, match=f"wrap has no option {option}; .*\n.*Did you mean {meant}?"):
+    with pytest.raises(UnsupportedError, match=f"wrap has no option {option}, but .*\n.*Did you mean {meant}?"):
         wrap(range(4), **{option: 0})
     with pytest.raises(TypeError, match="The options are batch_size, transform, collate"):
         wrap(range(4), quux=0)
