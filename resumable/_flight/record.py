@@ -162,7 +162,7 @@ def read(folder: str | os.PathLike[str]) -> list[FlightRecord]:
 def odd_ones(records: Sequence[FlightRecord]) -> list[FlightRecord]:
     """Return the records of the ranks that differ from most: at a different batch, in a different phase, or ended.
 
-    If training hangs, the other ranks wait for these. Without a majority, they are the ranks that are furthest behind.
+    If training hangs, the other ranks wait for these. Without a majority, they are the least advanced ranks.
     Ranks of an earlier run with a different number of ranks are left out.
 
     Args:

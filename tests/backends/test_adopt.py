@@ -306,7 +306,9 @@ def test_a_loader_of_another_order_is_refused() -> None:
 def test_batches_that_differ_are_shown_and_refused() -> None:
     """Ranks share what torch would give to each of them."""
     loader = resumable.wrap(PLAIN["shuffle"](), order="torch", world=World(0, 2))
-    with pytest.raises(StateMismatchError, match=r"(?s)would differ from the job.*epoch 0, step 0\n  DataLoader: .*\n  here: "):
+    with pytest.raises(
+        StateMismatchError, match=r"(?s)would differ from the job.*epoch 0, step 0\n  DataLoader: .*\n  here: "
+    ):
         adopt(loader, epoch=0, step=0)
     assert loader.cursor == resumable.Cursor()
 

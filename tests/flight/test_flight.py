@@ -305,7 +305,9 @@ def test_what_is_no_folder_is_refused(folder: Any) -> None:
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "in", Path("/proc/flight")):
-        with pytest.raises(ConfigurationError, match=r"(?s)cannot be written to: .*Pass a folder on a disk with free space"):
+        with pytest.raises(
+            ConfigurationError, match=r"(?s)cannot be written to: .*Pass a folder on a disk with free space"
+        ):
             wrap(folder)
 
 

@@ -44,7 +44,7 @@ def test_nothing(tmp_path: Path) -> None:
 def test_what_is_no_checkpoint(raw: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(raw)
     for path in (tmp_path / "a.txt", tmp_path):
-        with pytest.raises(CheckpointError, match=r"not a known kind of checkpoint|contains no known kind of checkpoint"):
+        with pytest.raises(CheckpointError, match=r"(not a|contains no) known kind of checkpoint"):
             resumable.inspect(path)
 
 
@@ -133,7 +133,7 @@ def test_a_folder_of_shards_that_is_damaged(tmp_path: Path, content: dict[str, A
     whole, about = shard.read_bytes(), metadata.read_bytes()
     for cut in (b"", about[:10], about[: len(about) // 2], about[:-1]):
         metadata.write_bytes(cut)
-        with pytest.raises(CorruptCheckpointError, match=r"cut or damaged|none of torch's"):
+        with pytest.raises(CorruptCheckpointError, match=r"truncated or damaged|is not PyTorch's"):
             resumable.inspect(folder)
     metadata.write_bytes(about)
     shard.write_bytes(whole[:1000])

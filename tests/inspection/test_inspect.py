@@ -175,7 +175,7 @@ def test_no_path_at_all_is_not_the_working_directory(tmp_path: Path, monkeypatch
     """As an unset variable of the shell gives it."""
     torch.save({"data": 1}, tmp_path / "here.pt")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointNotFoundError, match="nothing at ''"):
+    with pytest.raises(CheckpointNotFoundError, match="'' does not exist"):
         resumable.inspect("")
 
 

@@ -131,7 +131,9 @@ def test_cut_epochs_that_decide_the_order(tmp_path: Path) -> None:
     loader = resumable.wrap(LOADERS["distributed"](), order="torch")
     adopt(loader, state)
     assert next(iter(loader)).flatten().long().tolist() == whole[3]
-    with pytest.raises(StateMismatchError, match="3 batches at step 1 of epoch 1, but epochs of 3 batches would make that 4"):
+    with pytest.raises(
+        StateMismatchError, match="3 batches at step 1 of epoch 1, but epochs of 3 batches would make that 4"
+    ):
         adopt(resumable.wrap(shuffled(11), order="torch"), state)
     with pytest.raises(ConfigurationError, match="in epoch 1, but epoch=0 was passed"):
         adopt(loader, state, epoch=0)
