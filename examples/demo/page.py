@@ -1,4 +1,4 @@
-"""The page of evidence: which faults every source has survived, in Markdown, without dates and paths."""
+"""The page of evidence: which faults every source survived, in Markdown, without dates and paths."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NOTHING = "–"  # noqa: RUF001  # a dash, which is none of the figures
 
 
 def write_page(path: Path, rows: Sequence[Row], faults: Sequence[str], points: int) -> None:
-    """Put the tables between the two marks of a page; one without marks gets them at its end."""
+    """Put the tables between the two marks of a page, or at its end if it has no marks."""
     text = path.read_text() if path.exists() else ""
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
@@ -43,14 +43,14 @@ def write_page(path: Path, rows: Sequence[Row], faults: Sequence[str], points: i
 
 
 def make_tables(rows: Sequence[Row], faults: Sequence[str], points: int) -> str:
-    """Make what a run of the matrix has shown."""
+    """Create the tables of a run of the matrix."""
     parts = [
         _summary(rows, points),
         "### Each kind of fault against each source",
-        "Cases; in bold the number of those in which a promise was broken. A dash: it cannot happen, see below.",
+        "Number of cases; in bold the number of cases with a broken promise. A dash: it cannot happen, see below.",
         _table(["fault", *(row.name for row in rows)], _grid(rows, faults)),
         "### Each source",
-        _table(["source", "", "cases", "faults fired", "starts", "steps retrained", "violations"], _totals(rows)),
+        _table(["source", "", "cases", "faults fired", "launches", "steps retrained", "violations"], _totals(rows)),
         *_broken(rows),
         "### What cannot happen",
         "\n".join(_impossible(rows, faults)) or "Every kind of fault happened to every source.",
@@ -64,8 +64,9 @@ def _summary(rows: Sequence[Row], points: int) -> str:
     broken = sum(not outcome.ok for outcome in outcomes) + sum(row.report is None for row in rows)
     result = f"a promise was broken in {broken} of them" if broken else "every promise was kept in all of them"
     return (
-        f"{len(rows)} sources, {len(outcomes)} cases with {fired} faults that fired and {starts} starts of a training "
-        f"program; {result}. Each kind of fault happens at {points} moment{'s' * (points != 1)} of each run.\n\n"
+        f"{len(rows)} sources, {len(outcomes)} cases with {fired} faults that fired and {starts} launches of a "
+        f"training program; {result}. Each kind of fault happens at "
+        f"{points} failpoint{'s' * (points != 1)} of each run.\n\n"
         f"Python {platform.python_version()} on {platform.system()}; {', '.join(_versions())}."
     )
 

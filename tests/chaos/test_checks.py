@@ -169,7 +169,7 @@ def test_repeated_sample_by_index_or_content(indices: bool) -> None:
     baseline, twice = made(("a", "b"), ("c", "d")), made(("a", "b"), ("b", "d"))
     assert each_sample_once(PEACE, baseline, [baseline]) == ""
     assert each_sample_once(PEACE, baseline, [twice]) == (
-        "sample b was trained on 2 times, and 1 times in the baseline run, in epoch 0 of loader 0"
+        "sample b was trained on 2 times, but 1 times in the baseline run, in epoch 0 of loader 0"
     )
     assert baseline.ranks[0].batches[0, StepRef(0, 1)] == Batch(("a",) if indices else None, ("a",))
 

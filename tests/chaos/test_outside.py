@@ -338,7 +338,7 @@ def test_a_directory_with_something_of_the_users_is_left_alone(name: str, conten
         root.mkdir()
         (root / name).write_text(content)
     before = digest(root)
-    with pytest.raises(ConfigurationError, match=f"runs holds {name}, which no chaos run wrote"):
+    with pytest.raises(ConfigurationError, match=f"runs contains {name}, which no chaos run wrote"):
         resumable.chaos.run([sys.executable, SMALL], directory="runs", points=1)
     assert [one[:2] + one[4:] for one in digest(root) if "campaign.lock" not in one[0] or content == "mine"] == [
         one[:2] + one[4:] for one in before

@@ -177,7 +177,7 @@ def test_what_is_not_redirected_is_refused_and_ends_the_process(code: str, machi
     printed = machine.run("-c", code, status=REFUSED)
     assert "with a function that is not redirected" in printed
     (why,) = machine.events("refused")
-    assert str(machine.folder) in why or "'link" in why or " a by" in why or "link/a/a" in why
+    assert str(machine.folder) in why or "'link" in why or " a with" in why or "link/a/a" in why
     assert machine.state() == before
     assert not (machine.case / "work" / "went on").exists()
 

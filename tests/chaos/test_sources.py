@@ -75,7 +75,7 @@ def test_a_source_goes_through_faults_by_the_entry_of_make_chaos(tmp_path: Path)
     )
     assert found.returncode == 0, found.stdout + found.stderr
     assert (
-        "2 sources, 7 cases with 7 faults that fired and 14 starts of a training program; every promise was kept"
+        "2 sources, 7 cases with 7 faults that fired and 14 launches of a training program; every promise was kept"
         in (found.stdout)
     )
     for fault in faults:
@@ -105,12 +105,12 @@ def rows() -> list[Row]:
 
 def test_the_page_hides_nothing() -> None:
     text = make_tables(rows(), ["kill", "stale"], 3)
-    assert "3 sources, 2 cases with 2 faults that fired and 4 starts" in text
-    assert "a promise was broken in 2 of them. Each kind of fault happens at 3 moments" in text
+    assert "3 sources, 2 cases with 2 faults that fired and 4 launches" in text
+    assert "a promise was broken in 2 of them. Each kind of fault happens at 3 failpoints" in text
     assert "| `kill` | 1 | 1, **1** | **failed** |" in text
     assert "- `bad`, kill at point 7: same weights" in text
     assert "- `gone` could not be tested" in text
-    assert "- `stale` (SIGKILL, and the newest checkpoint is gone) with `good`, `bad`: it saves nothing." in text
+    assert "- `stale` (SIGKILL, and the newest checkpoint is missing) with `good`, `bad`: it saves nothing." in text
     assert [row.ok for row in rows()] == [True, False, False]
 
 
@@ -130,7 +130,7 @@ def test_a_part_of_the_sources_is_no_page(capsys: pytest.CaptureFixture[str]) ->
         with pytest.raises(SystemExit):
             main([*words, "--page=page.md"])
         assert "it needs a run of all sources and faults" in capsys.readouterr().err
-    for words, message in ((["--sources=lost"], "there is no source 'lost'"), (["--faults=rain"], "there is no fault")):
+    for words, message in ((["--sources=lost"], "there is no source 'lost'"), (["--faults=rain"], "unknown fault")):
         with pytest.raises(SystemExit):
             main(words)
         assert message in capsys.readouterr().err

@@ -110,7 +110,7 @@ def test_finds_a_skipped_and_a_doubled_evaluation(epochs: list[int]) -> None:
     attempts = killed_twice()
     attempts[2].scores = [score(epoch) for epoch in epochs]
     verdict = compare(baseline(), attempts, planned=2)
-    assert f"of the epochs {epochs} in the resumed run, of [0, 1] in the baseline run" in verdict.evaluations
+    assert f"of the epochs {epochs} in the resumed run, but of [0, 1] in the baseline run" in verdict.evaluations
 
 
 def test_repeated_evaluation_in_one_checkpoint() -> None:
@@ -142,7 +142,7 @@ def test_a_run_that_began_anew_after_a_kill_is_no_resume() -> None:
     attempts = [attempt(0, 7, saves=(3, 6)), attempt(0, TOTAL, ended=True)]
     verdict = compare(baseline(), attempts, planned=1)
     assert not verdict.stream
-    assert "began after batch 0, but batch 6 had been saved" in verdict.kills
+    assert "started after batch 0, but batch 6 had been saved" in verdict.kills
 
 
 def test_a_checkpoint_may_be_newer_than_its_line_in_the_ledger() -> None:
