@@ -57,7 +57,7 @@ class LedgerCallback(Callback):
         self,
         trainer: Trainer,
         pl_module: LightningModule,  # noqa: ARG002  # Lightning's signature
-        outputs: Any,  # noqa: ARG002  # likewise
+        outputs: Any,  # noqa: ARG002  # the same
         batch: list[torch.Tensor],
         batch_idx: int,
     ) -> None:

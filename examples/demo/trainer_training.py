@@ -98,7 +98,7 @@ class LedgerTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped h
         return [_score(round(log["epoch"]) - 1, log) for log in logs]
 
 
-class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # likewise
+class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # the same
     """Records where the Trainer continues, and seals its checkpoints.
 
     Attributes:
