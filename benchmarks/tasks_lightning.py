@@ -27,7 +27,7 @@ class Fit:
         resumable: whether to wrap the loader, and pass the callback to the Trainer.
         batches: per turn.
         step: milliseconds of busy waiting per training step.
-        buffers: number of buffers of four numbers in the module, kept at every step. None for a normalization with three.
+        buffers: number of buffers of four numbers, kept at every step; None for a normalization with three.
         randomness: of the wrapped loader.
     """
 
