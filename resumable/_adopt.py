@@ -145,8 +145,8 @@ def _epoch_of(order: Chained, generator: torch.Tensor, place: ForeignPosition) -
     ours.set_state(order.begins_with(0))
     if theirs.initial_seed() != ours.initial_seed():
         raise StateMismatchError(
-            "the seed of the sampler's generator differs from the job's, so the samples would come in another order."
-            f"\n  in the checkpoint: {theirs.initial_seed()}\n  in this run:       {ours.initial_seed()}\n"
+            "the seed of the sampler's generator differs from the job's. The samples would be in a different order.\n"
+            f"  in the checkpoint: {theirs.initial_seed()}\n  in this run:       {ours.initial_seed()}\n"
             f"Use torch.Generator().manual_seed({theirs.initial_seed()}). Pass it where the job did: to the DataLoader "
             "or only to torchdata's RandomSampler (torchdata.stateful_dataloader.sampler)."
         )
@@ -176,8 +176,8 @@ def _check_ends(place: ForeignPosition, source: DataLoader[Any], order: Chained,
         )
     if draws_after_the_last_batch(source, order):
         raise UnsupportedError(
-            f"{place.by} does not ask for another batch after the last one of an epoch, where this sampler would use "
-            "the generator once more.\nAfter the first epoch, the order differs from a loop over the DataLoader. It "
+            f"{place.by} does not ask for another batch after the last one of an epoch, but a `for` loop does, and "
+            "this sampler then uses the generator once more.\nAfter the first epoch, the order differs from a loop over the DataLoader. It "
             "cannot be adopted exactly. (It could with workers, or with a DistributedSampler.)"
         )
 

@@ -78,7 +78,7 @@ class Process:
 
 
 class Job(NamedTuple):
-    """What to read from one loader.
+    """A request to read from one loader.
 
     Args:
         key: of the loader.

@@ -47,7 +47,7 @@ __all__ = ["check"]
 
 _SHARE = 0.08  # of the time, for the uninterrupted run, which is read about ten times
 _INSIDE = (
-    "check() was called while a check was loading the script.\nEach check would start another one. Call it below "
+    "check() was called while a check was loading the script.\nEach check would start a further one. Call it below "
     '`if __name__ == "__main__":`.'
 )
 
@@ -375,7 +375,7 @@ def _as_run(state: Any) -> list[Batch]:
 _MOST_OF_FRESH = 24  # batches that a fresh process reads from a loader, both from the start and from the state
 _SAME = "a fresh process reads the same"
 _RESUMED = "a fresh process resumes after {} batches"
-_NO_SPEC = "A fresh process cannot import the function: it is nested in another one, or not in a file."
+_NO_SPEC = "A fresh process cannot import the function: it is nested in a function, or not in a file."
 _DIFFERS = "Two runs of this process already differ."
 
 

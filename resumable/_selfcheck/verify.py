@@ -91,7 +91,7 @@ class Verdict:
         loader: its key; empty if there is only one.
         state: path of its state in the checkpoint, as Python writes it.
         fits: whether the loader accepts the state and reads the next batch.
-        place: where it continues, in words; the saved position if it does not fit.
+        place: the position of the next batch, in words; the saved position if it does not fit.
         batch: the parts of the next batch.
         why: the error, if it does not fit.
     """

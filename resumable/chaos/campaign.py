@@ -374,7 +374,7 @@ def _compare_scripts(values: dict[str, Any]) -> list[str]:
         )
     return [
         f"{word} has changed since the campaign, but is compared with its baseline run: if it is meant to train on "
-        "other data now, run the campaign again"
+        "different data now, run the campaign again"
         for word, digest in values["scripts"].items()
         if _digest(Path(word)) != digest
     ]

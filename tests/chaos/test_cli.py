@@ -85,7 +85,7 @@ def test_a_broken_promise_exits_with_1_and_can_be_replayed(
 
     assert main(["chaos", "replay", case, "--yes"]) == 1
     printed = capsys.readouterr().out
-    assert "trained on other data than the baseline run in epoch 1, step 0: the content of row 0" in printed
+    assert "trained on different data than the baseline run in epoch 1, step 0: the content of row 0" in printed
     assert "Seed 3" in printed
     assert json.loads(Path(case, "replay/report.json").read_text())["ok"] is False
 

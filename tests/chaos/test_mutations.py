@@ -90,7 +90,7 @@ class Caught:
 
 
 PLACE = r"epoch \d, step \d"
-DATA = rf"launch \d trained on other data than the baseline run in {PLACE}: "
+DATA = rf"launch \d trained on different data than the baseline run in {PLACE}: "
 BUGS = {
     "epoch_lost": Caught("kill", "true states", r"sent to epoch 1, step \d .* but is at epoch 0, step \d"),
     "last_batch_repeated": Caught("kill", "true states", "sent to epoch 0, step 4 .* at epoch 0, step 3"),

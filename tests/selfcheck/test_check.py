@@ -313,7 +313,7 @@ def test_script_named_like_a_module(tmp_path: Path) -> None:
 
 def test_a_check_inside_of_a_check_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fresh, "_inside", True)
-    with pytest.raises(ConfigurationError, match="Each check would start another one"):
+    with pytest.raises(ConfigurationError, match="Each check would start a further one"):
         resumable.check(programs.right)
 
 

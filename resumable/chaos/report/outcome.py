@@ -182,7 +182,7 @@ class Results:
 
     @property
     def coverage(self) -> Coverage:
-        """What was compared, and what was not."""
+        """The extent of the comparison."""
         saves = [sum(getattr(one, name) for one in self.outcomes) for name in ("compared", "uncompared")]
         if not self.outcomes:
             return cover(self.baseline)
@@ -206,7 +206,7 @@ class Results:
         self.outcomes.append(outcome if alike < _KEPT else replace(outcome, attempts=()))
 
 
-# What a campaign without broken promises may still not have proven: faults that did not happen, resumes from nothing.
+# Gaps that a campaign without broken promises may leave: faults that did not happen, resumes from nothing.
 
 _SHOWN = 5  # cases
 

@@ -171,7 +171,7 @@ def make_rows(report: Results) -> list[Row]:
 
 
 def _is_asked(report: Results) -> bool:
-    """Return whether every kind of fault was requested, so that kinds without a case are listed as well."""
+    """Return whether every kind of fault was requested; then kinds without a case are listed as well."""
     return bool(report.options.get("points"))
 
 
@@ -254,7 +254,7 @@ def name_kept(report: Results) -> str:
     return "every promise was kept" if report.ok else "every promise that could be compared was kept"
 
 
-# What a rank did in one launch of the command, for texts and pictures.
+# The history of a rank in one launch of the command, for texts and pictures.
 
 _SAVES = {"store.saved", "lightning.save"}
 _BY_ITSELF = {"torch.save.written"}  # for scripts with none of those

@@ -207,7 +207,7 @@ def topmost_folders(paths: set[str]) -> list[str]:
     )
 
 
-# What was compared, and what was not.
+# The parts of a run that were compared, and those that were not.
 
 _NUMBERS = re.compile(r"(?:b?float\w+|complex\w+)\[([\d, ]*)\]: ")
 _ONE = re.compile(r"\S+ (?:b?float|complex)\w+")
@@ -216,7 +216,7 @@ _HALF = 2  # half of a model is enough: parts may be shared, or be on other rank
 
 
 class Coverage(NamedTuple):
-    """What was compared.
+    """The extent of a comparison.
 
     Args:
         compared: in words.

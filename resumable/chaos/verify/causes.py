@@ -1,4 +1,4 @@
-"""What is probably wrong in a script, judged by the signs in its ledgers: the table of causes.
+"""The table of causes: probable faults in a script, with their signs in the ledgers.
 
 The first cause with all of its signs counts.
 """
@@ -79,13 +79,13 @@ CAUSES = (
         "loader one batch early",
         "place earlier",
         "after a resume the loader's position is {place earlier} earlier than the weights: its state is probably saved "
-        "too early, before the last batch in the weights, so that batch is trained on twice",
+        "too early, before the last batch in the weights; a resume then trains on that batch twice",
     ),
     _cause(
         "loader one batch late",
         "place later",
         "after a resume the loader's position is {place later} later than the weights: its state is probably saved too "
-        "late, after the next batch was fetched, so that batch is skipped",
+        "late, after the next batch was fetched; a resume then skips that batch",
     ),
     _cause(
         "loader from elsewhere",

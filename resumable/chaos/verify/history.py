@@ -111,7 +111,7 @@ class Elsewhere(NamedTuple):
     Args:
         start: number of the launch.
         loader: number of the loader.
-        place: where it resumed.
+        place: the position at which it resumed.
         expected: the positions in the checkpoint that was loaded last.
     """
 
