@@ -177,8 +177,8 @@ def _check_ends(place: ForeignPosition, source: DataLoader[Any], order: Chained,
     if draws_after_the_last_batch(source, order):
         raise UnsupportedError(
             f"{place.by} does not ask for another batch after the last one of an epoch, but a `for` loop does, and "
-            "this sampler then uses the generator once more.\nAfter the first epoch, the order differs from a loop over the DataLoader. It "
-            "cannot be adopted exactly. (It could with workers, or with a DistributedSampler.)"
+            "this sampler then uses the generator once more.\nSo the order after the first epoch differs from a `for` "
+            "loop. It cannot be adopted exactly. (It could with workers, or with a DistributedSampler.)"
         )
 
 

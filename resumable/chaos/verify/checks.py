@@ -195,7 +195,8 @@ def same_content(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str
     for attempt in attempts:
         for key, step in steps_of(attempt).items():
             if key in expected and (difference := _differ(step, expected[key])):
-                return f"launch {attempt.number} trained on different data than the baseline run in {_name(key)}: {difference}"
+                which = f"different data than the baseline run in {_name(key)}"
+                return f"launch {attempt.number} trained on {which}: {difference}"
     return same_shares(baseline, attempts)
 
 
