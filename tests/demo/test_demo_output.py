@@ -76,7 +76,7 @@ def test_nothing_is_missing_here() -> None:
     [
         (["--backends", "lists"], "unknown source: 'lists'"),
         (["--kills", "0"], "expected a whole number from 1"),
-        (["--jobs", "two"], "but it is 'two'"),
+        (["--jobs", "two"], "got 'two'"),
     ],
 )
 def test_a_bad_option_is_refused(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
