@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print, and write the tables to a file if asked to; return the exit status."""
+    """Measure, print, and if asked to, write the tables to a file; return the exit status."""
     options = _parser().parse_args(arguments)
     names = [name for name in options.only or SUITES if name not in options.without]
     plan = QUICK if options.quick else FULL
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _measure(names: list[str], plan: Plan) -> dict[str, list[report.Table]]:
-    """Run suites one after the other, and show their tables as soon as they are there."""
+    """Run suites one after another, and show each table as soon as it is done."""
     tables: dict[str, list[report.Table]] = {}
     with Pool() as pool:
         for name in names:
@@ -45,8 +45,8 @@ def _measure(names: list[str], plan: Plan) -> dict[str, list[report.Table]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: whether everything runs, not how fast")
-    parser.add_argument("--rounds", type=int, metavar="N", help=f"turns of each contender (default: {FULL.rounds})")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, only to test that everything runs")
+    parser.add_argument("--rounds", type=int, metavar="N", help=f"rounds per contender (default: {FULL.rounds})")
     parser.add_argument("--only", action="append", choices=list(SUITES), metavar="NAME", help=", ".join(SUITES))
     parser.add_argument("--without", action="append", choices=list(SUITES), metavar="NAME", default=[])
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the suites' tables into this page")

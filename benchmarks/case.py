@@ -1,4 +1,4 @@
-"""What every contender reads: the same virtual dataset, with the same options."""
+"""The data that every contender reads: the same virtual dataset, with the same options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Case:
     Args:
         length: samples of the dataset.
         workers: worker processes.
-        cost: microseconds that a sample takes.
+        cost: µs that a sample takes.
         batch: samples per batch.
         size: bytes of a sample, a tensor; 0 for an integer.
     """
@@ -28,16 +28,16 @@ class Case:
 
     @property
     def batches(self) -> int:
-        """Whole batches of an epoch."""
+        """Full batches of an epoch."""
         return self.length // self.batch
 
 
 class Virtual:
-    """A map-style dataset of any length: sample `i` is the integer `i`, and takes a while to compute.
+    """A map-style dataset of any length: sample `i` is the integer `i`, and takes time to compute.
 
     Args:
         length: number of samples.
-        cost: microseconds of busy waiting per sample.
+        cost: µs of busy waiting per sample.
     """
 
     def __init__(self, length: int, cost: int = 0) -> None:

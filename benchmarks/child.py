@@ -1,4 +1,4 @@
-"""The process of a contender: makes a task and calls its methods, as it is told on its standard input in JSON."""
+"""The process of a contender: creates a task and calls its methods, according to JSON on standard input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Answer requests until the input ends. What is printed meanwhile goes to standard error."""
+    """Answer requests until the input ends. Other output goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     task: Any = None

@@ -13,16 +13,16 @@ class Plan:
 
     Args:
         length: samples of the dataset in the comparisons of loaders.
-        large: samples of the dataset that only a seekable order can cope with.
-        rounds: turns of each contender.
-        batches: batches per turn at most.
-        seconds: time per turn at most.
-        lead: batches before each turn that are read and not counted: they may have been prefetched in the meantime.
-        pause: seconds after each turn, in which the contender's workers fill their queues and come to rest.
-        calls: calls per measurement of something that takes microseconds.
-        costs: microseconds that the samples take.
+        large: samples of the dataset for orders that can seek.
+        rounds: rounds per contender.
+        batches: maximum number of batches per turn.
+        seconds: maximum time per turn.
+        lead: batches before each turn that are read but not counted, because they may have been prefetched.
+        pause: seconds after each turn, in which the contender's workers fill their queues and become idle.
+        calls: calls per measurement of operations that take microseconds.
+        costs: µs that the samples take.
         memory: samples of the dataset in the measurements of memory, for the plain loader.
-        every: measure every case, also where each is compiled for itself; else the first.
+        every: measure every case, even if each must be compiled separately; otherwise only the first.
     """
 
     length: int = 1_000_000

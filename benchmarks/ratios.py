@@ -1,4 +1,4 @@
-"""Taking measurements in turns, and what is said about their ratios."""
+"""Takes measurements alternately, and summarizes their ratios."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Ratio(NamedTuple):
         return f"{self.middle:.{digits}f} ({self.low:.{digits}f}-{self.high:.{digits}f})"
 
     def at_least(self, target: float) -> str:
-        """Say whether a target was reached; where it lies inside of the spread, that is said too."""
+        """Return whether a target was reached, or whether it is within the spread."""
         if self.middle >= target:
             return "yes"
         return "within the spread" if self.high >= target else "**no**"
 
 
 def in_turns(rounds: int, measures: Mapping[Name, Callable[[], Value]]) -> dict[Name, list[Value]]:
-    """Measure A B C A B C ...; return each one's values, in the order of the rounds."""
+    """Measure A B C A B C ...; return the values of each, in the order of the rounds."""
     taken: dict[Name, list[Value]] = {name: [] for name in measures}
     for _ in range(rounds):
         for name, measure in measures.items():

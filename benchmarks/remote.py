@@ -1,4 +1,4 @@
-"""Processes in which measurements are made, seen from the process that compares them."""
+"""Processes for measurements, seen from the process that compares them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class MissingLibraryError(Exception):
 
 
 class MeasurementError(Exception):
-    """A measurement failed; the message is what its process said."""
+    """A measurement failed; the message is the output of its process."""
 
 
 class Remote:
@@ -44,27 +44,27 @@ class Remote:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._said.close()  # once more does no harm
+        self._said.close()  # closing twice is harmless
 
     def make(self, task: str, **options: Any) -> None:
-        """Make a task in the process, in place of the one before.
+        """Create a task in the process, replacing the previous one.
 
         Args:
             task: `"module:class"`.
-            options: what to make it with, in plain values.
+            options: its arguments, in plain values.
 
         Raises:
             MissingLibraryError: something that it imports is not installed.
-            MeasurementError: anything else went wrong.
+            MeasurementError: anything else failed.
         """
         self._ask({"make": task, "options": options})
 
     def call(self, method: str, **options: Any) -> Any:
-        """Call a method of the task and return its result; raises what `make` raises."""
+        """Call a method of the task and return its result; raises the same errors as `make`."""
         return self._ask({"call": method, "options": options})
 
     def rest(self) -> None:
-        """Drop the task, and with it its worker processes."""
+        """Drop the task, including its worker processes."""
         self._ask({"rest": True})
 
     def _ask(self, request: dict[str, Any]) -> Any:
@@ -84,7 +84,7 @@ class Remote:
 
 
 class Pool:
-    """One process per name, started when it is first asked for; a context manager."""
+    """One process per name, started on first use; a context manager."""
 
     def __init__(self) -> None:
         self._stack, self._remotes = ExitStack(), dict[str, Remote]()

@@ -23,7 +23,7 @@ __all__ = ["Table", "show", "write"]
 BEGIN = "<!-- begin: written by python -m benchmarks --markdown -->"
 END = "<!-- end: written by python -m benchmarks --markdown -->"
 _SUITE = re.compile(r"<!-- suite: (\S+) -->")
-_WIDTH = 140  # where the output is no terminal
+_WIDTH = 140  # if the output is not a terminal
 _LIBRARIES = (
     "numpy", "torch", "pytorch-lightning", "torchdata", "grain", "nvidia-dali-cuda120", "ffcv", "tensorflow-cpu",
     "tensorflow-datasets", "datasets", "webdataset", "mosaicml-streaming", "litdata",
@@ -39,7 +39,7 @@ class Table:
         title: what is compared.
         columns: their heads.
         rows: cells as text, as many as columns.
-        note: what has to be known to read it.
+        note: explains how to read it.
     """
 
     title: str
@@ -59,22 +59,22 @@ def show(table: Table) -> None:
 
 
 def write(path: Path, measured: Mapping[str, list[Table]], order: Sequence[str]) -> None:
-    """Put tables between the two marks of a Markdown file; a file without marks gets them at its end.
+    """Put tables between the two marks of a Markdown file, or at its end if it has no marks.
 
     Args:
         path: of the file.
-        measured: tables by suite; what the file has of other suites stays as it is.
-        order: all suites; the file loses what it has of any other.
+        measured: tables by suite; tables of other suites are not modified.
+        order: all suites; tables of unknown suites are removed.
 
     Raises:
-        ValueError: the file has figures of no suite, and not all suites were measured.
+        ValueError: the file has results of no suite, and not all suites were measured.
     """
     text = path.read_text() if path.exists() else ""
     before, _, rest = text.partition(BEGIN)
     body, _, after = rest.partition(END)
     parts = _SUITE.split(body)
     if parts[0].strip() and not set(order) <= set(measured):
-        raise ValueError(f"{path} has figures that belong to no suite and would be lost: measure all suites.")
+        raise ValueError(f"{path} has results that belong to no suite and would be lost: measure all suites.")
     sections = dict(zip(parts[1::2], map(str.strip, parts[2::2]), strict=True))
     sections |= {suite: "\n\n".join([*map(_markdown, tables), _surroundings()]) for suite, tables in measured.items()}
     kept = [f"<!-- suite: {suite} -->\n\n{sections[suite]}" for suite in order if suite in sections]

@@ -1,7 +1,7 @@
-"""Starts, goes to a place, waits for the first batch: `python -m benchmarks.restarted SOURCE HOW FOLDER BEGAN`.
+"""Start, go to a position, wait for the first batch: `python -m benchmarks.restarted SOURCE HOW FOLDER BEGAN`.
 
-It prints when it had done what, in seconds since BEGAN, as JSON. HOW is "alone" for the source as it is, "save" to
-leave a state in FOLDER, or "resume" to go on from it.
+It prints when it finished each part, in seconds since BEGAN, as JSON. HOW is "alone" for the source without wrapping,
+"save" to leave a state in FOLDER, or "resume" to resume from it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["MODULES", "main"]
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 _BATCH, _STEPS = 64, 100
-# What a script of each source imports by itself, before this package.
+# The imports of a script for each source, before this package.
 MODULES: dict[str, tuple[str, ...]] = {
     "list": (),
     "DataLoader": ("torch.utils.data",),
@@ -35,7 +35,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 
 
 def main(name: str, how: str, folder: str, began: str) -> dict[str, float]:
-    """Go the way to the first batch, and return when which part of it was done."""
+    """Run up to the first batch, and return when each part was done."""
     done = {"interpreter": time.time() - float(began)}
     for module in MODULES[name]:
         importlib.import_module(module)
@@ -60,7 +60,7 @@ def _read(name: str, source: Any, how: str, path: Path) -> None:
 
     loader = source if name == "mix" else resumable.wrap(source, **_OPTIONS.get(name, {}))
     if how == "resume":
-        loader.load_state_dict(pickle.loads(path.read_bytes()))  # noqa: S301  # a file of ours
+        loader.load_state_dict(pickle.loads(path.read_bytes()))  # noqa: S301  # our own file
         next(iter(loader))
         return
     for _ in zip(range(_STEPS), loader, strict=False):
@@ -74,7 +74,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def _make(name: str, folder: Path) -> Any:  # noqa: PLR0911  # a table of sources, each imported by itself
+def _make(name: str, folder: Path) -> Any:  # noqa: PLR0911  # a table of sources, each imported separately
     if name == "list":
         return list(range(100_000))
     if name.startswith("DataLoader") or name == "Lightning":
@@ -161,7 +161,7 @@ def _fit(loader: Any, how: str, folder: Path) -> None:
     path = folder / "saved.ckpt"
     if how != "alone":
         import resumable  # noqa: PLC0415  # its time is measured
-        from resumable.integrations.lightning import ResumableCallback  # noqa: PLC0415  # likewise
+        from resumable.integrations.lightning import ResumableCallback  # noqa: PLC0415  # the same
 
         loader, callbacks = resumable.wrap(loader), [ResumableCallback()]
     trainer = pl.Trainer(max_steps=_STEPS, callbacks=callbacks, enable_checkpointing=False, **options)
@@ -179,4 +179,4 @@ if __name__ == "__main__":
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     print(json.dumps(main(*sys.argv[1:])), file=said, flush=True)
-    os._exit(0)  # what ends after the first batch is not measured
+    os._exit(0)  # the shutdown is not measured

@@ -1,4 +1,4 @@
-"""Throughput and waiting time, measured inside of a contender's process."""
+"""Throughput and waiting time, measured inside a contender's process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Throughput:
         """Read up to `batches` batches for up to `seconds`, after `lead` that do not count.
 
         Returns:
-            Microseconds per batch: by the clock, and of this process on a processor.
+            µs per batch: wall-clock time, and processor time of this process.
         """
         self._read(lead)
         wall, processor, done = time.perf_counter(), time.process_time(), 0
@@ -47,12 +47,12 @@ class Throughput:
 
 
 class FirstBatch:
-    """Makes a loader again and again, from the beginning or from a state, and waits for its first batch.
+    """Creates a loader repeatedly, from the start or from a state, and waits for its first batch.
 
     Args:
         name: of the contender.
         case: fields of the `Case`.
-        step: batches after the state.
+        step: batches before the state.
     """
 
     def __init__(self, name: str, case: dict[str, Any], step: int) -> None:
@@ -61,7 +61,7 @@ class FirstBatch:
         gc.collect()
 
     def size(self) -> int | None:
-        """Count the bytes of the state, as JSON where it can be said in that; None where there is no state."""
+        """Return the size of the state in bytes, as JSON if possible; None if there is no state."""
         if self._state is None:
             return None
         if isinstance(self._state, str):
@@ -72,7 +72,7 @@ class FirstBatch:
             return len(pickle.dumps(self._state))
 
     def wait(self, *, resume: bool) -> float:
-        """Return the milliseconds from making the loader to having its first batch."""
+        """Return the milliseconds from creating the loader to its first batch."""
         begin = time.perf_counter()
         contender = make(self._name, self._case)
         batches = contender.start(self._state if resume else None)

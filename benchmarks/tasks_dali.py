@@ -1,4 +1,4 @@
-"""DALI's iterators, alone and wrapped, measured inside of a process."""
+"""DALI's iterators, alone and wrapped, measured inside a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import resumable
 __all__ = ["Reading", "Resuming", "decoding", "iterator", "write_images", "write_list"]
 
 BATCH = 64
-_DIFFERENT = 256  # images on the disk; a longer list of files names them again and again
+_DIFFERENT = 256  # distinct images on disk; a longer file list repeats them
 _OPTIONS = {"reader_name": "Reader", "last_batch_policy": LastBatchPolicy.PARTIAL, "auto_reset": True}
 
 
@@ -52,7 +52,7 @@ def decoding(root: str, listed: str) -> Any:
 
 @pipeline_def(batch_size=BATCH, num_threads=2, device_id=None, seed=0)  # type: ignore[untyped-decorator]  # DALI's
 def reading(root: str, listed: str) -> Any:
-    """Read, and decode nothing, so that everything else shows: the first bytes of each file."""
+    """Read without decoding, to make all other costs visible: the first bytes of each file."""
     jpegs, labels = fn.readers.file(
         file_root=root, file_list=listed, random_shuffle=True, pad_last_batch=True, name="Reader"
     )
@@ -65,12 +65,12 @@ def iterator(pipeline: Any) -> Any:
 
 
 class Reading:
-    """Reads batches of one iterator, in turns, epoch after epoch.
+    """Reads batches of one iterator in turns, epoch after epoch.
 
     Args:
         how: "alone", "wrapped", or "saved" for wrapped with a state after each batch.
         decode: whether the images are decoded.
-        files: names in the list.
+        files: number of names in the list.
         warm: batches to read first.
     """
 
@@ -105,11 +105,11 @@ class Reading:
 
 
 class Resuming:
-    """Makes a wrapped iterator again and again, from the beginning or from a state deep in the epoch.
+    """Creates a wrapped iterator repeatedly, from the start or from a state deep in the epoch.
 
     Args:
-        files: names in the list.
-        behind: how much of the epoch lies before the state, from 0 to 1.
+        files: number of names in the list.
+        behind: fraction of the epoch before the state, from 0 to 1.
     """
 
     def __init__(self, files: int, behind: float) -> None:
@@ -125,11 +125,11 @@ class Resuming:
         self._state = self._loader.state_dict()
 
     def size(self) -> int:
-        """Count the bytes of DALI's own checkpoints in the state."""
+        """Return the size of DALI's own checkpoints in the state."""
         return sum(map(len, self._state["source_state"]["snapshot"]["checkpoints"]))
 
     def save(self, calls: int) -> float:
-        """Return the microseconds of `state_dict()` after a new batch; drawing the batch is not counted."""
+        """Return the µs of `state_dict()` after a new batch, without reading the batch."""
         spent, batches = [], iter(self._loader)
         for _ in range(calls):
             next(batches, None)
@@ -139,7 +139,7 @@ class Resuming:
         return statistics.median(spent) * 1e6
 
     def wait(self, *, resume: bool) -> float:
-        """Return the milliseconds from making the pipeline to having the first batch."""
+        """Return the milliseconds from creating the pipeline to the first batch."""
         begin = time.perf_counter()
         loader = self._make()
         if resume:
@@ -151,7 +151,7 @@ class Resuming:
         return waited * 1e3
 
     def wait_alone(self) -> float:
-        """Return the same of an iterator that is not wrapped, at the beginning."""
+        """Return the same for an unwrapped iterator, at the start."""
         begin = time.perf_counter()
         next(iterator(reading(self._root, self._listed)))
         return (time.perf_counter() - begin) * 1e3

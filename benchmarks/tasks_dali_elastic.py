@@ -1,4 +1,4 @@
-"""Reading images through DALI, measured inside of a contender's process."""
+"""Reading images through DALI, measured inside a contender's process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Images"]
 
-_FILES, _EPOCH = 256, 8192  # distinct files, and how many samples an epoch has: each file many times
+_FILES, _EPOCH = 256, 8192  # distinct files, and samples per epoch, which repeat the files
 
 
 class Images:
@@ -28,7 +28,7 @@ class Images:
 
     Args:
         name: "reader" for DALI's own, or how ours gets its bytes: "paths", "dataset" or "workers".
-        folder: where the files are, or are written to if there are none.
+        folder: of the files; they are written if there are none.
         width: of an image, in pixels.
         height: of an image, in pixels.
         batch: samples per batch.
@@ -43,7 +43,7 @@ class Images:
         """Read up to `batches` batches for up to `seconds`, after `lead` that do not count.
 
         Returns:
-            Microseconds per batch: by the clock, and of this process on its processors.
+            µs per batch: wall-clock time, and processor time of this process.
         """
         self._read(lead)
         wall, processor, done = time.perf_counter(), time.process_time(), 0

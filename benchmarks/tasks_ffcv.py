@@ -1,4 +1,4 @@
-"""Epochs of an FFCV Loader, as it is and wrapped, and the time to its first batch."""
+"""Epochs of an FFCV Loader, plain and wrapped, and the time to its first batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Epochs", "loader"]
 
 
 def loader(mode: str, workers: int, images: int, size: int) -> Loader:
-    """Return a Loader with operations that draw numbers, over a file that is written once."""
+    """Return a Loader with random operations, over a file that is written once."""
     pipelines = {
         "image": [
             RandomResizedCropRGBImageDecoder((size, size)), RandomHorizontalFlip(), Cutout(size // 4),
@@ -47,14 +47,14 @@ class Epochs:
         self._wrapped = resumable.wrap(self._plain)
 
     def first(self, *, wrapped: bool) -> float:
-        """Return the seconds to the first batch, compiling included."""
+        """Return the seconds to the first batch, including compilation."""
         begin = time.perf_counter()
         for _ in self._wrapped if wrapped else self._plain:
             break
         return time.perf_counter() - begin
 
     def epoch(self, *, wrapped: bool) -> dict[str, float]:
-        """Read an epoch; return its seconds by the clock, and of all threads on processors."""
+        """Read an epoch; return its seconds: wall-clock time, and processor time of all threads."""
         gc.collect()
         loader: Any = self._wrapped if wrapped else self._plain
         if wrapped:

@@ -1,4 +1,4 @@
-"""Formats of files: samples per second, first batches after a resume, and what an index takes."""
+"""File formats: samples per second, first batches after a resume, and the cost of an index."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _PARTS = 64
 
 
 class Written:
-    """Writes the files that all read.
+    """Writes the files that all contenders read.
 
     Args:
-        folder: where to; it is there.
-        samples: in tar shards; there are a tenth as many images, five times as many rows, and as many documents.
+        folder: an existing folder.
+        samples: number in tar shards; there are a tenth as many images, five times as many rows, and as many documents.
     """
 
     def __init__(self, folder: str, samples: int) -> None:
@@ -42,11 +42,11 @@ class Written:
 
 
 class Reader:
-    """One contender: reads batches in turns, and goes to places.
+    """One contender: reads batches in turns, and seeks.
 
     Args:
         path: of its class.
-        options: what to make it with.
+        options: its arguments.
     """
 
     def __init__(self, path: str, **options: Any) -> None:
@@ -64,7 +64,7 @@ class Reader:
         return (time.perf_counter() - begin) / done / BATCH
 
     def wait(self, percent: int) -> float:
-        """Return the milliseconds from making the loader to the first batch at a place of the epoch."""
+        """Return the milliseconds from creating the loader to the first batch at a position of the epoch."""
         if percent not in self._states:
             contender = self._make()
             self._states[percent] = contender.state_at(len(contender) // BATCH * percent // 100)
@@ -73,25 +73,25 @@ class Reader:
         begin = time.perf_counter()
         contender = self._make()
         batches = contender.start(self._states[percent])
-        next(batches, None)  # a buffer that is lost may have been all that was left
+        next(batches, None)  # with a lost buffer, nothing may be left
         waited = time.perf_counter() - begin
         del batches, contender  # closing a stream of datasets takes 5 seconds
         return waited * 1e3
 
     def epoch(self) -> tuple[float, float | None]:
-        """Read an epoch, and return the megabytes that it took at most, and the chi-square of parts in batches."""
+        """Read an epoch; return the peak memory growth in megabytes, and the chi-square of parts in batches."""
         gc.collect()
         contender = self._make()
         before = most = _own_memory()
         numbers: list[list[int]] = []
         for batch in contender.start():
             numbers.append([number for number in map(_number, batch) if number is not None])
-            if len(numbers) % 16 == 0 or len(numbers) < 16:  # a look takes a while
+            if len(numbers) % 16 == 0 or len(numbers) < 16:  # measuring takes time
                 most = max(most, _own_memory())
         return (most - before) / 1e6, _unevenness(numbers, len(contender))
 
     def size(self) -> int:
-        """Return the bytes of the state at the last place."""
+        """Return the size of the state at the last position."""
         state = next(reversed(self._states.values()))
         try:
             return len(json.dumps(state))
@@ -105,13 +105,13 @@ class Reader:
 
 
 def _own_memory() -> int:
-    """Return the bytes of the process that are no file's."""
+    """Return the memory of the process without mapped files, in bytes."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
 
 
 def _number(sample: Any) -> int | None:
-    """Return the number of a sample, in the order in which they were written; None where it does not tell."""
+    """Return the number of a sample, in the order of writing; None if it is unknown."""
     told = (
         next((sample[key] for key in ("cls", "id", "json") if key in sample), None)
         if isinstance(sample, dict)
@@ -142,7 +142,7 @@ class Index:
         self._folder = Path(folder, "tars")
 
     def build(self) -> float:
-        """Return the processor seconds of the first start, in which the shards are scanned."""
+        """Return the processor seconds of the first run, which scans the shards."""
         for path in self._kept():
             path.unlink()
         begin = time.process_time()
@@ -158,12 +158,12 @@ class Index:
 
 
 class Packing:
-    """What `Packed` has before the first sample, of lengths of documents alone.
+    """The work of `Packed` before the first sample, from the lengths of documents alone.
 
     Args:
         folder: where lengths and sums are written.
         count: number of documents.
-        how: as `Packed` takes it.
+        how: the packing, as for `Packed`.
     """
 
     def __init__(self, folder: str, count: int, how: Any) -> None:
@@ -173,7 +173,7 @@ class Packing:
         self._tokens = np.broadcast_to(np.uint16(1), int(lengths.sum()))
 
     def build(self) -> float:
-        """Return the processor seconds of the first start."""
+        """Return the processor seconds of the first run."""
         for path in self._kept():
             path.unlink()
         begin = time.process_time()
@@ -181,7 +181,7 @@ class Packing:
         return time.process_time() - begin
 
     def size(self) -> int:
-        """Return the bytes that are kept."""
+        """Return the bytes that are stored."""
         return sum(path.stat().st_size for path in self._kept())
 
     def _kept(self) -> list[Path]:

@@ -21,13 +21,13 @@ __all__ = ["Fit"]
 
 
 class Fit:
-    """Trains on the same loader again and again.
+    """Trains on the same loader repeatedly.
 
     Args:
-        resumable: wrap the loader, and give the Trainer the callback.
+        resumable: whether to wrap the loader, and pass the callback to the Trainer.
         batches: per turn.
         step: milliseconds of busy waiting per training step.
-        buffers: of four numbers, that the module has; kept at every step. Without, a normalisation has three.
+        buffers: number of buffers of four numbers, kept at every step; None for a normalization with three.
         randomness: of the wrapped loader.
     """
 
@@ -41,7 +41,7 @@ class Fit:
         self.turn()
 
     def turn(self) -> float:
-        """Return the microseconds per batch of one epoch."""
+        """Return the µs per batch of one epoch."""
         clock = _Clock()
         trainer, loader = self._make(clock)
         trainer.fit(_Module(self._step, self._buffers), loader)
@@ -84,7 +84,7 @@ class _Clock(pl.Callback):
 
 
 class _Module(pl.LightningModule):
-    """As little as can be trained, and a normalisation whose running means have to be kept, or so many buffers."""
+    """A minimal model with a normalization whose running means must be kept, or with many buffers."""
 
     def __init__(self, step: float, buffers: int | None = None) -> None:
         super().__init__()

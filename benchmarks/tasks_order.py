@@ -1,4 +1,4 @@
-"""Orders alone, without any data: how fast they give sample indices, in how much memory, and how even batches are."""
+"""Orders without data: how fast they yield sample indices, their memory, and how even batches are."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHARD = 1000
 
 
 class Drawn:
-    """Draws sample indices in an order.
+    """Generates sample indices in an order.
 
     Args:
         name: "blocks", "shuffle", "torch" or "buffer".
@@ -50,7 +50,7 @@ class Drawn:
         self._grown = max((top if top > top_before else resident()) - before, 0.0)
 
     def grown(self) -> float:
-        """Return the megabytes that the beginning of an epoch took at its peak."""
+        """Return the peak memory growth in megabytes at the start of an epoch."""
         return self._grown
 
     def turn(self, items: int) -> float:
@@ -80,17 +80,17 @@ class Drawn:
 
 class _Nothing:
     def append(self, cursor: Cursor) -> None:
-        """Forget a cursor."""
+        """Drop a cursor."""
 
 
 def _shards(length: int) -> Iterator[int]:
-    """Give the samples of shards of 1000, the shards in random order."""
+    """Yield the samples of shards of 1000, with the shards in random order."""
     for shard in np.random.default_rng(0).permutation(-(-length // _SHARD)):
         yield from range(int(shard) * _SHARD, min((int(shard) + 1) * _SHARD, length))
 
 
 def _buffered(indices: Iterable[int], size: int) -> Iterator[int]:
-    """Draw from a buffer that is kept full, as the shuffles of webdataset and of Hugging Face's streams do."""
+    """Sample from a buffer that is kept full, like the shuffles of webdataset and of Hugging Face's streams."""
     drawn, buffer = random.Random(0), []  # a shuffle
     for index in indices:
         buffer.append(index)

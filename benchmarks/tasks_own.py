@@ -1,4 +1,4 @@
-"""What only the library itself is measured for: the cost of its state, and the memory of its order."""
+"""Measurements of the library alone: the cost of its state, and the memory of its order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BEHIND = 100
 
 
 class StateCost:
-    """Takes, loads and acknowledges states in the middle of an epoch.
+    """Saves, loads and acknowledges states in the middle of an epoch.
 
     Args:
         lengths: samples of the datasets.
@@ -41,23 +41,23 @@ class StateCost:
             next(batches)
 
     def size(self, length: int) -> int:
-        """Count the bytes of a state at the end of the epoch, as JSON."""
+        """Return the size of a state at the end of the epoch, as JSON."""
         loader = self._auto[length]
         loader.seek(epoch=0, step=len(loader))
         return len(json.dumps(loader.state_dict()))
 
     def save(self, length: int, calls: int) -> float:
-        """Return the microseconds of `state_dict()`."""
+        """Return the µs of `state_dict()`."""
         return _each(calls, self._auto[length].state_dict)
 
     def load(self, length: int, calls: int) -> float:
-        """Return the microseconds of `load_state_dict()`."""
+        """Return the µs of `load_state_dict()`."""
         loader = self._auto[length]
         state = loader.state_dict()
         return _each(calls, lambda: loader.load_state_dict(state))
 
     def acknowledge(self, length: int, calls: int) -> float:
-        """Return the microseconds of `ack()`."""
+        """Return the µs of `ack()`."""
         loader = self._manual[length]
         loader.seek(epoch=0)
         return _each(sum(1 for _ in islice(loader, calls)), loader.ack)
@@ -71,10 +71,10 @@ def _each(calls: int, function: Callable[[], Any]) -> float:
 
 
 class Memory:
-    """Lets a loader read a dataset, and watches the memory of this process.
+    """Reads a dataset with a loader, and measures the memory of this process.
 
     Args:
-        name: of the contender. It reads a small dataset first, so that what it imports does not count.
+        name: of the contender. It reads a small dataset first, so its imports do not count.
     """
 
     def __init__(self, name: str) -> None:
@@ -83,20 +83,20 @@ class Memory:
         gc.collect()
 
     def grow(self, length: int, batches: int) -> float:
-        """Return the megabytes that reading `batches` batches of `length` samples took at its peak."""
+        """Return the peak memory growth in megabytes while reading `batches` batches of `length` samples."""
         before, peak_before = resident(), peak()
         self._read(Case(length), batches)
         top = peak()
         return max((top if top > peak_before else resident()) - before, 0.0)
 
     def _read(self, case: Case, batches: int) -> None:
-        self._batches = make(self._name, case).start()  # kept, so that its memory is seen
+        self._batches = make(self._name, case).start()  # kept alive, so its memory counts
         for _ in range(batches):
             next(self._batches)
 
 
 def resident() -> float:
-    """Return the resident memory now, in megabytes; the peak where the system does not tell."""
+    """Return the current resident memory in megabytes; the peak if the system does not report it."""
     status = Path("/proc/self/statm")
     if not status.exists():
         return peak()
@@ -104,6 +104,6 @@ def resident() -> float:
 
 
 def peak() -> float:
-    """Return the resident memory at its peak, in megabytes."""
+    """Return the peak resident memory in megabytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

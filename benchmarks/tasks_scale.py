@@ -1,4 +1,4 @@
-"""Costs as work grows: samples, workers and ranks. Each rank is the real loader of that rank, one after the other."""
+"""Costs as work grows: samples, workers and ranks. Each rank is its real loader, one after another."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BATCH = 64
 
 
 class Samples:
-    """One loader over more and more samples, in a process that has read a small dataset before."""
+    """One loader over a growing number of samples, in a process that has read a small dataset before."""
 
     def __init__(self) -> None:
         self.measure(1000, 10)
@@ -58,10 +58,10 @@ def _loader(length: int, **options: Any) -> resumable.Loader[Any]:
 
 
 class Ranks:
-    """Loaders of several ranks over 10^12 samples, one after the other."""
+    """Loaders of several ranks over 10¹² samples, one after another."""
 
     def measure(self, size: int, sample: int) -> dict[str, float]:
-        """Take `sample` of the ranks, and return what each of them needs, and the bytes of the state."""
+        """Measure `sample` of the ranks, and return the costs of each, and the size of the state."""
         ranks = np.unique(np.linspace(0, size - 1, min(size, sample)).astype(int)).tolist()
         first = _loader(_LONG, world=resumable.World(0, size))
         first.seek(epoch=1, step=len(first) // 2)
@@ -87,7 +87,7 @@ class Ranks:
         }
 
     def agree(self, size: int) -> int:
-        """Let every rank say its samples of one step; return how many ranks have the global batch in order."""
+        """List the samples of one step on every rank; return how many ranks together have the global batch in order."""
         step = len(_loader(_LONG, world=resumable.World(0, size))) // 3
         loader = _loader(_LONG, world=resumable.World(0, size))
         start = step * size * _BATCH
@@ -99,7 +99,7 @@ class Ranks:
 
 
 class Workers:
-    """A `DataLoader` with more and more workers, and the memory of all its processes.
+    """A `DataLoader` with a growing number of workers, and the memory of all its processes.
 
     Args:
         name: of the contender.
@@ -111,7 +111,7 @@ class Workers:
         self._read(Case(1000), 10)
 
     def measure(self, length: int, workers: int, batches: int) -> dict[str, float]:
-        """Return microseconds per batch, and megabytes: of this process, of a worker, of all together."""
+        """Return µs per batch, and megabytes: of this process, of a worker, of all processes."""
         self._read(Case(length, workers), batches)
         processor = time.process_time()
         for _ in range(batches):
@@ -141,12 +141,12 @@ def _children(process: int) -> list[int]:
 
 
 def _private(process: int) -> float:
-    """Return the megabytes that a process shares with no other."""
+    """Return the memory of a process that it shares with no other, in megabytes."""
     return sum(_memory(process).get(name, 0) for name in ("Private_Clean", "Private_Dirty")) / 1e3
 
 
 def _share(process: int) -> float:
-    """Return the megabytes of a process, of those that it shares its part."""
+    """Return the memory of a process, with its part of shared memory, in megabytes."""
     return _memory(process).get("Pss", 0) / 1e3
 
 

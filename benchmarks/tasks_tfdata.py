@@ -1,4 +1,4 @@
-"""tf.data pipelines, alone and wrapped, measured inside of a process."""
+"""tf.data pipelines, alone and wrapped, measured inside a process."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ PIPELINES: dict[str, Callable[[int, int], Any]] = {
 
 
 class Reading:
-    """Reads the beginning of passes over one pipeline, each again, as TensorFlow would read ahead between turns.
+    """Reads the start of passes over one pipeline, each from scratch, because TensorFlow would prefetch between turns.
 
     Args:
         name: of the pipeline.
-        length: elements of a pass, before they are batched.
+        length: elements of a pass, before batching.
         buffer: of the shuffle.
-        strategy: by which it is to be resumed; None: the pipeline alone.
+        strategy: the resume strategy; None for the pipeline alone.
     """
 
     def __init__(self, name: str, length: int, buffer: int, strategy: Choice | None) -> None:
@@ -77,7 +77,7 @@ class Reading:
             self._begin = lambda: iter(resumable.wrap(tfdata.source(dataset, strategy=strategy)))
 
     def turn(self, batches: int, seconds: float) -> float:
-        """Return the batches per second of up to `batches` batches, or of `seconds`, after the first."""
+        """Return the batches per second over up to `batches` batches or `seconds`, after the first batch."""
         iterator, count = self._begin(), 0
         next(iterator)
         begin = time.perf_counter()
@@ -87,13 +87,13 @@ class Reading:
 
 
 class States:
-    """Takes the state of a pipeline in the middle of a pass, and goes back to it.
+    """Saves the state of a pipeline in the middle of a pass, and resumes from it.
 
     Args:
         name: of the pipeline.
-        length: elements of a pass, before they are batched.
+        length: elements of a pass, before batching.
         buffer: of the shuffle.
-        strategy: by which it is resumed.
+        strategy: the resume strategy.
     """
 
     def __init__(self, name: str, length: int, buffer: int, strategy: Choice) -> None:
@@ -106,18 +106,18 @@ class States:
         self._state = self._loader.state_dict()
 
     def size(self) -> int:
-        """Return the bytes of TensorFlow's state."""
+        """Return the size of TensorFlow's state in bytes."""
         return len(self._state["source_state"]["snapshot"]["state"])
 
     def save(self) -> float:
-        """Return the milliseconds of a state, after another batch each time."""
+        """Return the milliseconds of a state, after a new batch each time."""
         next(iter(self._loader))
         begin = time.perf_counter()
         self._loader.state_dict()
         return (time.perf_counter() - begin) * 1e3
 
     def resume(self) -> float:
-        """Return the milliseconds from making the loader to the first batch after the state."""
+        """Return the milliseconds from creating the loader to the first batch after the state."""
         begin = time.perf_counter()
         loader = self._wrapped()
         loader.load_state_dict(self._state)
@@ -125,14 +125,14 @@ class States:
         return (time.perf_counter() - begin) * 1e3
 
     def replay(self) -> float:
-        """Return the milliseconds of the same by reading all that came before."""
+        """Return the milliseconds of the same by reading everything before it."""
         begin = time.perf_counter()
         batches = iter(self._dataset.skip(self._middle).as_numpy_iterator())
         next(batches)
         return (time.perf_counter() - begin) * 1e3
 
     def cold(self) -> float:
-        """Return the milliseconds from making the loader to the first batch of a new run."""
+        """Return the milliseconds from creating the loader to the first batch of a new run."""
         begin = time.perf_counter()
         next(iter(self._wrapped()))
         return (time.perf_counter() - begin) * 1e3

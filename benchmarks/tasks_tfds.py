@@ -1,4 +1,4 @@
-"""What is measured over a dataset of TensorFlow Datasets: JPEG images of 224 x 224 pixels, made at random."""
+"""Measurements over a dataset of TensorFlow Datasets: random JPEG images of 224 x 224 pixels."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Written:
     """Writes the dataset in both formats, once."""
 
     def write(self, folder: str, samples: int) -> None:
-        """Write `samples` images below `folder`, unless they are there."""
+        """Write `samples` images below `folder`, unless they exist."""
         for file_format in ("array_record", "tfrecord"):
             if not Path(folder, file_format).exists():
                 _builder(Path(folder, file_format), file_format, samples)
 
 
 class Reading:
-    """Reads epochs, each from its beginning, as tf.data would read ahead while others have their turns.
+    """Reads epochs, each from its start, because tf.data would prefetch during the turns of others.
 
     Args:
         name: of the contender.
@@ -49,7 +49,7 @@ class Reading:
         self.turn()
 
     def turn(self) -> dict[str, float]:
-        """Return the microseconds per batch of an epoch: by the clock, and of this process on a processor."""
+        """Return the µs per batch of an epoch: wall-clock time, and processor time of this process."""
         wall, processor = time.perf_counter(), time.process_time()
         batches = sum(1 for _ in self._epoch())
         wall, processor = time.perf_counter() - wall, time.process_time() - processor
@@ -58,7 +58,7 @@ class Reading:
 
 
 class FirstSample:
-    """Waits for the first batch after a place of an epoch, the opening of the dataset included.
+    """Waits for the first batch after a position of an epoch, including the opening of the dataset.
 
     Args:
         folder: of the datasets.
@@ -77,7 +77,7 @@ class FirstSample:
         return (time.perf_counter() - begin) * 1e3
 
     def size(self) -> int:
-        """Count the bytes of a state, as JSON."""
+        """Return the size of a state, as JSON."""
         return len(json.dumps(self._loader().state_dict()))
 
     def _loader(self) -> resumable.Loader:
@@ -88,8 +88,8 @@ class IndexBuild:
     """Builds the index of a TFRecord file.
 
     Args:
-        records: how many.
-        size: bytes of a record.
+        records: number of records.
+        size: bytes per record.
     """
 
     def __init__(self, records: int, size: int) -> None:
@@ -112,7 +112,7 @@ class IndexBuild:
 
 
 def source(folder: str, file_format: str, **options: Any) -> Any:
-    """Return the written dataset as a source of ours."""
+    """Return the written dataset as a source of this package."""
     from resumable.backends import tfds  # noqa: PLC0415  # not installed everywhere
 
     root = Path(folder, file_format, "images", "1.0.0")
@@ -183,7 +183,7 @@ def _builder(root: Path, file_format: str, samples: int) -> None:
 
             @classmethod
             def get_metadata(cls) -> Any:
-                """Describe the dataset; the usual way looks for files beside this module."""
+                """Describe the dataset; the default searches for files next to this module."""
                 return dataset_metadata.DatasetMetadata(description="Random images.", citation="", tags=[])
 
             def _info(self) -> Any:

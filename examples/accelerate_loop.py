@@ -1,4 +1,4 @@
-"""Accelerate, saved amid the gradients of three batches, and resumed: python examples/accelerate_loop.py."""
+"""Accelerate, saved in the middle of a gradient accumulation and resumed: python examples/accelerate_loop.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logging.getLogger("resumable").setLevel("ERROR")  # the same stream is read twic
 
 
 def train(folder: Path, crash_at: int | None = None) -> torch.Tensor:
-    """Train two epochs of ten batches, from the last whole checkpoint if there is one; return the weights."""
+    """Train two epochs of ten batches, from the last complete checkpoint if there is one; return the weights."""
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 4))
@@ -28,7 +28,7 @@ def train(folder: Path, crash_at: int | None = None) -> torch.Tensor:
 
     if checkpoint := last_whole_checkpoint(folder):
         accelerator.load_state(checkpoint)
-        print(f"goes on at {loader.cursor}")
+        print(f"resumes at {loader.cursor}")
     for epoch in loader.epochs(2):
         for inputs, targets in epoch:
             with accelerator.accumulate(model):

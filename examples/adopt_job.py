@@ -1,4 +1,4 @@
-"""A job of torchdata's StatefulDataLoader goes on with resumable, on the same batches: python examples/adopt_job.py."""
+"""resumable continues a job of torchdata's StatefulDataLoader with the same batches: python examples/adopt_job.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLES: Any = range(20)
 
 
 def make(seed: int) -> StatefulDataLoader[Any]:
-    """Make the loader of the job."""
+    """Create the job's loader."""
     sampler = RandomSampler(SAMPLES, generator=torch.Generator().manual_seed(seed))
     return StatefulDataLoader(SAMPLES, batch_size=4, sampler=sampler)
 
@@ -38,9 +38,9 @@ if __name__ == "__main__":
     try:
         resumable.adopt(resumable.wrap(make(0), order="torch"), state)
     except resumable.errors.StateMismatchError as refused:
-        print(f"With another seed it is refused:\n{refused}\n")
+        print(f"With a different seed, this raises:\n{refused}\n")
 
     adopted = resumable.wrap(make(7), order="torch")
     print(resumable.adopt(adopted, state, batches=2))
     rest = [batch.tolist() for epoch in adopted.epochs(3) for batch in epoch]
-    print("\nAll the rest of the job is the same:", rest == expected)
+    print("\nThe rest of the job is the same:", rest == expected)

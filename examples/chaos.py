@@ -1,4 +1,4 @@
-"""A training script is killed and started again, first with a bug in it and then without: python examples/chaos.py.
+"""Kill and restart a training script, first with a bug in it and then without: python examples/chaos.py.
 
 The same on the command line: resumable chaos run --points 4 --jobs 2 -- python examples/chaos.py train
 """
@@ -48,7 +48,7 @@ def break_it(*options: str) -> resumable.chaos.Report:
 if "train" in sys.argv:
     train(forgets="--forgets" in sys.argv)
 else:
-    print("It forgets to load the loader's state:")
+    print("With a bug (it does not load the loader's state):")
     assert not break_it("--forgets").ok
-    print("It does not:")
+    print("Without the bug:")
     assert break_it().ok

@@ -1,4 +1,4 @@
-"""Two ranks of torchrun are trained with DDP, and one of them is killed: python examples/chaos_ranks.py.
+"""Train two ranks of torchrun with DDP, and kill one of them: python examples/chaos_ranks.py.
 
 The same on the command line, with a kill of each rank, of torchrun and of all processes:
 resumable chaos run --points 4 -- torchrun --standalone --nproc-per-node=2 examples/chaos_ranks.py train
@@ -33,7 +33,7 @@ def train() -> None:
     parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "loader": loader}
     store = resumable.CheckpointStore("checkpoints", keep=2)
     found = [store.latest_step() if rank == 0 else None]
-    dist.broadcast_object_list(found)  # one rank looks, so that no other one goes on from an older checkpoint
+    dist.broadcast_object_list(found)  # one rank searches, so all resume from the same checkpoint
     for name, state in (store.load(found[0]) if found[0] is not None else {}).items():
         parts[name].load_state_dict(state)
     ddp = DistributedDataParallel(model)

@@ -1,4 +1,4 @@
-"""A loader is cut in several places and resumed; one that cannot resume is caught: python examples/check_loader.py."""
+"""Check that a loader resumes exactly, and catch one that does not: python examples/check_loader.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import resumable
 
 
 class Photos:
-    """Their numbers, each with an angle of its own: `random` is seeded per sample."""
+    """Sample indices with a random angle each: `random` is seeded per sample."""
 
     def __len__(self) -> int:
         return 40
@@ -19,7 +19,7 @@ class Photos:
 
 
 class Counts(Photos):
-    """The same, turned further with each photo that was read before, of which no state knows."""
+    """The same, but the angle grows with each photo read before, which no state contains."""
 
     reads = 0
 
@@ -29,12 +29,12 @@ class Counts(Photos):
 
 
 def make_loader() -> resumable.Loader:
-    """Return a fresh loader, as a training does at each start."""
+    """Return a fresh loader, as a training script does on startup."""
     return resumable.wrap(Photos(), batch_size=4, shuffle=True, seed=0)
 
 
 def make_wrong_loader() -> resumable.Loader:
-    """Return one that cannot resume."""
+    """Return a loader that cannot resume."""
     return resumable.wrap(Counts(), batch_size=4, shuffle=True, seed=0)
 
 

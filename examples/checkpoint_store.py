@@ -1,4 +1,4 @@
-"""A checkpoint store: save, damage the newest checkpoint, and see what the next start of the training finds.
+"""A checkpoint store: save, damage the newest checkpoint, and show what the next run of the training finds.
 
 Run it with `python examples/checkpoint_store.py`; it needs torch and takes a second.
 """
@@ -38,7 +38,7 @@ def damage_newest(root: Path) -> None:
 
 
 def main() -> None:
-    """Show a first start, a resumed one, a corrupt checkpoint and a refused save."""
+    """Show a first run, a resumed one, a corrupt checkpoint and a rejected save."""
     with tempfile.TemporaryDirectory() as root, warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         store = CheckpointStore(root, keep=3)
@@ -50,7 +50,7 @@ def main() -> None:
         try:
             store.save(60, {"step": 60, "loss": torch.nn.MSELoss()})
         except CheckpointError as error:
-            print(f"refused: {error}")
+            print(f"rejected: {error}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The workers of a loader end with a `with` block, and the place stays: the next one goes on there.
+"""A `with` block ends a loader's workers and keeps its position, so the next block continues there.
 
 python examples/closing.py
 """
@@ -29,10 +29,10 @@ if __name__ == "__main__":
             if loader.cursor.step == 2:
                 say("in the block")
                 raise MemoryError
-    say("after the block, which was left by an exception")
+    say("after the block, which an exception ended")
 
-    print("the state says", loader.state_dict()["cursor"])
+    print("position in the state:", loader.state_dict()["cursor"])
     with loader:
         for (batch,) in loader:
-            print("went on with", batch.tolist())
+            print("continued with", batch.tolist())
     say("at the end")

@@ -1,6 +1,6 @@
-"""An NVIDIA DALI iterator in a loop that crashes and goes on as if it had not: python examples/dali.py.
+"""An NVIDIA DALI iterator in a loop that crashes and resumes exactly: python examples/dali.py.
 
-With a GPU, give the pipeline device_id=0 and the decoder device="mixed".
+With a GPU, use device_id=0 for the pipeline and device="mixed" for the decoder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import resumable
 
 @pipeline_def(batch_size=32, num_threads=2, device_id=None, seed=0)  # type: ignore[untyped-decorator]  # DALI's
 def digits(root: str) -> Any:
-    """Read, decode and crop at random, as any DALI pipeline does."""
+    """Read, decode and crop at random, like any DALI pipeline."""
     jpegs, labels = fn.readers.file(file_root=root, random_shuffle=True, pad_last_batch=True, name="Reader")
     images = fn.decoders.image_random_crop(jpegs, device="cpu", output_type=types.GRAY, random_area=[0.6, 1.0])
     return fn.crop_mirror_normalize(fn.resize(images, resize_x=8, resize_y=8), mean=[128.0], std=[64.0]), labels

@@ -1,4 +1,4 @@
-"""DALI on two ranks, then on one, in the middle of an epoch: python examples/dali_elastic.py."""
+"""DALI on two ranks, then on one, changed in the middle of an epoch: python examples/dali_elastic.py."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from resumable.backends import dali
 
 
 def augment(raw: Any, label: Any, u: Any) -> tuple[Any, Any]:
-    """Crop and flip an image by the random numbers of its sample."""
+    """Crop and flip an image with the random numbers of its sample."""
     image = fn.crop(fn.decoders.image(raw), crop=(24, 24), crop_pos_x=u[0], crop_pos_y=u[1])
     return fn.flip(image, horizontal=fn.cast(u[2] < 0.5, dtype=types.INT32)), label
 
 
 def start(folder: str, ranks: int, state: dict[str, Any] | None = None) -> list[resumable.Loader]:
-    """Make the loader of every rank, from a state if there is one."""
+    """Create the loaders of all ranks, from a state if there is one."""
     source = dali.source(folder, pipeline=augment, uniforms=3)
     worlds = [resumable.World(rank, ranks) for rank in range(ranks)]
     loaders = [resumable.wrap(source, batch_size=12 // ranks, shuffle=True, tail="drop", world=w) for w in worlds]

@@ -1,4 +1,4 @@
-"""Lightning with an NVIDIA DALI iterator fails, and goes on as if it had not: python examples/dali_lightning.py."""
+"""Lightning with an NVIDIA DALI iterator fails and resumes exactly: python examples/dali_lightning.py."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ warnings.filterwarnings("ignore", module="pytorch_lightning")  # its hints, whic
 
 @pipeline_def(batch_size=32, num_threads=2, device_id=None, seed=0)  # type: ignore[untyped-decorator]  # DALI's
 def digits(root: str) -> object:
-    """Read, decode and crop at random; with several ranks, give the reader num_shards and shard_id."""
+    """Read, decode and crop at random; with several ranks, pass num_shards and shard_id to the reader."""
     jpegs, labels = fn.readers.file(file_root=root, random_shuffle=True, pad_last_batch=True, name="Reader")
     images = fn.decoders.image_random_crop(jpegs, device="cpu", output_type=types.GRAY, random_area=[0.6, 1.0])
     return fn.crop_mirror_normalize(fn.resize(images, resize_x=8, resize_y=8), mean=[128.0], std=[64.0]), labels
 
 
 class Model(LightningModule):
-    """Knows nothing of this package; it may fail."""
+    """Does not depend on this package; it may fail."""
 
     def __init__(self, fail_at: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A DataLoader whose run is stopped in the middle of an epoch, and resumed by a new loader with other workers.
+"""A DataLoader run is stopped in the middle of an epoch, and resumed by a new loader with different workers.
 
 python examples/dataloader.py
 """
@@ -18,7 +18,7 @@ Batches = list[tuple[list[int], list[float]]]
 
 
 class Pictures(Dataset[tuple[int, float]]):
-    """Twelve samples, each with an augmentation that draws from the global generators."""
+    """Twelve samples, each with an augmentation that uses the global RNGs."""
 
     def __len__(self) -> int:
         return 12
@@ -28,12 +28,12 @@ class Pictures(Dataset[tuple[int, float]]):
 
 
 def make(workers: int) -> resumable.Loader:
-    """Wrap a plain DataLoader; only the workers differ from call to call."""
+    """Wrap a plain DataLoader; only the number of workers varies."""
     return resumable.wrap(DataLoader(Pictures(), batch_size=4, shuffle=True, num_workers=workers), seed=0)
 
 
 def train(loader: resumable.Loader, stop_after: int | None = None) -> Batches:
-    """Go through two epochs; return the batches that were delivered."""
+    """Run two epochs; return the delivered batches."""
     seen: Batches = []
     for epoch in loader.epochs(2):
         for indices, augmented in epoch:

@@ -1,6 +1,6 @@
-"""A Loader in torch.distributed.checkpoint: two ranks save it, three go on, then one: python examples/dcp.py.
+"""A Loader in torch.distributed.checkpoint: two ranks save it, three resume, then one: python examples/dcp.py.
 
-The ranks are forked here; torchrun would start each on its own.
+The ranks are forked here; torchrun would launch each one separately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GLOBAL_BATCH = 12
 
 
 def train(rank: int, size: int, root: str, until: int) -> None:
-    """Go on from the newest checkpoint to a step, and save after each."""
+    """Resume from the newest checkpoint, train up to a step, and save after each."""
     dist.init_process_group("gloo", init_method=f"file://{root}/ranks-{size}", rank=rank, world_size=size)
     loader = resumable.wrap(list(range(48)), batch_size=GLOBAL_BATCH // size, shuffle=True, seed=0)
     content = {"loader": loader.dcp()}  # and {"model": model, "optimizer": optimizer}
@@ -48,6 +48,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         for ranks, last in ((2, 3), (3, 5), (1, 8)):
             start_processes(train, (ranks, folder, last), nprocs=ranks, start_method="fork")  # type: ignore[no-untyped-call]  # torch's
-            print(f"{ranks} ranks went on to step {last}")
+            print(f"{ranks} ranks continued to step {last}")
         assert [global_batch(folder, step) for step in range(1, 9)] == alone
     print("The same global batches as on a single rank.")

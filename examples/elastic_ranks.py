@@ -1,6 +1,6 @@
-"""Four ranks become two in the middle of an epoch, then three: every global batch stays the same.
+"""Four ranks become two in the middle of an epoch, then three; every global batch stays the same.
 
-The ranks run one after the other in this process; `torchrun` would start each in its own.
+All ranks run in this process; `torchrun` would launch each one in a separate process.
 
 python examples/elastic_ranks.py
 """
@@ -19,7 +19,7 @@ SAMPLES = list(range(60))
 
 
 def start(ranks: int, state: dict[str, Any] | None = None) -> list[resumable.Loader]:
-    """Make the loader of every rank, from a state if there is one: the same for all of them."""
+    """Create the loaders of all ranks, from the same state if there is one."""
     loaders = [
         resumable.wrap(SAMPLES, batch_size=GLOBAL_BATCH // ranks, shuffle=True, world=resumable.World(rank, ranks))
         for rank in range(ranks)

@@ -1,4 +1,4 @@
-"""Of two machines one dies, the other goes on alone, and a new one joins: python examples/elastic_torchrun.py."""
+"""One of two machines dies, the other continues, and a new one joins: python examples/elastic_torchrun.py."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def train() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     loader = resumable.wrap(list(range(64)), batch_size=8 // size, shuffle=True, seed=0)
     store = resumable.CheckpointStore("checkpoints", shared=True, keep=2)
-    if (saved := store.latest()) is not None:  # the one that rank 0 finds, on all ranks
+    if (saved := store.latest()) is not None:  # the checkpoint that rank 0 finds, on all ranks
         loader.load_state_dict(saved)
     for batch in loader.steps(8):
         Path(f"step{loader.global_step}-{rank}of{size}").write_text(" ".join(map(str, batch)), encoding="utf-8")
-        dist.barrier()  # as DDP's gradients are
+        dist.barrier()  # as with DDP's gradients
         store.save(loader.global_step, loader.state_dict())  # rank 0 does
         if size == 2 and loader.global_step >= 3 and os.environ["MACHINE"] == "1":
             for pid in (os.getppid(), os.getpid()):  # the agent of torchrun, and its rank
                 os.kill(pid, signal.SIGKILL)
         if size == 1 and loader.global_step >= 5:
-            time.sleep(600)  # torchrun ends it as a machine joins, and starts all ranks again
+            time.sleep(600)  # torchrun ends it when a machine joins, and restarts all ranks
 
 
 def machine(number: int, folder: str) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""An evaluation inside of training: each pass gives the same batches, wherever the one before was left.
+"""Evaluation during training: each pass yields the same batches, even if the previous one was left early.
 
 python examples/evaluation.py
 """
@@ -22,14 +22,14 @@ model = torch.nn.Sequential(torch.nn.LazyLinear(16), torch.nn.ReLU(), torch.nn.L
 loader = resumable.wrap(DataLoader(training, batch_size=8, shuffle=True), seed=0)
 evaluation = resumable.wrap(DataLoader(held_out, batch_size=8, shuffle=True), seed=0, evaluation=True)
 
-model(loader.peek()[0])  # shows the lazy layer its input; no batch of the training is taken
+model(loader.peek()[0])  # initializes the lazy layer without taking a batch from the training
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-print("A look moved nothing:", loader.cursor)
+print("Peeking did not move the loader:", loader.cursor)
 
 
 @torch.no_grad()
 def accuracy(data: resumable.Loader, batches: int | None = None) -> tuple[float, list[int]]:
-    """Return the share of right answers over some batches, and which labels the first batch had."""
+    """Return the accuracy over some batches, and the labels of the first batch."""
     right, total, labels = 0, 0, list[int]()
     for samples, wanted in islice(data, batches):
         labels = labels or wanted.tolist()
@@ -45,7 +45,7 @@ for epoch in loader.epochs(3):
         optimizer.step()
     quick, labels = accuracy(evaluation, batches=2)
     whole, again = accuracy(evaluation)
-    trained, _ = accuracy(loader.for_evaluation())  # a loop over `loader` would take the next epoch, and raises
+    trained, _ = accuracy(loader.for_evaluation())  # a loop over `loader` would take the next epoch, so it raises
     print(
         f"Epoch {epoch}: {quick:.0%} of two batches, {whole:.0%} of all, {trained:.0%} of the training data; ", end=""
     )

@@ -1,4 +1,4 @@
-"""Lightning Fabric saves the loader with the model, and goes on after the last save: python examples/fabric.py."""
+"""Lightning Fabric saves the loader with the model, and resumes from the last save: python examples/fabric.py."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def train(file: Path, crash_at: int | None = None) -> torch.Tensor:
     net = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 4))
     model, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
     data = TensorDataset(torch.randn(320, 16), torch.randint(4, (320,)))
-    loader = resumable.wrap(DataLoader(data, batch_size=32, shuffle=True), seed=0)  # no setup_dataloaders for it
+    loader = resumable.wrap(DataLoader(data, batch_size=32, shuffle=True), seed=0)  # without setup_dataloaders
     parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "loader": loader, "generators": resumable.rng}
 
     if file.exists():
         fabric.load(file, parts)
-        print(f"goes on at {loader.cursor}")
+        print(f"resumes at {loader.cursor}")
     for epoch in loader.epochs(3):
         for batch in epoch:
             inputs, targets = fabric.to_device(batch)

@@ -1,4 +1,4 @@
-"""FFCV in a hand-written loop that stops, and goes on with the same pixels: python examples/ffcv_hand_loop.py."""
+"""FFCV in a hand-written loop that stops, and resumes with the same pixels: python examples/ffcv_hand_loop.py."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make_loader(path: str, workers: int) -> resumable.Loader:
 
 
 def name(image: torch.Tensor) -> str:
-    """Return a short name for the pixels of a batch."""
+    """Return a short digest of the pixels of a batch."""
     return hashlib.sha256(image.numpy().tobytes()).hexdigest()[:6]
 
 
@@ -54,4 +54,4 @@ with tempfile.TemporaryDirectory() as folder, redirect_stderr(io.StringIO()):  #
     resumed.load_state_dict(state)
     seen += [name(image) for image, _ in resumed]
     print("resumed: ", *seen)
-    print("The same pixels, with another number of workers:", seen == whole)
+    print("The same pixels, with a different number of workers:", seen == whole)

@@ -1,4 +1,4 @@
-"""FFCV in Lightning's Trainer, which fails and goes on as if it had not: python examples/ffcv_lightning.py."""
+"""FFCV in Lightning's Trainer, which fails and resumes exactly: python examples/ffcv_lightning.py."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""A training is killed by SIGKILL, and the next start tells at which batch: python examples/flight_recorder.py."""
+"""Training is killed with SIGKILL, and the next run says at which batch: python examples/flight_recorder.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import resumable
 
 
 class Samples:
-    """Their own indices; reading one of them kills the process, as a fault in a decoder would."""
+    """Sample indices; reading one of them kills the process, like a crash in a decoder."""
 
     def __init__(self, poison: int | None) -> None:
         self.poison = poison

@@ -1,4 +1,4 @@
-"""FSDP2, model, optimizer and Loader in one checkpoint: two ranks save it, one goes on: python examples/fsdp2.py."""
+"""FSDP2, model, optimizer and Loader in one checkpoint: two ranks save it, one resumes: python examples/fsdp2.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from resumable.checkpoint import mark_complete, newest_complete
 
 
 def train(rank: int, size: int, root: str, until: int) -> None:
-    """Go on from the newest checkpoint to a step, and save there."""
+    """Resume from the newest checkpoint, train up to a step, and save."""
     dist.init_process_group("gloo", init_method=f"file://{root}/ranks-{size}", rank=rank, world_size=size)
     torch.manual_seed(0)
     model: Any = fully_shard(torch.nn.Linear(1, 4))
@@ -44,7 +44,7 @@ def train(rank: int, size: int, root: str, until: int) -> None:
 
 
 def weights_after(*starts: tuple[int, int]) -> torch.Tensor:
-    """Return the weights after some starts, each of so many ranks, to such a step."""
+    """Return the weights after several runs, each with a number of ranks and a last step."""
     with tempfile.TemporaryDirectory() as root:
         for ranks, until in starts:
             start_processes(train, (ranks, root, until), nprocs=ranks, start_method="fork")  # type: ignore[no-untyped-call]  # torch's

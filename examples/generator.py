@@ -1,4 +1,4 @@
-"""A generator function and an object with a state of its own, resumed at every place: python examples/generator.py."""
+"""A generator function, and an object with a state, resumed at every position: python examples/generator.py."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 def sentences(epoch: int) -> Iterator[str]:
-    """Give another order in every epoch; resumed by reading and dropping what came before."""
+    """Yield a different order in every epoch; resumed by skipping the earlier elements."""
     words = ["anchor", "beacon", "compass", "deck", "ensign"]
-    random.shuffle(words)  # the global generator is seeded for this epoch
+    random.shuffle(words)  # the global RNG is seeded for this epoch
     for word in words:
         yield f"{epoch}-{word}-{random.randrange(100)}"
 
 
 class Reader:
-    """Knows its place and can go to any; resumed by its own state, without reading what came before."""
+    """Knows its position and can go to any other; resumed from its state, without reading earlier elements."""
 
     def __init__(self) -> None:
         self.line = 0
@@ -32,16 +32,16 @@ class Reader:
         self.line = 0
 
     def state_dict(self) -> dict[str, int]:
-        """Return the place."""
+        """Return the position."""
         return {"line": self.line}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go there."""
+        """Go to a position."""
         self.line = state["line"]
 
 
 def resume_everywhere(make: Callable[[], resumable.Loader]) -> None:
-    """Take a state after every element of two epochs, and compare what follows it in a new loader."""
+    """Save a state after every element of two epochs, and compare the rest in a new loader."""
     loader, run, states = make(), [], []
     for epoch in loader.epochs(2):
         for element in epoch:

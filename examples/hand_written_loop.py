@@ -1,6 +1,6 @@
-"""A hand-written training loop that crashes, goes on as if nothing had happened, and is compared with a baseline run.
+"""A hand-written training loop crashes, resumes, and is compared with a baseline run.
 
-python examples/hand_written_loop.py [DIRECTORY for checkpoints that stay]
+python examples/hand_written_loop.py [DIRECTORY to keep the checkpoints]
 """
 
 from __future__ import annotations

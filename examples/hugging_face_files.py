@@ -24,7 +24,7 @@ def write(folder: Path) -> list[str]:
 
 
 def make(names: list[str], cache: str) -> resumable.Loader[Any]:
-    """Stream the files, in another order in each epoch, and leave some rows out."""
+    """Stream the files, in a different order in each epoch, and drop some rows."""
     stream = datasets.load_dataset("parquet", data_files=names, streaming=True, split="train", cache_dir=cache)
     stream = stream.filter(lambda row: row["sample"] % 3 != 0).with_format("torch")
     return resumable.wrap(DataLoader(stream, batch_size=BATCH, num_workers=2))

@@ -1,4 +1,4 @@
-"""Ask a checkpoint what it holds, what another one changed, and which samples a batch has; nothing in it is executed.
+"""Show what a checkpoint contains, what changed in the next one, and which samples a batch has; no code in them runs.
 
 python examples/inspect_checkpoints.py
 """

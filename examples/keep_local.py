@@ -1,4 +1,4 @@
-"""Half of the ranks are gone: each keeps its batch, and gradients are accumulated: python examples/keep_local.py."""
+"""With half of the ranks, each keeps its batch size and gradients are accumulated: python examples/keep_local.py."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def make(rank: int, ranks: int) -> resumable.Loader[torch.Tensor]:
 
 
 def train(weight: torch.Tensor, loaders: list[resumable.Loader[torch.Tensor]], steps: int) -> torch.Tensor:
-    """Take optimizer steps; the loaders stand for the ranks of a process group."""
+    """Take optimizer steps; the loaders represent the ranks of a process group."""
     for _ in range(steps):
         accumulation = loaders[0].accumulation
         if accumulation is None:
-            raise SystemExit("no whole number of these steps makes one of the first run")
+            raise SystemExit("a step of the first run is not a whole number of these steps")
         batches = [next(iter(loader)) for _ in range(accumulation) for loader in loaders]
         samples = torch.cat(batches)
         weight = weight - 0.1 * (weight * samples - 3 * samples).mul(samples).mean()

@@ -1,4 +1,4 @@
-"""Lightning's Trainer fails in an epoch, and goes on as if it had not: python examples/lightning_trainer.py."""
+"""Lightning's Trainer fails in the middle of an epoch, and resumes exactly: python examples/lightning_trainer.py."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def train(folder: str, fail_at: int | None = None) -> torch.Tensor:
 
 with tempfile.TemporaryDirectory() as folder:
     baseline = train(f"{folder}/baseline")
-    print("\nThat was the baseline run, each batch as epoch.batch. Now one that fails at step 15:")
+    print("\nThis was the baseline run, each batch as epoch.batch. Now a run that fails at step 15:")
     with contextlib.suppress(FloatingPointError):
         train(f"{folder}/failed", fail_at=15)
-    print("\nThe last checkpoint is that of step 12. From there:")
+    print("\nThe last checkpoint is from step 12. From there:")
     print("\nThe same weights, bit for bit:", train(f"{folder}/failed").equal(baseline))

@@ -19,12 +19,12 @@ warnings.filterwarnings("ignore", module="pytorch_lightning")  # its hints, whic
 
 
 def noisy(samples: list[torch.Tensor]) -> torch.Tensor:
-    """Make a batch, with noise from a global generator."""
+    """Create a batch, with noise from a global RNG."""
     return torch.stack(samples) + torch.rand(len(samples)) / 2
 
 
 class Model(LightningModule):
-    """Knows nothing of this package."""
+    """Does not depend on this package."""
 
     def __init__(self, fail_at: int | None) -> None:
         super().__init__()
@@ -55,5 +55,5 @@ def train(title: str, folder: str, fail_at: int | None = None) -> None:
 
 with tempfile.TemporaryDirectory() as root:
     train("Baseline:", f"{root}/baseline")
-    train("Fails at step 4, and saves then:", f"{root}/failed", fail_at=4)
-    train("Goes on from there, with the same samples and the same noise:", f"{root}/failed")
+    train("Fails at step 4, and then saves:", f"{root}/failed", fail_at=4)
+    train("Resumes from there, with the same samples and the same noise:", f"{root}/failed")

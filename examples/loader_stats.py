@@ -1,4 +1,4 @@
-"""Is the loader the bottleneck? The same training with slow and with fast samples, and what the loop waited for.
+"""Is the loader the bottleneck? The same training with slow and with fast samples, and how long the loop waited.
 
 python examples/loader_stats.py
 """
@@ -14,7 +14,7 @@ import resumable
 
 
 class Images(Dataset[torch.Tensor]):
-    """Samples that take some milliseconds to decode, and one that takes far longer."""
+    """Samples that take a few milliseconds to decode, and one that takes far longer."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

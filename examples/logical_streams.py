@@ -1,4 +1,4 @@
-"""A run over an IterableDataset that goes on with another number of workers: logical streams instead of one per worker.
+"""An IterableDataset resumes with a different number of workers: logical streams instead of one stream per worker.
 
 python examples/logical_streams.py
 """
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Shards(IterableDataset[float]):
-    """Twelve shards, which the streams divide among them as workers would."""
+    """Twelve shards, which the streams divide as workers would."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Take note of the epoch."""
+        """Set the epoch."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[float]:
-        """Read every n-th shard, in another order in each epoch, and augment."""
+        """Read every n-th shard, in a different order in each epoch, and augment."""
         stream = get_worker_info()
         assert stream is not None
         shards = list(range(stream.id, 12, stream.num_workers))

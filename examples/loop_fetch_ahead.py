@@ -50,7 +50,7 @@ def main(directory: str) -> None:
             loss.backward()  # type: ignore[no-untyped-call]  # torch's
         optimizer.step()
         optimizer.zero_grad()
-        loader.ack(ACCUMULATE)  # these batches are in the weights, and the one that was fetched ahead is not
+        loader.ack(ACCUMULATE)  # these batches are in the weights, but the prefetched one is not
         store.save(step + 1, {name: part.state_dict() for name, part in parts.items()})
 
 

@@ -46,12 +46,12 @@ def main(args: argparse.Namespace) -> None:
             loss = sum(float(cross_entropy(model(inputs), targets)) for inputs, targets in validation) / 2
         best = min(best, loss)
         print(f"  epoch {epoch}: loss {loss:.4f}, best {best:.4f}", flush=True)
-        # After the validation: this state says that the epoch is done.
+        # After the validation, so this state says that the epoch is done.
         store.save(loader.global_step, {"best": best, **{name: part.state_dict() for name, part in parts.items()}})
 
 
 def run(directory: str) -> None:
-    """Train with some arguments."""
+    """Parse the arguments and train."""
     main(argparse.Namespace(directory=directory, epochs=3, lr=0.2))
 
 

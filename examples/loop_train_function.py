@@ -31,7 +31,7 @@ def train(parts: dict[str, Any], store: resumable.CheckpointStore, epoch: resuma
 
 @torch.no_grad()
 def test(model: torch.nn.Module, held_out: DataLoader[Any], epoch: int) -> None:
-    """Print the share of right answers."""
+    """Print the accuracy."""
     model.eval()
     right = sum(int((model(inputs).argmax(1) == targets).sum()) for inputs, targets in held_out)
     print(f"  epoch {epoch}: {right} of 16 are right", flush=True)

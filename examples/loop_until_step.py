@@ -1,4 +1,4 @@
-"""A loop that counts steps and not epochs, with a validation every few steps, made resumable.
+"""A loop that counts steps instead of epochs, with a validation every few steps, made resumable.
 
 python examples/loop_until_step.py [DIRECTORY]: kills itself twice, or trains in DIRECTORY, for you to kill it.
 """
@@ -31,7 +31,7 @@ def main(directory: str) -> None:
     for name, state in (store.latest() or {}).items():
         parts[name].load_state_dict(state)
 
-    for inputs, targets in loader.steps(STEPS):  # 2 epochs of 4 batches, and 3 batches more
+    for inputs, targets in loader.steps(STEPS):  # 2 epochs of 4 batches, plus 3 batches
         step = loader.global_step  # of this batch, from 1; it continues after a resume
         optimizer.param_groups[0]["lr"] = 0.01 * min(1, step / WARMUP)
         optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""A loop that fetches ahead, and an exception in the middle: only what was acknowledged counts.
+"""A loop that prefetches, with an exception in the middle: only acknowledged batches count.
 
 python examples/manual_ack.py
 """
@@ -19,7 +19,7 @@ SAMPLES = list(range(16))
 
 
 def fetch_ahead(batches: Iterable[Any], depth: int = 3) -> Iterator[Any]:
-    """Hold a few batches ready, as a prefetcher to an accelerator does."""
+    """Keep a few batches ready, as a prefetcher for an accelerator does."""
     waiting: deque[Any] = deque()
     for batch in batches:
         waiting.append(batch)
@@ -29,12 +29,12 @@ def fetch_ahead(batches: Iterable[Any], depth: int = 3) -> Iterator[Any]:
 
 
 def make() -> resumable.Loader:
-    """Wrap the data; `ack="manual"` leaves it to the loop what counts."""
+    """Wrap the data; with `ack="manual"` the loop decides which batches count."""
     return resumable.wrap(SAMPLES, batch_size=2, shuffle=True, ack="manual")
 
 
 def train(loader: resumable.Loader, weights: list[list[int]], fail_at: int | None = None) -> dict[str, Any]:
-    """Train an epoch; return the state at its end, or where it failed."""
+    """Train an epoch; return the state at its end, or at the failure."""
     try:
         for batch in fetch_ahead(loader):
             if len(weights) == fail_at:

@@ -1,4 +1,4 @@
-"""A mixture: exact proportions in every batch, a phase that begins later, stopped on two ranks and resumed on one.
+"""A mixture: exact proportions in every batch, a phase that starts later, stopped on two ranks and resumed on one.
 
 Run it with `python examples/mixture.py`; it needs nothing but this package.
 """
@@ -16,13 +16,13 @@ PHASES = [(0, {"web": 0.75, "code": 0.25}), (400, {"web": 0.5, "code": 0.25, "ma
 
 
 def make(batch_size: int, rank: int = 0, ranks: int = 1) -> resumable.Loader[list[tuple[str, int]]]:
-    """Return a loader of a rank, whose samples say their source."""
+    """Return the loader of a rank; each sample contains the name of its source."""
     mixture = resumable.mix(SOURCES, weights=PHASES, named=True)
     return resumable.wrap(mixture, batch_size=batch_size, seed=1, world=resumable.World(rank, ranks))
 
 
 def main() -> None:
-    """Compare a run that was stopped with one that was not, and say what was read of each source."""
+    """Compare a stopped run with an uninterrupted one, and print how much of each source was read."""
     baseline = list(make(8).steps(300))
     ranks = [make(4, rank, 2) for rank in range(2)]
     parts = [list(loader.steps(120)) for loader in ranks]
@@ -40,7 +40,7 @@ def main() -> None:
         names = [name for name, _ in baseline[step]]
         print(f"batch {step}: {', '.join(f'{names.count(name)} of {name}' for name in SOURCES)}")
     for name, count in resumed.consumed().items():
-        print(f"{name}: {count} samples, {count / len(SOURCES[name]):.1f} epochs of its own")
+        print(f"{name}: {count} samples, {count / len(SOURCES[name]):.1f} epochs of this source")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A backend for a format of your own: fixed-size records in a file, read by number.
+"""A backend for a custom format: fixed-size records in a file, read by number.
 
 python examples/own_backend.py
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Records:
-    """Reads any record of a file of 32-bit floats; with that it fits the protocol `IndexedBackend`."""
+    """Reads any record of a file of 32-bit floats, so it implements the protocol `IndexedBackend`."""
 
     kind = "float-records"
 
@@ -53,4 +53,4 @@ with tempfile.TemporaryDirectory() as folder:
     try:
         make(seed=1).load_state_dict(first[0])
     except resumable.errors.StateMismatchError as error:
-        print(f"another seed is refused: {error}")
+        print(f"a different seed raises: {error}")

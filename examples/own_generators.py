@@ -1,4 +1,4 @@
-"""A library's augmentations draw from generators of their own, and go on exactly in a new process.
+"""Augmentations of a library use their own RNGs, and continue exactly in a new process.
 
 python examples/own_generators.py
 """
@@ -17,10 +17,10 @@ import resumable
 
 
 class Jitter:
-    """An augmentation as libraries write them, with a generator that is another one in each process."""
+    """An augmentation as libraries write it, with an RNG that differs in each process."""
 
     def __init__(self) -> None:
-        """Seed the generator by the system."""
+        """Seed the RNG from the system."""
         self.rng = np.random.default_rng()
 
     def __call__(self, value: float) -> float:
@@ -29,16 +29,16 @@ class Jitter:
 
 
 class Samples(Dataset[float]):
-    """Numbers, augmented."""
+    """Augmented numbers."""
 
     transforms = Jitter(), Jitter()
 
     def __len__(self) -> int:
-        """Count them."""
+        """Return the number of samples."""
         return 12
 
     def __getitem__(self, index: int) -> float:
-        """Return one."""
+        """Return one sample."""
         return self.transforms[1](self.transforms[0](index))
 
 
@@ -56,4 +56,4 @@ if __name__ == "__main__":
     command = [sys.executable, __file__, state]
     resumed = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603  # ourselves
     assert json.loads(resumed) == rest
-    print("a new process went on with the same", len(rest), "batches, noise included")
+    print("a new process continued with the same", len(rest), "batches, noise included")

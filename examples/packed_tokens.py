@@ -1,4 +1,4 @@
-"""A small GPT, trained on packed documents, stopped and resumed; run it by `python examples/packed_tokens.py`."""
+"""A small GPT, trained on packed documents, stopped and resumed: python examples/packed_tokens.py."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TOKENS = (RNG.zipf(1.5, LENGTHS.sum()) % 64).astype(np.uint16)  # or a file: "tr
 
 
 def loss_of(gpt: ModuleDict, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Return the loss of a GPT of one block, where a token sees those before it in its own document."""
+    """Return the loss of a one-block GPT in which a token sees only earlier tokens of its own document."""
     x, document = gpt["tokens"](batch["input"]) + gpt["places"](batch["position"]), batch["document"]
     seen = (document[:, :, None] == document[:, None, :]).tril()
     query, key, value = gpt["attention"](x).chunk(3, dim=-1)
     x = x + scaled_dot_product_attention(query, key, value, attn_mask=seen)
-    return cross_entropy(gpt["out"](x).flatten(0, 1), batch["target"].flatten())  # leaves out targets of -100
+    return cross_entropy(gpt["out"](x).flatten(0, 1), batch["target"].flatten())  # ignores targets of -100
 
 
 def train(saved: dict[str, Any], steps: int = 60) -> ModuleDict:

@@ -35,7 +35,7 @@ def make(folder: Path) -> resumable.Loader[Any]:
 
 
 def main() -> None:
-    """Compare a run that was stopped with one that was not."""
+    """Compare a stopped run with an uninterrupted one."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder)
@@ -48,7 +48,7 @@ def main() -> None:
         resumed.load_state_dict(json.loads(state))
         after = [batch["id"].tolist() for batch in resumed.steps(180)]
         if before + after != whole:
-            raise SystemExit("the resumed order differs from that of a run without a stop")
+            raise SystemExit("the resumed order differs from the uninterrupted run")
         place = resumable.Parquet(folder / "train-*.parquet").locate([after[0][0]])[0]
         where = f"row {place.row} of row group {place.row_group} of {Path(place.file).name}"
         print(f"stopped after {len(before)} batches and resumed at {where}: the order is identical")

@@ -1,6 +1,6 @@
-"""Preemption: one of three ranks is signalled, and all stop after the same step; the next start goes on from there.
+"""Preemption: one of three ranks gets a signal, and all stop after the same step; the next run resumes from there.
 
-Run it with `python examples/preemption.py`; it needs torch, starts its ranks itself, and takes some seconds.
+Run it with `python examples/preemption.py`; it needs torch, launches its ranks itself, and takes a few seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RANKS, STEPS = 3, 12
 
 
 def train(rank: int, folder: str, asked_at: int) -> None:
-    """Train on one rank, until all is done or all ranks stop."""
+    """Train on one rank, until everything is done or all ranks stop."""
     distributed.init_process_group("gloo", f"file://{folder}/ranks-{asked_at}", rank=rank, world_size=RANKS)
     loader, weight = resumable.wrap(list(range(90)), batch_size=2, shuffle=True, seed=0), torch.zeros(())
     store = CheckpointStore(f"{folder}/run", keep=2, shared=True)
@@ -33,7 +33,7 @@ def train(rank: int, folder: str, asked_at: int) -> None:
             distributed.all_reduce(total)
             weight, step = weight + total, loader.global_step
             if rank == 1 and step == asked_at:
-                os.kill(os.getpid(), signal.SIGTERM)  # what a cluster sends; here to one rank only
+                os.kill(os.getpid(), signal.SIGTERM)  # as a cluster sends it; here to one rank only
             if stop.reached(step):
                 print(f"rank {rank} stops after step {step}\n", end="", flush=True)
                 store.save(step, {"data": loader.state_dict(), "weight": weight}, part={"rank": rank})
@@ -43,7 +43,7 @@ def train(rank: int, folder: str, asked_at: int) -> None:
 
 
 def main() -> None:
-    """Start the ranks, with a signal at step 4, and again."""
+    """Launch the ranks with a signal at step 4, then again."""
     with tempfile.TemporaryDirectory() as folder:
         for asked_at in (4, STEPS + 1):
             start = multiprocessing.get_context("fork").Process

@@ -1,4 +1,4 @@
-"""A worker of Ray Train is killed twice, and the run goes on at the exact batch: .venv/ray/bin/python ray_train.py."""
+"""A worker of Ray Train is killed twice, and the run resumes at the exact batch: .venv/ray/bin/python ray_train.py."""
 
 from __future__ import annotations
 

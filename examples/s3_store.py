@@ -21,12 +21,12 @@ ROOT = "s3://checkpoints/run"
 
 
 def options(host: str, port: int) -> dict[str, Any]:
-    """Give s3fs's options for a server on this machine; AWS itself needs none."""
+    """Return s3fs options for a server on this machine; AWS itself needs none."""
     return {"client_kwargs": {"endpoint_url": f"http://{host}:{port}", "region_name": "us-east-1"}}
 
 
 def main() -> None:
-    """Train, restart, and see a server that never answers."""
+    """Train, restart, and try a server that never answers."""
     os.environ |= {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
@@ -37,15 +37,15 @@ def main() -> None:
     weight = torch.zeros(3)
     with CheckpointStore(ROOT, keep=2, keep_every=50, storage_options=given) as store:
         for step in range(1, 101):
-            weight += 1  # in place: what is being saved is a copy
+            weight += 1  # in place: the store saves a copy
             if step % 10 == 0:
                 store.save(step, {"step": step, "weight": weight}, background=True)
     print(f"saved: {store.steps()}")
 
     last = CheckpointStore(ROOT, storage_options=given).latest()
-    print(f"a restart goes on from step {last and last['step']} with {last and last['weight'].tolist()}")
+    print(f"a restart resumes from step {last and last['step']} with {last and last['weight'].tolist()}")
 
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts, and never answers
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and never answers
         try:
             CheckpointStore(ROOT, timeout=1, storage_options=options(*silent.getsockname()))
         except CheckpointTimeoutError as error:

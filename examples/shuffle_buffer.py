@@ -13,10 +13,10 @@ SAMPLES, BATCH, EPOCHS = 24, 4, 2
 
 
 def make() -> resumable.Loader[Any]:
-    """Shuffle shards, and then samples in a buffer of 8; what is in the buffer is not in the stream's own state."""
+    """Shuffle shards, then samples in a buffer of 8; the stream's state does not contain the buffer."""
     plain = Dataset.from_dict({"sample": list(range(SAMPLES))}).to_iterable_dataset(num_shards=4)
     stream = plain.shuffle(seed=0, buffer_size=8)
-    # Without resume="replay" the same is done, with a PromiseWarning that says so.
+    # Without resume="replay" the result is the same, with a PromiseWarning.
     return resumable.wrap(DataLoader(stream, batch_size=BATCH, num_workers=2), resume="replay")
 
 

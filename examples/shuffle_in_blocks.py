@@ -27,12 +27,12 @@ class Shards:
 
 
 def make() -> resumable.Loader[list[int]]:
-    """Return a loader whose windows have 8 blocks of 16 samples."""
+    """Return a loader with windows of 8 blocks of 16 samples."""
     return resumable.wrap(Shards(), batch_size=2, sampler=Blocks(Shards.sizes, block=16, window=8, seed=1))
 
 
 def main() -> None:
-    """Compare a run that was stopped with one that was not, and say what is to be fetched."""
+    """Compare a stopped run with an uninterrupted one, and print which blocks to fetch."""
     baseline = list(make().steps(1500))
     loader = make()
     before = list(loader.steps(700))
@@ -42,7 +42,7 @@ def main() -> None:
     resumed.load_state_dict(json.loads(state))
     after = list(resumed.steps(1500))
     if before + after != baseline:
-        raise SystemExit("the resumed order differs from the baseline one")
+        raise SystemExit("the resumed order differs from the baseline run")
     print(f"stopped after {len(before)} of {len(baseline)} batches and resumed: the order is identical")
 
     order, place = Blocks(Shards.sizes, block=16, window=8, seed=1), loader.cursor

@@ -1,4 +1,4 @@
-"""Three ranks that draw a third each of one stream, as its iterator can skip: python examples/skipping.py."""
+"""Three ranks read a third each of one stream, because its iterator can skip: python examples/skipping.py."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ RANKS, BATCH, LINES = 3, 8, 240
 
 
 class Lines:
-    """An iterator over the lines of a file, say, with an index of where each begins."""
+    """An iterator over the lines of a file, for example, with an index of their offsets."""
 
     def __init__(self) -> None:
         self.line = self.drawn = 0
 
     def __iter__(self) -> Lines:
-        """Return itself."""
+        """Return the iterator."""
         return self
 
     def __next__(self) -> int:
@@ -27,7 +27,7 @@ class Lines:
         return self.line
 
     def skip(self, n: int) -> None:
-        """Leave the iterator where `n` calls of next() would: at its end, if there are fewer."""
+        """Skip `n` elements, or all that are left if there are fewer."""
         self.line = min(self.line + n, LINES)
 
 

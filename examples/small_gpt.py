@@ -1,4 +1,4 @@
-"""A small GPT, pre-trained on three sources of tokens, killed by SIGKILL and resumed: python examples/small_gpt.py."""
+"""A small GPT, pre-trained on three token sources, killed with SIGKILL and resumed: python examples/small_gpt.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS, LENGTH = 30, 64
 
 
 def train(data: str, root: str, kill: int = 0) -> None:
-    """Train to the last step, from the newest checkpoint if there is one; die at a step, if asked to."""
+    """Train to the last step, from the newest checkpoint if there is one; if asked to, die at a step."""
     torch.manual_seed(0)
     web = resumable.Packed(f"{data}/web.bin", LENGTH, documents=f"{data}/lengths.npy", how="fit")
     code, book = (resumable.Tokens(f"{data}/{name}.bin", LENGTH) for name in ("code", "book"))

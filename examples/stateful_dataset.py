@@ -1,4 +1,4 @@
-"""A dataset that remembers how often each sample was read: what it remembers goes into the state of the loader.
+"""A dataset that counts how often each sample was read; the counts are saved in the state of the loader.
 
 python examples/stateful_dataset.py
 """
@@ -14,7 +14,7 @@ import resumable
 
 
 class Jittered(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Points of two classes, moved the more the easier they have become."""
+    """Points of two classes, moved further the easier they have become."""
 
     def __init__(self) -> None:
         self.points = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
@@ -33,7 +33,7 @@ class Jittered(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return {"strength": self.strength}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take it back."""
+        """Restore it."""
         self.strength = state["strength"]
 
 

@@ -1,4 +1,4 @@
-"""Pre-training counts steps: a loop over a number of them, killed and resumed by way of its checkpoints.
+"""Pre-training counts steps: a loop over a number of steps, killed and resumed from its checkpoints.
 
 python examples/steps.py
 """
@@ -20,7 +20,7 @@ TOTAL, WARMUP = 100, 10
 
 
 def train(folder: str, crash_at: int = -1) -> torch.Tensor:
-    """Train 100 steps, those before a crash included; return the weights."""
+    """Train 100 steps, including those before a crash; return the weights."""
     torch.manual_seed(0)
     tokens = TensorDataset(torch.randint(50, (72, 9)))  # 9 batches are an epoch, so 100 steps are 11 and a bit
     model = torch.nn.Sequential(torch.nn.Embedding(50, 16), torch.nn.Linear(16, 50))
@@ -32,7 +32,7 @@ def train(folder: str, crash_at: int = -1) -> torch.Tensor:
 
     for name, state in (store.latest() or {}).items():
         parts[name].load_state_dict(state)
-    print(f"  begins at step {loader.global_step}: {loader.cursor}")
+    print(f"  starts at step {loader.global_step}: {loader.cursor}")
 
     for (text,) in loader.steps(TOTAL):
         optimizer.zero_grad()

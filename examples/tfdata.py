@@ -1,4 +1,4 @@
-"""A tf.data pipeline in a loop that crashes and goes on as if it had not: python examples/tfdata.py."""
+"""A tf.data pipeline in a loop that crashes and resumes exactly: python examples/tfdata.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import os
 import tempfile
 
-os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}  # else it is talkative when imported
+os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}  # silences TensorFlow's import
 
 import tensorflow as tf
 import torch
@@ -19,7 +19,7 @@ tf.config.set_visible_devices([], "GPU")  # TensorFlow would take the GPUs' memo
 
 
 def pipeline() -> tf.data.Dataset:
-    """Shuffle, augment and batch; all that is random has a seed or is stateless."""
+    """Shuffle, augment and batch; every random operation has a seed or is stateless."""
     images, labels = load_digits(return_X_y=True)
     digits = tf.data.Dataset.from_tensor_slices((images.astype("float32"), labels)).shuffle(500, seed=1)
     draws = tf.data.Dataset.random(seed=2, rerandomize_each_iteration=True).batch(2)

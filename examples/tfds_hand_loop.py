@@ -1,4 +1,4 @@
-"""A split of TensorFlow Datasets, read by index and without TensorFlow; a run crashes, and goes on."""
+"""A split of TensorFlow Datasets, read by index and without TensorFlow; a run crashes and resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lightning's Trainer over a split of TensorFlow Datasets, in a DataLoader; it fails, and goes on."""
+"""Lightning's Trainer over a split of TensorFlow Datasets, in a DataLoader; it fails and resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Look at any batch without reading it, go to any batch, and go back after a loss spike.
+"""List any batch without reading it, seek to any batch, and go back after a loss spike.
 
 python examples/time_travel.py
 """
@@ -12,7 +12,7 @@ BILLION = 1_000_000_000
 
 
 class Virtual:
-    """A billion samples, made when they are read."""
+    """A billion samples, generated when they are read."""
 
     reads = 0
 
@@ -30,7 +30,7 @@ print(f"{len(loader):,} batches in an epoch")
 
 there = loader.sample_indices(epoch=7, step=123_456_789)
 assert data.reads == 0
-print(f"epoch 7, step 123,456,789 will be the samples {there}; nothing was read")
+print(f"epoch 7, step 123,456,789 will contain the samples {there}; nothing was read")
 
 loader.seek(epoch=7, step=123_456_789)
 assert next(iter(loader)) == there
@@ -40,7 +40,7 @@ print(f"went there: {loader.cursor}")
 position = Permutation(BILLION, 0, 7).inverse(42)
 epoch, step = 7, position // 4
 assert 42 in loader.sample_indices(epoch=epoch, step=step)
-print(f"sample 42 comes at step {step:,} of epoch 7")
+print(f"sample 42 appears at step {step:,} of epoch 7")
 
 loader.seek(epoch=0)
 good, seen = loader.state_dict(), []
@@ -48,7 +48,7 @@ for batch in loader:
     seen.append(batch)
     if len(seen) == 3:
         print(f"loss spike at {loader.cursor}, back to {good['cursor']}")
-        loader.load_state_dict(good)  # with the weights of that moment
+        loader.load_state_dict(good)  # together with the weights from the same step
     if len(seen) == 6:
         break
 assert seen[:3] == seen[3:]

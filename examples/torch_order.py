@@ -1,4 +1,4 @@
-"""The batches that torch's own loop gives, on two ranks, killed and resumed on one: python examples/torch_order.py."""
+"""The batches of PyTorch's own loop, on two ranks, killed and resumed on one: python examples/torch_order.py."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ SAMPLES = TensorDataset(torch.arange(24))
 
 
 def make(rank: int, ranks: int) -> DataLoader[Any]:
-    """Make the loader of a rank, as any script for torch has it."""
+    """Create the loader of a rank, as in any PyTorch script."""
     sampler: DistributedSampler[Any] = DistributedSampler(SAMPLES, ranks, rank, seed=42)
     return DataLoader(SAMPLES, batch_size=6 // ranks, sampler=sampler)
 
 
 def torchs_own(rank: int, ranks: int, epochs: int) -> list[list[int]]:
-    """Return what torch's own loop gives."""
+    """Return the batches of PyTorch's own loop."""
     loader, batches = make(rank, ranks), []
     for epoch in range(epochs):
         loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]  # a DistributedSampler's
@@ -38,13 +38,13 @@ if __name__ == "__main__":
     expected = [torchs_own(rank, 2, 2) for rank in range(2)]
     loaders = [resumable.wrap(make(rank, 2), order="torch") for rank in range(2)]
     got: list[list[list[int]]] = [[], []]
-    for _ in range(5):  # and then the run is killed, in its second epoch
+    for _ in range(5):  # then the run is killed, in its second epoch
         for rank, loader in enumerate(loaders):
             got[rank].append(next(iter(loader))[0].tolist())
-    print("Two ranks, the same batches as torch's own:", got == [one[:5] for one in expected])
+    print("Two ranks, the same batches as PyTorch's own:", got == [one[:5] for one in expected])
 
     for step, batch in enumerate(resumed(loaders[0].state_dict(), 2), start=5):
         parts = [one[step] for one in expected]
         assert batch[0::2] == parts[0]
         assert batch[1::2] == parts[1]
-        print(f"One rank, step {step}: {batch}, dealt out to two ranks: {parts}")
+        print(f"One rank, step {step}: {batch}, distributed to two ranks: {parts}")

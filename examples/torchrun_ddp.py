@@ -1,4 +1,4 @@
-"""Two ranks of torchrun train with DDP, one is killed, and all go on at its batch: python examples/torchrun_ddp.py."""
+"""Two ranks of torchrun train with DDP, one is killed, and both resume there: python examples/torchrun_ddp.py."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def train() -> None:
     model = torch.nn.Linear(1, 1)
     store = resumable.CheckpointStore("checkpoints", keep=2)
     found = [store.latest_step() if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(found)  # one rank looks, so that none goes on from an older checkpoint
+    dist.broadcast_object_list(found)  # one rank searches, so all resume from the same checkpoint
     if found[0] is not None:
         saved = store.load(found[0])
         model.load_state_dict(saved["model"])
@@ -55,5 +55,5 @@ else:
         subprocess.run([*TORCHRUN, __file__, "train"], cwd=folder, env=environment, check=True, capture_output=True)  # noqa: S603  # this script
         lines = [line.split() for rank in "01" for line in Path(folder, f"rank{rank}.txt").read_text().splitlines()]
     print("The samples of each step:", *sorted({int(step) for step, *_ in lines}))
-    assert len({tuple(line) for line in lines}) == 12  # a step that was done again is the same
+    assert len({tuple(line) for line in lines}) == 12  # repeated steps are the same
     assert sorted({int(sample) for _, *samples in lines for sample in samples}) == list(range(48))

@@ -15,11 +15,11 @@ from torchtitan.components.checkpointer import CheckpointManager
 import resumable
 from resumable.integrations.torchtitan import LoaderConfig
 
-ROWS = [({"input": number}, number) for number in range(48)]  # what torchtitan's trainer takes: input, and labels
+ROWS = [({"input": number}, number) for number in range(48)]  # as torchtitan's trainer expects: input, and labels
 
 
 def make(world: resumable.World, *, local_batch_size: int, **_: Any) -> resumable.Loader[Any]:
-    """Make the Loader, as torchtitan's trainer asks for it."""
+    """Create the Loader, as torchtitan's trainer does."""
     source = DataLoader[Any](ROWS, batch_size=local_batch_size, shuffle=True)  # type: ignore[arg-type]  # a list
     return resumable.wrap(source, seed=0, world=world)
 

@@ -1,4 +1,4 @@
-"""A Trainer of transformers, crashed amid an accumulation, and resumed: python examples/transformers_trainer.py."""
+"""A Trainer of transformers crashes during an accumulation and resumes: python examples/transformers_trainer.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from resumable.integrations.transformers import last_whole_checkpoint, prepare
 
 
 class Words(Dataset[dict[str, Any]]):
-    """Sentences of eight made-up words, of which one is masked at random each time."""
+    """Sentences of eight made-up words; each time, one of them is masked at random."""
 
     def __len__(self) -> int:
         return 60
@@ -26,7 +26,7 @@ class Words(Dataset[dict[str, Any]]):
 
 
 def train(folder: str, crash_at: int | None = None) -> torch.Tensor:
-    """Train two epochs of 15 micro-batches, from the last whole checkpoint if there is one; return the weights."""
+    """Train two epochs of 15 micro-batches, from the last complete checkpoint if there is one; return the weights."""
     torch.manual_seed(0)
     small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = BertForSequenceClassification(BertConfig(vocab_size=40, max_position_embeddings=8, **small))

@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer, crashed amid an accumulation, and resumed: python examples/trl_sft.py."""
+"""TRL's SFTTrainer crashes during an accumulation and resumes: python examples/trl_sft.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VOCABULARY = {name: number for number, name in enumerate(["<pad>", "<eos>", *COL
 
 
 def train(folder: str, crash_at: int | None = None) -> tuple[torch.Tensor, list[float]]:
-    """Train an epoch of 15 micro-batches, from the last whole checkpoint; return the weights, and tokens of the log."""
+    """Train an epoch of 15 micro-batches, from the last complete checkpoint; return the weights, and logged tokens."""
     torch.manual_seed(0)
     words = Tokenizer(models.WordLevel(VOCABULARY, unk_token="<pad>"))  # noqa: S106  # a token of text
     words.pre_tokenizer = pre_tokenizers.Whitespace()

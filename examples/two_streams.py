@@ -1,4 +1,4 @@
-"""Train on labelled and unlabelled samples in turn: streams of one seed that are independent."""
+"""Train on labelled and unlabelled samples alternately: independent streams with one seed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Noisy(Dataset[torch.Tensor]):
 
 def make() -> dict[str, resumable.Loader[torch.Tensor]]:
     """Return the two loaders."""
-    torch.manual_seed(7)  # the seed of both, as none is given to wrap
+    torch.manual_seed(7)  # the seed of both, because wrap gets none
     names = ("labelled", "unlabelled")
     return {name: resumable.wrap(DataLoader(Noisy(), batch_size=8, shuffle=True), name=name) for name in names}
 
 
 def train(loaders: dict[str, resumable.Loader[torch.Tensor]], steps: int) -> list[torch.Tensor]:
-    """Return the batches of both, side by side, up to a number of steps over the whole run."""
+    """Return the batches of both in pairs, up to a number of steps over the whole run."""
     pairs = zip(*(loader.steps(steps) for loader in loaders.values()), strict=True)
     return [torch.stack(pair) for pair in pairs]
 
@@ -47,4 +47,4 @@ if __name__ == "__main__":
     for name, loader in resumed.items():
         loader.load_state_dict(states[name])
     assert torch.equal(torch.stack(first + train(resumed, steps=20)), torch.stack(whole))
-    print("two streams of seed 7 resumed at step 11 of 20, each with an order of its own")
+    print("two streams with seed 7 resumed at step 11 of 20, each with its own order")

@@ -1,4 +1,4 @@
-"""A worker is killed in the middle of an epoch; the loader starts the workers again, and the stream stays the same.
+"""A worker is killed in the middle of an epoch; the loader restarts the workers, and the stream stays the same.
 
 python examples/worker_restart.py
 """
@@ -17,14 +17,14 @@ import resumable
 
 
 class Noisy(Dataset[torch.Tensor]):
-    """Samples with an augmentation that is random."""
+    """Samples with a random augmentation."""
 
     def __len__(self) -> int:
-        """Count them."""
+        """Return the number of samples."""
         return 24
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        """Return one."""
+        """Return one sample."""
         return index + torch.rand(())
 
 
@@ -48,4 +48,4 @@ if __name__ == "__main__":
             worker.join()
 
     assert harmed == expected
-    print("all", len(harmed), "batches are those of the run whose workers were left alone")
+    print("all", len(harmed), "batches are the same as in a run without a kill")

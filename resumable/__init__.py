@@ -8,7 +8,7 @@
             ...
             saved = loader.state_dict()
 
-`wrap` is the front door; what it opens to is described in the documentation under "Concepts".
+`wrap` is the main function. The documentation describes what it can wrap under "Concepts".
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from resumable.loader.wrap import wrap
 from resumable.protocols import IndexedBackend, ReplayBackend, Request, SnapshotBackend, Traits
 
 if TYPE_CHECKING:
-    from resumable import chaos as chaos  # known to type checkers, and not in `import *`
-    from resumable import flight as flight  # likewise
-    from resumable import torch as torch  # likewise
+    from resumable import chaos as chaos  # visible to type checkers, but not in `import *`
+    from resumable import flight as flight  # the same
+    from resumable import torch as torch  # the same
     from resumable._adopt import Adoption, adopt
-    from resumable._inspect import diff as diff  # likewise; `import *` would hide the standard library's `inspect`
+    from resumable._inspect import diff as diff  # the same; `import *` would hide the standard library's `inspect`
     from resumable._inspect import inspect as inspect
     from resumable._inspect import samples as samples
     from resumable._selfcheck import CheckReport, check
@@ -81,27 +81,27 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Adoption": "resumable._adopt",  # torch comes with it
-    "adopt": "resumable._adopt",  # the same
-    "chaos": "resumable.chaos",  # training does without it
-    "flight": "resumable.flight",  # for after a crash
+    "Adoption": "resumable._adopt",  # imports torch
+    "adopt": "resumable._adopt",
+    "chaos": "resumable.chaos",  # training does not need it
+    "flight": "resumable.flight",  # for use after a crash
     "diff": "resumable._inspect",  # for questions about checkpoints
-    "inspect": "resumable._inspect",  # the same
-    "samples": "resumable._inspect",  # the same
-    "CheckReport": "resumable._selfcheck",  # for a look at a script, before training
-    "check": "resumable._selfcheck",  # the same
-    "doctor": "resumable._selfcheck.doctor",  # the same
-    "verify": "resumable._selfcheck.verify",  # the same
-    "CheckpointStore": "resumable.checkpoint",  # its file systems are imported with it
-    "mix": "resumable.sources",  # for those who mix
-    "Packed": "resumable.sources",  # for those who train on tokens
-    "Parquet": "resumable.sources",  # for those who read Parquet
-    "Tars": "resumable.sources",  # for those who train on WebDataset
-    "Tokens": "resumable.sources",  # for those who train on tokens
-    "preemption": "resumable.distributed.preemption",  # for jobs that are ended from outside
-    "sources": "resumable.sources",  # for those who read one
-    "torch": "resumable.torch",  # PyTorch is imported with it
-    "ResumableSampler": "resumable.backends.torch.sampler",  # a torch Sampler, so torch comes with it
+    "inspect": "resumable._inspect",
+    "samples": "resumable._inspect",
+    "CheckReport": "resumable._selfcheck",  # for tests before training
+    "check": "resumable._selfcheck",
+    "doctor": "resumable._selfcheck.doctor",
+    "verify": "resumable._selfcheck.verify",
+    "CheckpointStore": "resumable.checkpoint",  # imports file systems
+    "mix": "resumable.sources",
+    "Packed": "resumable.sources",
+    "Parquet": "resumable.sources",
+    "Tars": "resumable.sources",
+    "Tokens": "resumable.sources",
+    "preemption": "resumable.distributed.preemption",
+    "sources": "resumable.sources",
+    "torch": "resumable.torch",  # imports torch
+    "ResumableSampler": "resumable.backends.torch.sampler",  # imports torch: it is a torch Sampler
 }
 
 

@@ -1,4 +1,4 @@
-"""Adopting a job that runs under torch alone, torchdata or Lightning: its place is found, and shown to be the same."""
+"""Continue a job that runs with PyTorch alone, torchdata or Lightning, and prove that the next batches are the same."""
 
 from __future__ import annotations
 
@@ -38,64 +38,67 @@ def adopt(
     step: int | None = None,
     batches: int = 3,
 ) -> Adoption:
-    """Go on where a job stands that was not run with this package, and show that its next batches are the same.
+    """Continue a job that ran without this package, and show that its next batches are the same.
 
-    The loader has to be made like that of the job, and wrapped with `order="torch"`. The next batches are computed by
-    the framework's own loader over the numbers of the samples, and compared; no data is read. What cannot be adopted
-    exactly is refused, and the loader stays where it is.
+    Create the loader as the job did, and wrap it with `order="torch"`. The framework's own loader computes the next
+    batches over the sample indices, and they are compared; no data is read. If the job cannot be continued exactly,
+    this raises, and the loader does not move.
 
     Args:
         loader: from `wrap`.
-        state: of torchdata's `StatefulDataLoader`, or a checkpoint of Lightning's Trainer.
-        epoch: without a state, the epoch from 0; or the one that a state does not say.
-        step: without a state, how many batches of the epoch were trained on.
+        state: the state of torchdata's `StatefulDataLoader`, or a checkpoint of Lightning's Trainer.
+        epoch: the epoch, from 0, if there is no state or the state does not contain it.
+        step: how many batches of the epoch were trained on, if there is no state.
         batches: how many batches to compare.
 
     Returns:
-        The place, and the batches that were compared; print it.
+        The position and the compared batches; print it.
 
     Raises:
-        StateFormatError: the state is of another kind, or damaged.
-        StateMismatchError: it is of another seed, or the next batches would be others.
-        UnsupportedError: the order does not follow from a seed, or the state says less than is needed.
+        StateFormatError: the state is of an unknown kind, or damaged.
+        StateMismatchError: the seed differs, or the next batches would differ.
+        UnsupportedError: the order does not follow from a seed, or the state lacks something that is needed.
         ConfigurationError: epoch and step are missing, or contradict the state.
     """
     source, order, rank = _known(loader)
     if type(batches) is not int or batches < 1:
-        raise ConfigurationError(f"batches must be an integer of 1 or more, but it is {batches!r}.\nNothing is shown.")
+        raise ConfigurationError(
+            f"batches must be an integer of 1 or more, but it is {batches!r}.\n"
+            "No batches would be compared. Pass for instance batches=3."
+        )
     place = position_of(state, epoch=epoch, step=step)
     if place.state is not None and not is_torchs_own(source):
         raise UnsupportedError(
-            f"the state is one of torchdata's StatefulDataLoader, and a {type(source).__qualname__} was wrapped, which "
-            "draws in another way.\nThe epochs to come would be in another order. Wrap the StatefulDataLoader itself."
+            f"the state was saved by torchdata's StatefulDataLoader, but a {type(source).__qualname__} was wrapped, "
+            "which shuffles differently.\nLater epochs would be in a different order. Wrap the StatefulDataLoader."
         )
     at = _locate(place, source, order, loader)
     steps = _following(loader, at, batches)
     ours = tuple(tuple(loader.sample_indices(epoch=one, step=number, rank=rank)) for one, number in steps)
     theirs = tuple(tuple(_as_list(batch)) for batch in next_batches(source, order, place, at, batches))
-    count = len(theirs)  # torchdata's loader goes on from a state up to the end of its epoch
+    count = len(theirs)  # from a state, torchdata's loader continues only to the end of the epoch
     adoption = Adoption(place.by, *at, type(source).__qualname__, steps[:count], theirs, ours[:count])
     differs = adoption.first_difference
     if differs is not None:
         raise StateMismatchError(
-            f"the next batches would be others than those of the job:\n{adoption.show(differs)}\n"
-            "Nothing was adopted. Make the DataLoader as the job had it: data, batch size, sampler, seed and workers."
+            f"the next batches would differ from the job's:\n{adoption.show(differs)}\n"
+            "Nothing was adopted. Create the DataLoader as the job did: data, batch size, sampler, seed and workers."
         )
     _go_to(loader, at, place.total)
     return adoption
 
 
 def _known(loader: Any) -> tuple[DataLoader[Any], Sampler, int]:
-    """Return what was wrapped, the order it got, and the rank.
+    """Return the wrapped loader, its order, and the rank.
 
     Raises:
-        ConfigurationError: it is no Loader.
-        UnsupportedError: its order is not torch's.
+        ConfigurationError: it is not a Loader.
+        UnsupportedError: its order is not PyTorch's.
     """
     if not isinstance(loader, Loader):
         raise ConfigurationError(
-            f"adopt() needs a Loader, but it was given a {type(loader).__qualname__}.\n"
-            'Give resumable.wrap(..., order="torch").'
+            f"adopt() needs a Loader, but it got a {type(loader).__qualname__}.\n"
+            'Pass resumable.wrap(..., order="torch").'
         )
     source, fetcher = loader._wrapped, loader._fetcher  # noqa: SLF001  # a Loader shows neither
     order = fetcher.sampler if isinstance(fetcher, IndexedFetcher) else None
@@ -103,15 +106,15 @@ def _known(loader: Any) -> tuple[DataLoader[Any], Sampler, int]:
     strided = isinstance(fetcher, IndexedFetcher) and fetcher.interleaved
     if order is None or not strided or not (isinstance(order, (Seeded, Chained)) or in_order):
         raise UnsupportedError(
-            f"the order of {loader!r} is not torch's own.\n"
-            'A job of torch would go on with other samples. Wrap its map-style DataLoader with order="torch", which '
-            "says what it needs where it cannot."
+            f"the order of {loader!r} is not PyTorch's own.\n"
+            "Training would continue with different samples than the job. Wrap its map-style DataLoader with "
+            'order="torch", which raises an error if it does not support the sampler.'
         )
     return source, order, fetcher.world().rank
 
 
 def _locate(place: ForeignPosition, source: DataLoader[Any], order: Sampler, loader: Loader[Any]) -> tuple[int, int]:
-    """Return the epoch, and the batches of it that are done."""
+    """Return the epoch, and how many of its batches are done."""
     epoch = place.epoch
     if isinstance(order, Chained):
         if place.generator is not None:
@@ -120,62 +123,62 @@ def _locate(place: ForeignPosition, source: DataLoader[Any], order: Sampler, loa
             _check_ends(place, source, order, loader)
     if epoch is None:
         raise ConfigurationError(
-            f"the state of {place.by} does not say which epoch it is of: its sampler has no generator.\n"
-            "Other samples would follow in another epoch. Give adopt(loader, state, epoch=...)."
+            f"the state of {place.by} does not contain the epoch: its sampler has no generator.\n"
+            "Each epoch has different samples. Pass adopt(loader, state, epoch=...)."
         )
     total = loader.total_steps(epoch)
     if place.step > total:
         raise StateMismatchError(
-            f"the job has trained on {place.step} batches of epoch {epoch}, and an epoch of this loader has {total}.\n"
-            "It is not the same data, batch size or number of ranks. Make the DataLoader as the job had it."
+            f"the job has trained on {place.step} batches of epoch {epoch}, but an epoch of this loader has {total}.\n"
+            "The data, batch size or number of ranks differ. Create the DataLoader as the job did."
         )
     return epoch, total if place.ended else place.step
 
 
 def _epoch_of(order: Chained, generator: torch.Tensor, place: ForeignPosition) -> int:
-    """Find the epoch whose order is drawn from a generator in this state.
+    """Find the epoch that starts with this state of the generator.
 
-    Lightning saves at the beginning of an epoch, too, and then the loader's state is that of the epoch before.
+    Lightning also saves at the start of an epoch. The loader's state then still belongs to the previous epoch.
     """
     theirs, ours = torch.Generator(), torch.Generator()
     theirs.set_state(generator)
     ours.set_state(order.begins_with(0))
     if theirs.initial_seed() != ours.initial_seed():
         raise StateMismatchError(
-            "the generator of the job's sampler has another seed, so the samples would come in another order.\n"
+            "the seed of the sampler's generator differs from the job's. The samples would be in a different order.\n"
             f"  in the checkpoint: {theirs.initial_seed()}\n  in this run:       {ours.initial_seed()}\n"
-            f"Give torch.Generator().manual_seed({theirs.initial_seed()}): to the DataLoader if the job gave it one, "
-            "else to torchdata's RandomSampler alone (torchdata.stateful_dataloader.sampler)."
+            f"Use torch.Generator().manual_seed({theirs.initial_seed()}). Pass it where the job did: to the DataLoader "
+            "or only to torchdata's RandomSampler (torchdata.stateful_dataloader.sampler)."
         )
     known = place.epoch
     begins = known and not place.reads_to_the_end and not place.step
     epochs = range(_SEARCHED) if known is None else range(known - bool(begins), known + 1)
-    for epoch in tqdm(epochs, desc="looking for the epoch", unit="epoch", delay=1.0, leave=False):
+    for epoch in tqdm(epochs, desc="searching for the epoch", unit="epoch", delay=1.0, leave=False):
         if torch.equal(order.drawn_from(epoch), generator):
             return int(epoch if known is None else known)
     where = f"the first {_SEARCHED} epochs" if known is None else f"epoch {known}"
     raise StateMismatchError(
-        f"the generator of the job's sampler is in a state that its seed does not lead to in {where}.\n"
-        "So epochs were left early, or the job was restarted, or the generator is used elsewhere, too: its later "
-        "epochs follow from no seed. If it was given to the sampler alone, or to the DataLoader, do the same. Else go "
-        "on with the old program."
+        f"the state of the job's sampler generator does not occur in {where} from its seed.\n"
+        "The job left epochs early, was restarted, or also uses the generator elsewhere, so its later epochs do "
+        "not follow from the seed. If the job passed the generator only to the sampler, or only to the DataLoader, "
+        "do the same. Otherwise continue with the old program."
     )
 
 
 def _check_ends(place: ForeignPosition, source: DataLoader[Any], order: Chained, loader: Loader[Any]) -> None:
-    """Refuse an order that depends on how epochs end, where a program ends them otherwise than a loop does."""
+    """Raise if the order depends on how epochs end, and the program ends them differently from a `for` loop."""
     epoch, batches = place.epoch or 0, loader.total_steps(0)
     if place.total is not None and place.total != epoch * batches + place.step:
         raise StateMismatchError(
-            f"the job has trained on {place.total} batches up to step {place.step} of epoch {epoch}, and with "
-            f"{batches} batches in each epoch it would be {epoch * batches + place.step}.\n"
-            "So epochs were left early, and the generator was drawn from otherwise. It cannot be adopted exactly."
+            f"the job has trained on {place.total} batches at step {place.step} of epoch {epoch}, but epochs of "
+            f"{batches} batches would make that {epoch * batches + place.step}.\n"
+            "The job left epochs early, so its generator was used differently. It cannot be adopted exactly."
         )
     if draws_after_the_last_batch(source, order):
         raise UnsupportedError(
-            f"{place.by} does not ask for more after the last batch of an epoch, and this sampler would draw once more "
-            "there.\nSo the epochs after the first are in another order than in a loop of torch. It cannot be adopted "
-            "exactly. (With workers, or a DistributedSampler, it could.)"
+            f"{place.by} does not ask for another batch after the last one of an epoch, but a `for` loop does, and "
+            "this sampler then uses the generator once more.\nSo the order after the first epoch differs from a `for` "
+            "loop. It cannot be adopted exactly. (It could with workers, or with a DistributedSampler.)"
         )
 
 
@@ -191,7 +194,7 @@ def _following(loader: Loader[Any], at: tuple[int, int], count: int) -> tuple[tu
 
 
 def _go_to(loader: Loader[Any], at: tuple[int, int], total: int | None) -> None:
-    """Go there, with the counts of what the job has trained on."""
+    """Go to the position, and set the counters to what the job has trained on."""
     epoch, step = at
     counted = epoch * loader.total_steps(epoch) + step
     loader.seek(epoch=epoch, step=loader.total_steps(epoch))
@@ -209,17 +212,17 @@ def _as_list(batch: Any) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class ForeignPosition:
-    """What a checkpoint says of a place.
+    """The position that a checkpoint contains.
 
     Args:
-        by: who says it.
+        by: where the position comes from, for messages.
         step: batches of the epoch that were trained on.
-        epoch: None where it is not said.
-        ended: the epoch's end was reached.
-        total: batches over all epochs, where they are counted.
-        generator: the sampler's, as it was when the epoch's order was drawn.
-        state: torchdata's own, to go on from by its own loader.
-        workers: worker processes that the state is of.
+        epoch: None if unknown.
+        ended: the end of the epoch was reached.
+        total: batches over all epochs, if they are counted.
+        generator: the state of the sampler's generator at the start of the epoch.
+        state: torchdata's state, from which its own loader continues.
+        workers: number of worker processes in the state.
         reads_to_the_end: the program asks for more after the last batch of an epoch, as a `for` loop does.
     """
 
@@ -238,35 +241,35 @@ def position_of(state: Any, *, epoch: int | None, step: int | None) -> ForeignPo
     """Read a checkpoint.
 
     Args:
-        state: of torchdata's `StatefulDataLoader`, or a checkpoint of Lightning's Trainer; None where there is none.
-        epoch: where the checkpoint does not say it.
+        state: the state of torchdata's `StatefulDataLoader`, a checkpoint of Lightning's Trainer, or None.
+        epoch: if the checkpoint does not contain it.
         step: the same.
 
     Raises:
         StateFormatError: it is neither, or damaged.
-        ConfigurationError: epoch and step are missing, or said twice.
-        UnsupportedError: it has more than an order can go on from.
+        ConfigurationError: epoch and step are missing, or passed in addition to a checkpoint.
+        UnsupportedError: it contains state that cannot be continued from.
     """
     epoch, step = _count("epoch", epoch), _count("step", step)
     if state is None:
         if epoch is None:
             raise ConfigurationError(
-                "adopt() was given neither a checkpoint nor an epoch.\n"
-                "It could not know where the job stands. Give epoch= and step=: how many batches of it are trained on."
+                "adopt() got neither a checkpoint nor an epoch.\n"
+                "The position of the job is unknown. Pass epoch= and step= (how many of its batches are trained on)."
             )
         return ForeignPosition("epoch and step", step or 0, epoch)
     if step is not None:
         raise ConfigurationError(
-            f"a checkpoint and step={step} were given, but the checkpoint says how many batches were trained on.\n"
-            "Only one of them can be right. Leave out one of them."
+            f"adopt() got a checkpoint and step={step}, but the checkpoint already contains the step.\n"
+            "They could contradict each other. Pass only one of them."
         )
     readers = {"loops": _lightning, "_snapshot": _torchdata, "_num_yielded": _torchdata}
     read = next((one for name, one in readers.items() if hasattr(state, "get") and name in state), None)
     if read is None:
         raise StateFormatError(
-            f"this is no checkpoint that adopt() knows: {_told(state)}.\n"
-            "Nothing is adopted. Give the state of a StatefulDataLoader, a checkpoint of Lightning's Trainer, or epoch "
-            "and step. The state of a Loader goes to its load_state_dict()."
+            f"adopt() does not know this kind of checkpoint: {_told(state)}.\n"
+            "Nothing was adopted. Pass the state of a StatefulDataLoader, a checkpoint of Lightning's Trainer, or "
+            "epoch and step. Load the state of a Loader with its load_state_dict()."
         )
     try:
         return read(state, epoch)
@@ -277,7 +280,7 @@ def position_of(state: Any, *, epoch: int | None, step: int | None) -> ForeignPo
 
 
 def _torchdata(state: Mapping[str, Any], epoch: int | None) -> ForeignPosition:
-    """Read the state of a `StatefulDataLoader`, with workers or without."""
+    """Read the state of a `StatefulDataLoader`, with or without workers."""
     workers, main, step = 0, state, state.get("_num_yielded")
     datasets = [state.get("dataset_state")]
     if "_snapshot" in state:
@@ -292,14 +295,14 @@ def _torchdata(state: Mapping[str, Any], epoch: int | None) -> ForeignPosition:
         fetchers = [state["fetcher_state"]]
     if any(one is not None for one in (*datasets, *fetchers)):
         raise UnsupportedError(
-            "the state of the StatefulDataLoader has a state of its dataset, which is an IterableDataset, or has "
-            "state_dict().\nIt would be lost, and with it what follows. Go on with the StatefulDataLoader."
+            "the state of the StatefulDataLoader contains a state of its dataset (an IterableDataset, or a dataset "
+            "with state_dict()).\nadopt() cannot restore that. Continue with the StatefulDataLoader."
         )
     order = main["_sampler_iter_state"] or {}
     generator = (order.get("sampler_iter_state") or order).get("generator")
     return ForeignPosition(
         "torchdata's StatefulDataLoader",
-        operator.index(step),  # type: ignore[arg-type]  # what is none raises
+        operator.index(step),  # type: ignore[arg-type]  # raises if it is None
         epoch,
         ended=bool(state["_iterator_finished"]),
         generator=generator,
@@ -309,19 +312,19 @@ def _torchdata(state: Mapping[str, Any], epoch: int | None) -> ForeignPosition:
 
 
 def _lightning(checkpoint: Mapping[str, Any], epoch: int | None) -> ForeignPosition:
-    """Read the counters of a Trainer's fit loop: the batches that were processed are in the weights."""
+    """Read the counters of a Trainer's fit loop; the weights include the batches that were processed."""
     loop = checkpoint["loops"]["fit_loop"]
     epochs, batches = loop["epoch_progress"]["current"], loop["epoch_loop.batch_progress"]
     done, step, total = (int(one["processed"]) for one in (epochs, batches["current"], batches["total"]))
-    ended = epochs["started"] == done  # the epoch of the last batch, and none was begun since
+    ended = epochs["started"] == done  # no epoch was started since
     if epochs["started"] < epochs["ready"] or batches["is_last_batch"] or not step:
         done, step = (done if ended else done + bool(batches["is_last_batch"])), 0
     elif ended:
         done -= 1
     if epoch not in {None, done}:
         raise ConfigurationError(
-            f"the checkpoint of Lightning's Trainer is of epoch {done}, but epoch={epoch} was given.\n"
-            "Only one of them can be right. Leave out epoch."
+            f"the checkpoint of Lightning's Trainer is in epoch {done}, but epoch={epoch} was passed.\n"
+            "They contradict each other. Leave out epoch."
         )
     loaders = loop["state_dict"].get("combined_loader", [])
     known = [_torchdata(one, None).generator for one in loaders if {"_snapshot", "_num_yielded"} & set(one)]
@@ -338,7 +341,8 @@ def _count(name: str, value: Any) -> int | None:
         count = -1
     if count < 0 or isinstance(value, bool):
         raise ConfigurationError(
-            f"{name} must be an integer of 0 or more, but it is {value!r}.\nThere is no such place. Both count from 0."
+            f"{name} must be an integer of 0 or more, but it is {value!r}.\n"
+            "There is no such position. Epochs and steps count from 0."
         )
     return count
 
@@ -350,16 +354,16 @@ def _told(state: Any) -> str:
 def next_batches(
     source: DataLoader[Any], order: Sampler, place: ForeignPosition, at: tuple[int, int], batches: int
 ) -> list[Any]:
-    """Return the sample indices of the next batches, by a loader of the framework that was not interrupted.
+    """Return the sample indices of the next batches, computed by an uninterrupted loader of the framework.
 
-    From a state of torchdata its own loader goes on, where the state's epoch has batches left: after its end, that
-    loader may begin another epoch than one that was not interrupted.
+    If torchdata's state has batches left in its epoch, torchdata's own loader continues from it. After the end of an
+    epoch it may start a different epoch than an uninterrupted loader.
 
     Args:
         source: the user's.
-        order: what it was wrapped with; only where a generator began is asked for.
-        place: what the checkpoint says.
-        at: epoch, and batches of it that are done.
+        order: the order of the Loader; only its first generator state is used.
+        place: the position in the checkpoint.
+        at: epoch, and how many of its batches are done.
         batches: how many to return.
     """
     with isolated():
@@ -375,9 +379,9 @@ def next_batches(
 
 
 def draws_after_the_last_batch(source: DataLoader[Any], order: Chained) -> bool:
-    """Return whether a sampler draws once more where a loop asks for more after the last batch."""
+    """Return whether the sampler uses its generator once more if a loop asks for more after the last batch."""
     if source.num_workers:
-        return False  # what is read ahead asks for more in any case
+        return False  # with workers, prefetching asks for more in any case
     generator = torch.Generator()
     generator.set_state(order.begins_with(0))
     sampler: Any = copy.copy(source.sampler)
@@ -394,7 +398,7 @@ def draws_after_the_last_batch(source: DataLoader[Any], order: Chained) -> bool:
 
 
 def _rebuilt(source: DataLoader[Any], order: Sampler, workers: int) -> DataLoader[Any]:
-    """Return a loader of the same class and sampler over the numbers of the samples, from the order's beginning."""
+    """Return a loader of the same class and sampler over the sample indices, from the start of the order."""
     sampler: Any = copy.copy(source.sampler)
     generator = None
     if isinstance(order, Chained):
@@ -409,7 +413,7 @@ def _rebuilt(source: DataLoader[Any], order: Sampler, workers: int) -> DataLoade
         "persistent_workers": source.persistent_workers,
     }
     return type(source)(
-        range(len(source.dataset)),  # type: ignore[arg-type]  # a dataset whose samples are their numbers
+        range(len(source.dataset)),  # type: ignore[arg-type]  # each sample is its index
         batch_size=source.batch_size,
         sampler=sampler,
         drop_last=source.drop_last,
@@ -447,23 +451,23 @@ def _unchanged(samples: Any) -> Any:
 
 _SHOWN = 8  # samples of a batch
 _RANDOM = (
-    "Not those of the old program: random augmentations. They go by wrap's seed from here on, and are exact after each "
-    "resume of this one."
+    "Random augmentations are not the same as in the old program. From here on they follow the seed of wrap, and are "
+    "exact after each resume."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """Where a job was adopted. Printed, it shows the next batches by the framework's own loader and by this one.
+    """The position at which a job was adopted. Printed, it shows the next batches of the framework and of this package.
 
     Args:
-        by: who says the place.
-        epoch: the epoch in which the next batch is, or whose end was reached.
-        step: batches of it that are done.
-        framework: class of the loader that gave `theirs`.
-        steps: epoch and step of each batch that was compared.
-        theirs: its sample indices, by that loader.
-        ours: the same, by the Loader.
+        by: where the position comes from.
+        epoch: the epoch of the next batch, or the one that has just ended.
+        step: how many of its batches are done.
+        framework: class of the loader that computed `theirs`.
+        steps: epoch and step of each compared batch.
+        theirs: the sample indices from that loader.
+        ours: the same from the Loader.
     """
 
     by: str
@@ -476,12 +480,12 @@ class Adoption:
 
     @property
     def first_difference(self) -> int | None:
-        """Number of the first batch that differs; None where all are the same."""
+        """Number of the first batch that differs; None if all are the same."""
         pairs = enumerate(zip(self.theirs, self.ours, strict=True))
         return next((number for number, (theirs, ours) in pairs if theirs != ours), None)
 
     def show(self, number: int) -> str:
-        """Return the lines of a batch."""
+        """Return the lines of one batch."""
         epoch, step = self.steps[number]
         head = f"epoch {epoch}, step {step}"
         width = max(len(self.framework), len("here")) + 1
@@ -491,7 +495,7 @@ class Adoption:
     def __str__(self) -> str:
         same = f"The next {len(self.ours)} batches are the same, sample for sample."
         shown = [self.show(number) for number in range(len(self.ours))]
-        head = f"Adopted in epoch {self.epoch} after {self.step} batches, by {self.by}."
+        head = f"Adopted at epoch {self.epoch} after {self.step} batches, according to {self.by}."
         return "\n".join([head, *shown, same, _RANDOM])
 
 

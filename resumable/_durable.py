@@ -1,4 +1,4 @@
-"""Files that are durable, and whole, and hashed while they are written."""
+"""Durable, atomic files, hashed while they are written."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["CHUNK", "HashingFile", "create", "publish", "sync_directory", "write_whole"]
 
-CHUNK = 8 << 20  # bytes handed to a file at once, so that a remote file never buffers a whole tensor
-_HALF = 2  # the first write is the file's head, so that a part of the file is there at the second
-_NO_FSYNC = (errno.EINVAL, errno.ENOTSUP)  # from file systems that know no fsync of a directory
+CHUNK = 8 << 20  # bytes per write, so a remote file never buffers a whole tensor
+_HALF = 2  # the first write is the file's header, so part of the data exists at the second
+_NO_FSYNC = (errno.EINVAL, errno.ENOTSUP)  # raised by file systems without fsync for directories
 
 
 def sync_directory(directory: str | Path) -> None:
-    """Make the names in a directory durable, where the system can."""
-    if os.name == "nt":  # Windows cannot open a directory, and keeps the order of its metadata by itself
+    """Make the names in a directory durable, if the system can."""
+    if os.name == "nt":  # Windows cannot open a directory, and keeps the order of its metadata on its own
         return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
@@ -38,12 +38,12 @@ def sync_directory(directory: str | Path) -> None:
 
 @contextlib.contextmanager
 def create(path: Path, *, mode: str = "xb", points: bool = True) -> Iterator[BinaryIO]:
-    """Open a file for writing; its content is durable when the block is left, and its name is not yet.
+    """Open a file for writing. Its content is durable when the block exits; its name is not durable yet.
 
     Args:
         path: of the file.
         mode: how it is opened.
-        points: come by the failpoints of a store.
+        points: whether to pass the failpoints of a store.
     """
     with path.open(mode) as file:
         yield file  # type: ignore[misc]  # all modes are binary
@@ -56,7 +56,7 @@ def create(path: Path, *, mode: str = "xb", points: bool = True) -> Iterator[Bin
 
 
 def publish(temporary: Path, path: Path, *, points: bool = True) -> None:
-    """Give a durable file its name, in one step, so that readers see the old bytes or the new."""
+    """Rename a durable file to its final name atomically; readers see the old bytes or the new ones."""
     if points:
         point("store.rename", path)
     temporary.replace(path)
@@ -68,16 +68,16 @@ def publish(temporary: Path, path: Path, *, points: bool = True) -> None:
 def write_whole(
     path: Path, write: Callable[[BinaryIO], object], *, temporary: Path | None = None, points: bool = False
 ) -> None:
-    """Write a file that is there as a whole or not at all, however many processes write it.
+    """Write a file atomically, even if several processes write it.
 
     Args:
         path: of the file.
-        write: writes its content into an open file.
-        temporary: of the file until it is whole; None for a name that nothing else has.
-        points: come by the failpoints of a store.
+        write: writes the content into an open file.
+        temporary: name of the file until it is complete; None for a unique name.
+        points: whether to pass the failpoints of a store.
 
     Raises:
-        OSError: it could not be written, and nothing is left of it.
+        OSError: it could not be written. Nothing is left of it.
     """
     temporary = temporary or path.with_name(f".{path.name}.{uuid4().hex}")
     try:
@@ -89,11 +89,11 @@ def write_whole(
 
 
 class HashingFile:
-    """A file for `torch.save` to write to: counts and hashes the bytes, and remembers the error of the storage.
+    """A file for `torch.save` that counts and hashes the bytes, and remembers the error of the storage.
 
     Args:
-        file: is written.
-        name: of the file, for a chaos run; None if it is not told.
+        file: the file to write to.
+        name: of the file, for a chaos run; None if it has none.
     """
 
     def __init__(self, file: BinaryIO, name: str | None = None) -> None:
@@ -103,7 +103,7 @@ class HashingFile:
         self.error: Exception | None = None
 
     def fill(self, write: Callable[[HashingFile], object]) -> None:
-        """Call `write` with this file, and raise the storage's error, which torch covers by its own."""
+        """Call `write` with this file, and raise the storage's error instead of the one that PyTorch raises."""
         try:
             write(self)
         except Exception:
@@ -112,7 +112,7 @@ class HashingFile:
             raise
 
     def write(self, data: Any) -> int:
-        """Write all of `data` in pieces; each is copied, as torch's memory is valid during this call only."""
+        """Write all of `data` in pieces. Each piece is copied: PyTorch's memory is valid only during this call."""
         if self.error is not None:
             raise self.error
         self.writes += 1

@@ -1,4 +1,4 @@
-"""Names of sources, for the identity in a state."""
+"""Names of sources, which identify the data in a state."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["identity_of", "name_of"]
 
 
 def name_of(source: Any, identity: str | None) -> str:
-    """Return the name that the user gave, or that of a function, or that of the type.
+    """Return the name that the user passed, else the function's name, else the name of the type.
 
-    Without the module: a script's own classes would change their name with the way the script is started.
+    The module is left out: the module of a script's classes depends on how the script is started.
     """
     if identity:
         return identity
@@ -21,5 +21,5 @@ def name_of(source: Any, identity: str | None) -> str:
 
 
 def identity_of(source: Any, identity: str | None) -> dict[str, Any]:
-    """Return the name of a source, and what it says of its data by an attribute `resumable_identity`: plain values."""
+    """Return the name of a source and its attribute `resumable_identity`, as plain values."""
     return {"source": name_of(source, identity), **ask(source, "resumable_identity", {})}

@@ -1,6 +1,6 @@
-"""Options: what `wrap` was told, and what an adapter made of it.
+"""The options of `wrap`, and how an adapter completes them.
 
-`Options` is the list of the options: names, types, defaults, checks. `Given` has the same for type checkers.
+`Options` defines the options: names, types, defaults, checks. `Given` repeats them for type checkers.
 """
 
 # ruff: noqa: RUF009  # `_option` returns a field of the dataclass
@@ -41,7 +41,7 @@ Resume = Literal["state", "replay"]
 OnChange = Literal["keep_global", "keep_local", "continue"]
 Checks = Literal["all", "data", "ranks", "none"]
 
-_LONGEST = 1e6  # seconds; what waits for a lock takes no more than some centuries
+_LONGEST = 1e6  # seconds; waiting for a lock accepts no more than a few centuries
 _BY_WRAP = Origin()
 
 
@@ -53,11 +53,11 @@ def check_count(name: str, value: Any, meaning: str) -> int:
 
     Args:
         name: of the option, for the message.
-        value: what was given.
-        meaning: what it counts, as the message says it.
+        value: the value passed.
+        meaning: what it counts, for the message.
 
     Raises:
-        ConfigurationError: it is no integer, or below 1.
+        ConfigurationError: it is not an integer, or below 1.
     """
     try:
         count = operator.index(value)
@@ -69,28 +69,28 @@ def check_count(name: str, value: Any, meaning: str) -> int:
 
 
 def check_plain(what: str, values: Any, required: Collection[str] = ()) -> None:
-    """Refuse values that a state could not carry through JSON unchanged.
+    """Reject values that a state could not carry through JSON unchanged.
 
     Args:
-        what: what they are, for the message.
+        what: the values, for the message.
         values: a mapping.
-        required: names that must be among them.
+        required: keys that must be present.
 
     Raises:
-        ConfigurationError: it is no mapping, a name is missing, or a value would change.
+        ConfigurationError: it is not a mapping, a key is missing, or a value would change.
     """
     if not hasattr(values, "items") or not set(required) <= set(values):
         names = f" with {', '.join(map(repr, required))}" if required else ""
         raise ConfigurationError(
             f"{what} must be a dict{names}, but it is {values!r}.\n"
-            "A state could not be told from one of other data. Use for instance {'name': 'images-v1'}."
+            "They identify the data in a state. Use for instance {'name': 'images-v1'}."
         )
     for name, value in values.items():
         if not _survives({name: value}):
             raise ConfigurationError(
                 f"{what} must be plain values that survive JSON unchanged, but {name!r} is {value!r}.\n"
-                "A state that was saved as JSON would be refused as one of other data. Use strings as keys, a list "
-                "instead of a tuple, and int() of a NumPy integer."
+                "A state saved as JSON could not be loaded again: the data would seem to differ. Use strings as keys, "
+                "a list instead of a tuple, and int() for a NumPy integer."
             )
 
 
@@ -103,7 +103,7 @@ def _survives(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """One of some names."""
+    """One of several names."""
 
     known: tuple[str, ...]
     meaning: str
@@ -128,7 +128,7 @@ class _Count:
 
 @dataclass(frozen=True, slots=True)
 class _Flag:
-    """True or False, or one name in place of them."""
+    """True or False, or one name instead."""
 
     meaning: str
     other: str | None = None
@@ -139,19 +139,19 @@ class _Flag:
                 return value
             raise ConfigurationError(
                 f'{name} must be True, False or "{self.other}", but it is {value!r}.\n'
-                f"The stream would have another order than you asked for. {self.meaning}"
+                f"The order would not be the one you asked for. {self.meaning}"
             )
         if value is not None and not isinstance(value, (bool, np.bool_)):
             raise ConfigurationError(
                 f"{name} must be True, False or None, but it is {value!r}.\n"
-                f'Anything else would count as true or false by chance ("no" as true). {self.meaning}'
+                f'Other values would be converted to a bool: "no" would count as True. {self.meaning}'
             )
         return bool(value)
 
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """Anything that can be called."""
+    """Any callable."""
 
     of: str
 
@@ -159,7 +159,7 @@ class _Function:
         if not callable(value):
             raise ConfigurationError(
                 f"{name} must be callable, but it is {value!r}.\n"
-                f"No batch could be made with it. Give a function of {self.of}."
+                f"It could not be called to make a batch. Pass a function of {self.of}."
             )
         return value
 
@@ -171,8 +171,8 @@ def _seed(_: str, value: Any) -> int:
 def _identity(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ConfigurationError(
-            f"{name} must be a string that is not empty, but it is {value!r}.\n"
-            'It is the name by which a state knows its data. Use for instance identity="images-v1".'
+            f"{name} must be a non-empty string, but it is {value!r}.\n"
+            'It identifies the data in a state. Use for instance identity="images-v1".'
         )
     return str(value)
 
@@ -180,8 +180,8 @@ def _identity(name: str, value: Any) -> str:
 def _name(name: str, value: Any) -> str:
     if not isinstance(value, str) or not _is_text(value):
         raise ConfigurationError(
-            f"{name} must be a string of text, but it is {value!r}.\n"
-            'It sets the order and the randomness of this stream apart from others. Use for instance name="unlabelled".'
+            f"{name} must be a string of valid text, but it is {value!r}.\n"
+            'Streams with different names have different order and randomness. Use for instance name="unlabelled".'
         )
     return str(value)
 
@@ -198,8 +198,8 @@ def _sampler(name: str, value: Any) -> Any:
     if isinstance(value, type) or not isinstance(value, Sampler):
         raise ConfigurationError(
             f"{name} must be an object with length, indices(epoch, start, stop) and spec(), but it is {value!r}.\n"
-            "The order could not be computed from a position. Use one of resumable.samplers, such as Shuffle(length); "
-            "a list of indices is Subset(indices, Sequential(len(indices)))."
+            "The order could not be computed from a position. Use one of resumable.samplers, such as Shuffle(length). "
+            "For a list of indices, use Subset(indices, Sequential(len(indices)))."
         )
     check_length(value.length, "the length of the sampler")
     check_plain("the length of the sampler", {"length": value.length})
@@ -211,7 +211,7 @@ def _seconds(name: str, value: Any) -> float:
     if not number or not 0 < value < _LONGEST:
         raise ConfigurationError(
             f"{name} must be a number of seconds above 0, but it is {value!r}.\n"
-            "It is the time after which a wait for a batch is logged. Use for instance 60, or None for never."
+            "Longer waits for a batch are logged. Use for instance 60, or None to log nothing."
         )
     return float(value)
 
@@ -221,7 +221,7 @@ def _folder(name: str, value: Any) -> str:
     if not path or not isinstance(path, str):
         raise ConfigurationError(
             f"{name} must be the path of a folder, but it is {value!r}.\n"
-            'No record of this run could be kept. Use for instance flight_recorder="runs/flight".'
+            'The flight recorder writes its files there. Use for instance flight_recorder="runs/flight".'
         )
     return path
 
@@ -230,30 +230,30 @@ def _folder(name: str, value: Any) -> str:
 
 
 def _option(check: Callable[[str, Any], Any], default: Any = None) -> Any:
-    """Return the field of an option, whose values are checked."""
+    """Return the dataclass field of an option, with its check."""
     return field(default=default, metadata={"check": check})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of `wrap`, under the same names; None if the caller left one to the adapter.
+    """The options of `wrap`, under the same names; None if the caller left an option to the adapter.
 
-    A field with a `check` is an option: `wrap`, its signature and its messages know the options from here. The methods
-    that complete them are called in this order, and each returns other options:
+    Every field with a `check` is an option: the signature and the messages of `wrap` are made from these fields. The
+    methods that complete the options are called in this order, and each returns new options:
 
-    1. `resolve_seed`, by `wrap`: who says seed and name. An adapter gets options that have both.
-    2. `resolve_sampler`, by adapters of what is read by index: one sampler in place of the ways to say an order.
-    3. `with_defaults`, by the adapter or after it: a choice where neither the caller nor the adapter made one.
+    1. `resolve_seed`, called by `wrap`, sets seed and name. An adapter gets options that have both.
+    2. `resolve_sampler`, called by adapters of indexed sources, reduces the ways to set an order to one sampler.
+    3. `with_defaults`, called by the adapter or after it, fills in the options that neither caller nor adapter set.
 
-    A loaded state that brings a seed or a name begins again at 2: `with_state` puts both into the options of 1.
+    A loaded state with a different seed or name restarts at 2: `with_state` puts both into the options of 1.
 
-    `origin` tells who said seed and name. `ranks` and `recorder` are one object in all options that are made of these.
+    `origin` records who set seed and name. `ranks` and `recorder` are shared by all options derived from these.
 
     Raises:
-        ConfigurationError: an option is of a wrong type, or out of range.
+        ConfigurationError: an option has the wrong type, or is out of range.
     """
 
-    batch_size: int | None = _option(_Count("A step would have no samples. It counts samples per rank and step."))
+    batch_size: int | None = _option(_Count("A step would have no samples: it counts samples per rank and step."))
     transform: Callable[[Any], Any] | None = _option(_Function("a sample"))
     collate: Callable[[list[Any]], Any] | None = _option(_Function("a list of samples"))
     identity: str | None = _option(_identity)
@@ -262,30 +262,28 @@ class Options:
     name: str | None = _option(_name)
     shuffle: bool | Literal["blocks"] | None = _option(
         _Flag(
-            'True gives another order in every epoch, False that of the source, "blocks" another order of its blocks '
-            "of neighbouring samples.",
+            'True shuffles each epoch differently, False keeps the order of the source, "blocks" shuffles blocks of '
+            "neighboring samples.",
             other="blocks",
         )
     )
     sampler: Sampler | None = _option(_sampler)
     order: Literal["feistel", "torch"] | None = _option(
-        _Choice(("feistel", "torch"), "It says whose shuffle a DataLoader gets: that of this package, or torch's own.")
+        _Choice(("feistel", "torch"), "It selects the shuffle of a DataLoader: this package's, or PyTorch's.")
     )
-    tail: Tail | None = _option(_Choice(get_args(Tail), "It says what happens with the last samples of an epoch."))
+    tail: Tail | None = _option(_Choice(get_args(Tail), "It says what to do with the last samples of an epoch."))
 
     randomness: Randomness | None = _option(
-        _Choice(get_args(Randomness), "It says how often the global generators are seeded.")
+        _Choice(get_args(Randomness), "It says how often the global RNGs are seeded.")
     )
 
     world: World | Group | None = _option(check_world)
-    shard: bool | None = _option(
-        _Flag("True lets the ranks divide one stream among them, False leaves it to the source.")
-    )
+    shard: bool | None = _option(_Flag("True divides one stream among the ranks, False leaves that to the source."))
     on_change: OnChange = _option(
         _Choice(
             get_args(OnChange),
-            "It says what stays if a state is of another number of ranks or another batch size: the samples of a step, "
-            "the samples of each rank, or the order alone.",
+            "It says what stays the same if the number of ranks or the batch size changes: the samples of a step, the "
+            "samples of each rank, or only the order.",
         ),
         "keep_global",
     )
@@ -293,29 +291,29 @@ class Options:
     ack: Literal["auto", "manual"] = _option(
         _Choice(("auto", "manual"), "It says when a batch counts as trained on."), "auto"
     )
-    evaluation: bool = _option(_Flag("True begins each loop at the beginning of epoch 0."), False)
+    evaluation: bool = _option(_Flag("True starts each loop at the first batch of epoch 0."), False)
     resume: Resume | None = _option(
         _Choice(
-            get_args(Resume), "It says whether a source goes on by its own state, or is read again up to its place."
+            get_args(Resume), "It says whether a source is restored from its state, or read again up to the position."
         )
     )
     streams: int | None = _option(
         _Count(
-            "The dataset would be read as no stream at all. It counts the logical streams over all ranks; use one that "
-            "the number of ranks divides, such as 16."
+            "The dataset would not be read at all: it counts the logical streams over all ranks. Use a multiple of the "
+            "number of ranks, such as 16."
         )
     )
 
     checks: Checks = _option(
         _Choice(
             get_args(Checks),
-            'It says what is compared: the data with what the state knows of them ("data"), the streams of the ranks '
-            'with each other ("ranks"), both, or nothing.',
+            'It says what is compared: the data with the saved state ("data"), the streams of the ranks with each '
+            'other ("ranks"), both, or nothing.',
         ),
         "all",
     )
     on_worker_death: Literal["error", "restart"] = _option(
-        _Choice(("error", "restart"), "It says what to do where a worker process dies or hangs."), "error"
+        _Choice(("error", "restart"), "It says what to do if a worker process dies or hangs."), "error"
     )
     stall_after: float | None = _option(_seconds)
     flight_recorder: str | None = _option(_folder)
@@ -331,41 +329,41 @@ class Options:
                 object.__setattr__(self, one.name, one.metadata["check"](one.name, value))
         if self.evaluation and self.ack == "manual":
             raise UnsupportedError(
-                'evaluation=True and ack="manual" were given, but an evaluation has no place that could be saved.\n'
+                'evaluation=True and ack="manual" cannot be combined: an evaluation loader has no position to save.\n'
                 "There would be nothing to acknowledge. Leave ack out."
             )
         if self.evaluation and self.flight_recorder is not None:
             raise UnsupportedError(
-                "evaluation=True and flight_recorder were given, but an evaluation has no place to record.\n"
-                "After a crash there would be nothing to tell. Leave flight_recorder out."
+                "evaluation=True and flight_recorder cannot be combined: an evaluation loader has no position to "
+                "record.\nThe record would be empty. Leave flight_recorder out."
             )
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        """Return the options of a mapping.
+        """Return the options in a mapping.
 
         Raises:
-            UnsupportedError: there is no such option.
+            UnsupportedError: an option does not exist.
         """
         refuse_unknown(given)
         return cls(**given)
 
-    # ------------------------------------------------------------------ what they say
+    # ------------------------------------------------------------------ derived values
 
     @property
     def stream_seed(self) -> int:
-        """The seed from which order and keys are computed: that of the loader, salted by the stream's name."""
+        """The seed from which order and keys are computed: the loader's seed, salted with the stream's name."""
         return salted(self.seed or 0, self.name or "")
 
     @property
     def known_as(self) -> str:
-        """How the ranks know the stream among their others; evaluations apart, as one rank may have them alone."""
+        """The stream's name among the ranks; evaluations have a separate one, as one rank may run them alone."""
         name = self.name or ""
         return f"{name} for evaluation" if self.evaluation else name
 
     @property
     def compares_data(self) -> bool:
-        """Whether samples or elements are compared with those that a state knows."""
+        """Whether samples or elements are compared with those in a loaded state."""
         return self.checks in {"all", "data"}
 
     @property
@@ -374,106 +372,106 @@ class Options:
         return self.checks in {"all", "ranks"}
 
     def find_world(self) -> World:
-        """Return the world that was given; else the one in which the stream was first used, or that is there now."""
+        """Return the world that the caller passed, else the one of the stream's first use, else the current."""
         return self.world if isinstance(self.world, World) else self.ranks.find(self.world).world
 
     def refuse(self, what: str, **reasons: str) -> None:
-        """Refuse options that were given though they do not fit.
+        """Reject options that do not fit the source.
 
         Args:
-            what: the thing that is wrapped, for the message.
+            what: the wrapped object, for the message.
             reasons: name of an option, and what to do instead.
 
         Raises:
-            UnsupportedError: one of the options was given.
+            UnsupportedError: one of the options was passed.
         """
         defaults = {one.name: one.default for one in _FIELDS}
         for name, instead in reasons.items():
             value = getattr(self, name)
             if value is not None and (defaults[name] is None or value != defaults[name]):
                 raise UnsupportedError(
-                    f"the option {name} does not fit {what}: it was given as {value!r}.\n"
-                    f"It would be ignored, and the stream would be another one than you asked for. {instead}"
+                    f"the option {name} does not fit {what}, but {name}={value!r} was passed.\n"
+                    f"It would have no effect. {instead}"
                 )
 
-    # ------------------------------------------------------------------ what completes them, in this order
+    # ------------------------------------------------------------------ completing the options, in this order
 
     def resolve_seed(self, source: Any, *, suggested: str = "") -> Options:
-        """Return the options with a seed and a name, and with a recorder if `flight_recorder` was given.
+        """Return the options with a seed and a name, and with a recorder if `flight_recorder` is set.
 
         Args:
-            source: what is wrapped, which may have a seed.
-            suggested: a name for what was given none.
+            source: the wrapped object, which may have a seed.
+            suggested: a name to use if the caller passed none.
 
         Raises:
-            ConfigurationError: a seed was given, and the source has another one; or the folder of the flight recorder
-                cannot be written to.
+            ConfigurationError: the seed differs from the source's, or the folder of the flight recorder cannot be
+                written to.
         """
         name, name_by = (suggested, "suggested" if suggested else "") if self.name is None else (self.name, GIVEN)
         named = replace(self, name=name)
         seed, seed_by = find_seed(source, self.seed, named.known_as, self.world)
         recorder = None
         if self.flight_recorder is not None:
-            from resumable._flight import Recorder  # noqa: PLC0415  # a sixth of the import, which others do without
+            from resumable._flight import Recorder  # noqa: PLC0415  # a sixth of the import time, and rarely needed
 
             recorder = Recorder(self.flight_recorder)
         return replace(named, seed=seed, origin=Origin(seed_by, name_by), recorder=recorder)
 
     def resolve_sampler(self, source: Any, length: int) -> Options:
-        """Return the options with a sampler in place of `shuffle="blocks"`, or that of a source that carries its order.
+        """Return the options with a sampler for `shuffle="blocks"`, or for a source with an intrinsic order.
 
         Args:
-            source: says the `sizes` of its shards, or its `resumable_order`.
+            source: has the `sizes` of its shards, or a `resumable_order`.
             length: number of its samples.
 
         Raises:
-            ConfigurationError: it does not, or something else was given that says the order, too.
+            ConfigurationError: it has neither, or another option also sets the order.
         """
         if (carried := ask(type(source), "resumable_order")) is not None:
             self._refuse_order_beside(source)
             return replace(self, shuffle=None, sampler=carried(source, self.stream_seed))
         if self.sampler is not None and self.shuffle is not None:
             raise ConfigurationError(
-                f"sampler={self.sampler!r} and shuffle={self.shuffle!r} were given, but only one of them can say the "
-                "order.\nLeave shuffle out."
+                f"sampler={self.sampler!r} and shuffle={self.shuffle!r} were both passed, but only one of them can "
+                "set the order.\nLeave shuffle out."
             )
         if self.shuffle != "blocks":
             return self
-        from resumable.samplers.blocks import blocks_of_source  # noqa: PLC0415  # a part of the import that few need
+        from resumable.samplers.blocks import blocks_of_source  # noqa: PLC0415  # rarely needed
 
         return replace(self, shuffle=None, sampler=blocks_of_source(source, length, self.stream_seed))
 
     def _refuse_order_beside(self, source: Any) -> None:
-        """Refuse another order than the one that a source carries.
+        """Reject options that contradict the intrinsic order of a source.
 
         Raises:
-            ConfigurationError: one was given.
+            ConfigurationError: one was passed.
         """
         for name, value in (("shuffle", self.shuffle or None), ("sampler", self.sampler), ("order", self.order)):
             if value is not None:
                 raise ConfigurationError(
-                    f"{name}={value!r} was given for {type(source).__qualname__}, which carries its own order.\n"
-                    f"Its proportions would be lost. Leave {name} out: each source is shuffled already."
+                    f"{name}={value!r} was passed for a {type(source).__qualname__}, which defines its own order.\n"
+                    f"Its proportions would be lost. Leave {name} out: each source is already shuffled."
                 )
 
     def with_defaults(self, *, randomness: Randomness = "sample", tail: Tail | None = None) -> Options:
-        """Return the options with a choice where the caller made none; adapters say where theirs differ.
+        """Return the options with a default for each choice the caller left open; adapters pass their own defaults.
 
         Args:
-            randomness: how often the generators are seeded.
-            tail: what happens with the last samples of an epoch; None: "partial", or "drop" where elements are batches,
-                as ranks take whole rounds of those.
+            randomness: how often the RNGs are seeded.
+            tail: what to do with the last samples of an epoch. None means "partial", or "drop" if elements are batches,
+                because ranks take complete rounds of those.
         """
         end: Tail = tail or ("drop" if self.batch_size is None else "partial")
         return replace(self, randomness=self.randomness or randomness, tail=self.tail or end)
 
     def with_state(self, seed: int, name: str) -> Options:
-        """Return the options with the seed and the name of a state; what was given stays given."""
+        """Return the options with the seed and the name of a state; `origin` still records what the caller passed."""
         origin = Origin(*(by if by == GIVEN else STATE for by in self.origin))
         return replace(self, seed=seed, name=name, origin=origin)
 
     def for_evaluation(self) -> Options:
-        """Return the options of a second loader that evaluates on the same data; it finds its ranks by itself."""
+        """Return the options of a second loader that evaluates on the same data; it finds its ranks independently."""
         ranks = self.ranks.of_another_loader()
         return replace(self.unrecorded(), evaluation=True, ack="auto", ranks=ranks)
 
@@ -484,7 +482,7 @@ class Options:
 
 _FIELDS = tuple(one for one in fields(Options) if "check" in one.metadata)
 _NAMES = [one.name for one in _FIELDS]
-_OF_OTHERS = {  # what other libraries, and earlier versions of this one, call an option
+_OF_OTHERS = {  # names for an option in other libraries and in earlier versions of this one
     "collate_fn": "collate",
     "drop_last": "tail",
     "map": "transform",
@@ -496,25 +494,25 @@ _OF_OTHERS = {  # what other libraries, and earlier versions of this one, call a
 
 
 def refuse_unknown(given: Mapping[str, Any]) -> None:
-    """Refuse options that `wrap` does not have.
+    """Reject options that `wrap` does not have.
 
     Raises:
-        UnsupportedError: there is one; the message names the one that was meant.
+        UnsupportedError: there is one; the message suggests the option that was probably meant.
     """
     for name, value in given.items():
         if name in _NAMES:
             continue
-        from difflib import get_close_matches  # noqa: PLC0415  # only on the way to an error
+        from difflib import get_close_matches  # noqa: PLC0415  # needed only for an error
 
         near = get_close_matches(_OF_OTHERS.get(name, name), _NAMES, n=1)
         meant = f"Did you mean {near[0]}?" if near else f"The options are {', '.join(_NAMES)}."
         raise UnsupportedError(
-            f"wrap has no option {name}; it was given as {value!r}.\nIt would have no effect. {meant}"
+            f"wrap has no option {name}, but {name}={value!r} was passed.\nIt would have no effect. {meant}"
         )
 
 
 def signature_of_wrap() -> Signature:
-    """Return the signature of `wrap` that `help` shows: the source, and every option with its type and default."""
+    """Return the signature of `wrap` that `help` shows: the source, and every option with type and default."""
     types = {name: kind.__forward_arg__ for name, kind in Given.__annotations__.items()}
     options = [
         Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=types.get(one.name, str(one.type)))
@@ -525,7 +523,7 @@ def signature_of_wrap() -> Signature:
 
 
 class Given(TypedDict, total=False):
-    """The options that say nothing of the type of a batch, as type checkers see them; the overloads have the others."""
+    """The options that do not affect the type of a batch, for type checkers; the overloads have the others."""
 
     identity: str | None
     seed: int | None

@@ -1,4 +1,4 @@
-"""What `loader.stats()` tells: waits, reading, the queue of worker processes, and sizes."""
+"""The numbers of `loader.stats()`: waits, reading, the queue of worker processes, and sizes."""
 
 from __future__ import annotations
 
@@ -20,38 +20,36 @@ if TYPE_CHECKING:
 __all__ = ["LoaderStats", "Made", "Meter", "Queue", "Stopwatch", "between", "size_of"]
 
 
-# ------------------------------------------------------------------ numbers
-#
-# The numbers that users see.
+# ------------------------------------------------------------------ public numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderStats:
-    """What a loop over a Loader had, and what it waited for, in this process.
+    """Counts and times of the loops over a Loader in this process.
 
-    All but the longest wait are sums, so the difference of two is what lies between them.
+    All values except the longest wait are sums, so the difference of two `LoaderStats` covers the time between them.
 
     Args:
-        batches: number of batches that were delivered.
-        samples: number of samples in them, of all ranks; elements, where the source has no sample indices.
+        batches: number of delivered batches.
+        samples: number of samples in them, over all ranks; elements if the source has no sample indices.
         estimated_bytes: bytes of this rank's part of them. Batches 1, 2, 4, ... 64 of an epoch and every 64th after
-            that are measured, and stand for the samples up to the next one: to measure each batch would cost a fast
-            loop more than all the rest. It is exact where all samples are as large as each other. Tensors and arrays
-            count by `nbytes`, text and bytes by their length, numbers as 8, in dicts, lists, tuples and dataclasses,
-            nested as they like; of a list of more than 16 values, 16 are measured. Other objects count nothing.
-        wait_seconds: what the loop waited in `next()`.
-        opening_seconds: the part of `wait_seconds` that passed until the first batch of an epoch, or the first one
-            after a resume: workers start, buffers fill, places are skipped to.
-        loop_seconds: what the loop spent between the batches of an epoch: forward, backward, logging, checkpoints.
-        read_seconds: what reading took. With the worker processes of a `DataLoader`, the time for which they were busy
-            with these batches, summed over workers, as they measured it; apart from going to the place of a state.
-            Without, that of this process: the waits that were not for opening. None where it is unknown: DALI, FFCV,
-            tf.data and the threads of `tfds.source` read in the background, and tell no times.
-        asks: how often a batch was asked of worker processes while these were at work, so without the first one of an
-            epoch or after a resume. It counts once it is known what was ready then: after as many batches as workers
-            read ahead, or at the end of the epoch. 0 without worker processes, as are the next two.
-        ready: number of batches that the workers had made, and that were not taken yet, at all of these asks together.
-        starved: how often the batch whose turn it was had not been made yet.
+            that are measured, and extrapolated to the next measurement: measuring every batch would dominate a fast
+            loop. The value is exact if all samples have the same size. Tensors and arrays count with their `nbytes`,
+            text and bytes with their length, numbers as 8, in dicts, lists, tuples and dataclasses at any depth; 16
+            values of a longer list are measured. Other objects count as 0.
+        wait_seconds: time that the loop waited in `next()`.
+        opening_seconds: the part of `wait_seconds` before the first batch of an epoch, or the first one after a
+            resume: workers start, buffers fill, the source seeks or skips.
+        loop_seconds: time that the loop spent between the batches of an epoch: forward, backward, logging, checkpoints.
+        read_seconds: time spent reading. With worker processes of a `DataLoader`: the time that they worked on these
+            batches, as they measured it, summed over workers, without seeking to a saved position. Without workers:
+            the waits of this process, without opening. None if unknown: DALI, FFCV, tf.data and the threads of
+            `tfds.source` read in the background and report no times.
+        asks: how often a batch was requested from running worker processes, so without the first batch of an epoch or
+            after a resume. A request counts once it is known which batches were ready: after as many batches as the
+            workers read ahead, or at the end of the epoch. 0 without worker processes, like the next two.
+        ready: number of finished batches that waited in the queue, summed over all these requests.
+        starved: how often the requested batch was not finished yet.
         longest_wait_seconds: the longest wait for a batch.
         longest_wait_epoch: the epoch of that batch; None before the first batch.
         longest_wait_step: its number in the epoch, from 0.
@@ -73,28 +71,28 @@ class LoaderStats:
 
     @property
     def wait_fraction(self) -> float:
-        """Share of the time that the loop waited, from 0 to 1; 0 before the first batch."""
+        """Fraction of the time that the loop waited, from 0 to 1; 0 before the first batch."""
         total = self.wait_seconds + self.loop_seconds
         return self.wait_seconds / total if total else 0.0
 
     @property
     def samples_per_second(self) -> float:
-        """Samples of all ranks by the time of the loop, waits included; 0 before the first batch."""
+        """Samples of all ranks per second of loop time, including waits; 0 before the first batch."""
         total = self.wait_seconds + self.loop_seconds
         return self.samples / total if total else 0.0
 
     @property
     def queue_depth(self) -> float | None:
-        """Batches that lay ready when the next one was asked for, in the mean; None without worker processes."""
+        """Mean number of batches that were ready when the next one was requested; None without worker processes."""
         return self.ready / self.asks if self.asks else None
 
     @property
     def starved_fraction(self) -> float | None:
-        """Share of the asks, from 0 to 1, at which the next batch was not made yet; None without worker processes."""
+        """Fraction of requests, from 0 to 1, whose batch was not finished yet; None without worker processes."""
         return self.starved / self.asks if self.asks else None
 
     def as_dict(self) -> dict[str, int | float]:
-        """Return all of it as plain numbers, for a logger; without what there is not yet, or is not known."""
+        """Return everything as plain numbers, for a logger, without values that are unknown."""
         derived = ("wait_fraction", "samples_per_second", "queue_depth", "starved_fraction")
         values: dict[str, Any] = asdict(self) | {name: getattr(self, name) for name in derived}
         unknown = () if self.asks else ("asks", "ready", "starved")
@@ -108,26 +106,24 @@ _SUMS = (
 
 
 def between(before: LoaderStats, now: LoaderStats) -> LoaderStats:
-    """Return what came between two moments; the longest wait is that of all."""
+    """Return the stats between two points in time; the longest wait is the overall one."""
     sums: dict[str, tuple[Any, Any]] = {name: (getattr(before, name), getattr(now, name)) for name in _SUMS}
     recent: dict[str, Any] = {name: None if None in pair else pair[1] - pair[0] for name, pair in sums.items()}
     return replace(now, **recent)
 
 
-# ------------------------------------------------------------------ sizes
-#
-# Sizes of batches: how many bytes of data are in one, as far as that is quickly told.
+# ------------------------------------------------------------------ sizes of batches
 
-_MOST = 16  # values of a list that are looked at
+_MOST = 16  # values of a list that are measured
 _DEEPEST = 16  # levels; a list may contain itself
 _NUMBER = 8
 _NUMBERS = (int, float, bool, complex)
 
 
 def size_of(batch: Any) -> int:
-    """Return the bytes of a batch: an estimate where it has long lists of Python's values.
+    """Return the bytes of a batch: an estimate if it contains long lists of Python values.
 
-    An object that raises when it is looked at counts nothing.
+    An object that raises when it is inspected counts as 0.
     """
     return survive("a batch", lambda: round(_size(batch, _MOST, _DEEPEST)), 0)
 
@@ -156,12 +152,12 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _of_parts(parts: list[Any], most: int, levels: int) -> float:
-    """Sum up the parts; of many, some at equal distances stand for the others.
+    """Add up the parts; if there are many, extrapolate from evenly spaced ones.
 
     Args:
         parts: of a collection.
-        most: how many are looked at, those in lists inside of them included.
-        levels: how deep to go.
+        most: how many are measured, including those in nested lists.
+        levels: how many levels to descend.
     """
     count = len(parts)
     if count <= most:
@@ -173,21 +169,19 @@ def _of_parts(parts: list[Any], most: int, levels: int) -> float:
 
 # ------------------------------------------------------------------ meter
 #
-# Meter: what worker processes measure of the batches that they make, and how many of those lie ready.
-#
-# A worker stamps each batch with the time at which it was made. The clock is `time.perf_counter`, which is the same in
-# all processes of a machine. So when a batch arrives, it is known at which of the last asks it was ready already:
-# nothing has to be read of torch's queues. A batch on its way between two processes is ready; the wait for it is a wait
-# all the same.
+# A worker stamps each batch with the time at which it was finished, read from `time.perf_counter`, which is the same
+# clock in all processes of a machine. So when a batch arrives, we know at which of the latest requests it was ready,
+# without reading torch's queues. A batch in transit between two processes counts as ready; the wait for it still counts
+# as a wait.
 
 
 class Made(NamedTuple):
-    """A batch on its way from a worker process; a tuple, whose tensors torch pins.
+    """A batch on its way from a worker process; a tuple, so torch pins its tensors.
 
     Args:
-        batch: what was made.
-        seconds: what that took, unless the batch says so itself.
-        at: when it was made, by `time.perf_counter`.
+        batch: the batch.
+        seconds: how long it took, unless the batch says so itself.
+        at: when it was finished, by `time.perf_counter`.
     """
 
     batch: Any
@@ -203,7 +197,7 @@ class _Sums(Protocol):
 
 
 class Meter:
-    """Sums of a source with worker processes, since they were collected last."""
+    """Sums over a source with worker processes since the last `collect`."""
 
     __slots__ = ("_asks", "_delivered", "_read", "_ready", "_starved")
 
@@ -212,23 +206,23 @@ class Meter:
         self._asks = self._ready = self._starved = 0
 
     def add(self, seconds: float) -> None:
-        """Add what a worker needed for a batch that has come out of the source."""
+        """Add a worker's time for a batch that has left the source."""
         self._read += seconds
 
     def settle(self, ready: int, *, starved: bool) -> None:
-        """Add an ask, at which so many batches were ready."""
+        """Add a request at which `ready` batches were ready."""
         self._asks, self._ready, self._starved = self._asks + 1, self._ready + ready, self._starved + starved
 
     def drop(self) -> None:
-        """Forget what was read and not delivered: another stream begins."""
+        """Discard the time of batches that were read but not delivered: a new stream starts."""
         self._read = 0.0
 
     def deliver(self) -> None:
-        """Note that what was read so far is delivered."""
+        """Note that the batches read so far are delivered."""
         self._delivered, self._read = self._delivered + self._read, 0.0
 
     def collect(self, sums: _Sums) -> None:
-        """Move what was measured to the sums of an epoch."""
+        """Move the measurements to the sums of an epoch."""
         sums.read += self._delivered
         sums.asks, sums.ready, sums.starved = (
             sums.asks + self._asks,
@@ -249,8 +243,8 @@ class Queue:
     """The batches that workers make in one run, in the order in which they are taken.
 
     Args:
-        meter: is told of each ask once it is known what was ready then.
-        size: how many batches the workers are asked for at a time: no batch after so many was ready at an ask.
+        meter: receives each request once it is known how many batches were ready.
+        size: how many batches are requested from the workers at a time; no later batch can be ready at a request.
     """
 
     def __init__(self, meter: Meter, size: int) -> None:
@@ -260,12 +254,12 @@ class Queue:
         self._begun = False
 
     def ask(self) -> None:
-        """Ask for the next batch; again, where what came was none."""
+        """Request the next batch. Called again if the last answer was not a batch."""
         if self._asked is None:
             self._asked = perf_counter()
 
     def came(self, answer: Any) -> Any:
-        """Return what a worker sent, without what is for the meter."""
+        """Return a worker's answer without the measurements."""
         if not isinstance(answer, Made):
             return answer
         self._meter.add(answer.seconds)
@@ -273,7 +267,7 @@ class Queue:
         return answer.batch
 
     def over(self) -> None:
-        """Settle all asks: no batch comes after the last one."""
+        """Settle all requests: the last batch has arrived."""
         while self._open:
             self._settle()
 
@@ -297,10 +291,8 @@ class Queue:
 
 
 # ------------------------------------------------------------------ stopwatch
-#
-# Stopwatch: measures how long a loop waits for its batches, and how long it is busy with them.
 
-_RARELY = 64  # batches from one that is measured to the next one
+_RARELY = 64  # batches between two measurements
 
 
 @dataclass(slots=True)
@@ -313,18 +305,18 @@ class _Tally:
     opening: float = 0.0
     loop: float = 0.0
     longest: float = 0.0
-    step: int | None = None  # of the batch that was waited for longest
+    step: int | None = None  # of the batch with the longest wait
     read: float = 0.0
     asks: int = 0
     ready: int = 0
     starved: int = 0
-    due: int = 1  # number of the batch that is measured next
-    bytes: float = 0.0  # up to the last batch that was measured
-    rate: float = 0.0  # of that, per sample
+    due: int = 1  # number of the next batch to measure
+    bytes: float = 0.0  # up to the last measured batch
+    rate: float = 0.0  # bytes per sample of the last measured batch
     measured: int = 0  # samples up to it
 
     def measure(self, batch: Any, samples: int) -> None:
-        """Measure the batch that was counted last; the one before stands for the samples since."""
+        """Measure the last counted batch; extrapolate from the previous measurement to the batches in between."""
         size = size_of(batch)
         self.bytes += self.rate * (self.samples - samples - self.measured) + size
         self.rate, self.measured = size / max(samples, 1), self.samples
@@ -336,25 +328,25 @@ class _Tally:
 
 
 class Reads(Protocol):
-    """Whoever reads the batches."""
+    """The reader of the batches."""
 
     @property
     def traits(self) -> Traits:
-        """Say whether it reads in the background, and tells no times."""
+        """Its traits: whether it reads in the background and reports no times."""
         ...
 
     @property
     def inside(self) -> Any:
-        """Has a `meter`: what its worker processes measure."""
+        """Has a `meter` with the measurements of its worker processes."""
         ...
 
 
 class Stopwatch:
-    """Measures waits. It reads the clock twice per batch, and costs below a microsecond.
+    """Measures waits. It reads the clock twice per batch, and costs less than 1 µs.
 
     Attributes:
-        since: when the wait began that is under way, by `time.perf_counter`; None while the loop is busy.
-        meter: what the source's worker processes measure; None where it has none.
+        since: when the current wait started, by `time.perf_counter`; None while the loop is busy.
+        meter: the measurements of the source's worker processes; None without workers.
     """
 
     __slots__ = ("_epoch", "_last", "_opens", "_tallies", "_tally", "_unknown", "meter", "since")
@@ -362,29 +354,29 @@ class Stopwatch:
     def __init__(self, reads: Reads) -> None:
         self._read_by(reads)
         self._tallies: dict[int, _Tally] = {}
-        self._tally, self._epoch = _Tally(), -1  # of the epoch that was waited for last
-        self._last: float | None = None  # when the loop got its last batch
+        self._tally, self._epoch = _Tally(), -1  # of the epoch of the last wait
+        self._last: float | None = None  # when the loop received its last batch
         self._opens = False
         self.since: float | None = None
 
     def begin_loop(self) -> None:
-        """Count no time from the last batch to the next one: another loop begins."""
+        """Do not count the time since the last batch: a new loop starts."""
         self._last = None
 
     def start(self) -> None:
-        """Begin a wait."""
+        """Start a wait."""
         self._opens = False
         self.since = perf_counter()
 
     def opens(self, reads: Reads) -> None:
-        """Note that the stream of a source that can do this is opened in the wait that is under way."""
+        """Note that the source's stream is opened during the current wait."""
         self._opens = True
         self._read_by(reads)
         if self.meter is not None:
             self.meter.drop()
 
     def delivered(self, before: Cursor, after: Cursor, batch: Any) -> None:
-        """End a wait with a batch: what lies between two places."""
+        """End a wait with a batch, which lies between two positions."""
         tally = self._end(before, found=True)
         tally.batches += 1
         tally.samples += (samples := after.position - before.position)
@@ -392,17 +384,17 @@ class Stopwatch:
             tally.measure(batch, samples)
 
     def looked(self, at: Cursor) -> None:
-        """End a wait with a batch that was looked at: the loop will get it at once."""
+        """End a wait with a batch that was peeked at; the loop will get it immediately."""
         self._end(at, found=True)
 
     def stop(self, at: Cursor) -> None:
-        """End a wait that brought no batch, if there is one still: at the end of the epoch, or with an error."""
+        """End a wait without a batch, at the end of the epoch or with an error, unless it has already ended."""
         if self.since is not None:
             self._end(at, found=False)
             self._last = None
 
     def stats(self, epoch: int | None = None) -> LoaderStats:
-        """Return the sums of one epoch, or of all."""
+        """Return the sums of one epoch, or of all epochs."""
         tallies = {number: tally for number, tally in self._tallies.items() if epoch is None or number == epoch}
         worst = max(tallies, key=lambda number: tallies[number].longest, default=None)
         longest = _Tally() if worst is None else tallies[worst]

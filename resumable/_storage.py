@@ -1,4 +1,4 @@
-"""Files on local disks and on whatever fsspec knows: the few operations that checkpoints and sources need."""
+"""Files on local disks and on fsspec filesystems: the few operations that checkpoints and sources need."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def open_url(url: str, options: Mapping[str, Any] | None = None, what: str = "")
     """Find the filesystem of a path or URL, and the path on it.
 
     Args:
-        url: local path, or any URL that fsspec knows.
+        url: a local path, or any URL that fsspec knows.
         options: for the filesystem.
         what: the URL, for messages.
 
     Raises:
         MissingDependencyError: the filesystem's package is not installed.
-        ConfigurationError: fsspec knows no such protocol.
+        ConfigurationError: fsspec does not know the protocol.
     """
     from fsspec.core import url_to_fs  # noqa: PLC0415 - slow, and local sources need no fsspec
 
@@ -43,7 +43,7 @@ def open_url(url: str, options: Mapping[str, Any] | None = None, what: str = "")
     except ValueError as error:
         raise ConfigurationError(
             f"{what or url} cannot be opened: {error}.\nUse a local path, or a URL that fsspec knows, such as s3://, "
-            "gs:// or https://. Other protocols come with a package of their own: install that first."
+            "gs:// or https://. Other protocols need a separate package; install it first."
         ) from error
     return filesystem, path
 
@@ -56,7 +56,7 @@ def storage_of(
     Args:
         filesystem: fsspec's.
         left: returns the seconds that a request may take.
-        note: is called with the number of bytes of each piece that is downloaded.
+        note: called with the number of bytes of each downloaded piece.
     """
     from fsspec.implementations.local import LocalFileSystem  # noqa: PLC0415 - slow, as above
 
@@ -64,7 +64,7 @@ def storage_of(
 
 
 class Storage:
-    """Files of any fsspec filesystem, which makes durable what it has acknowledged."""
+    """Files on any fsspec filesystem; its writes are durable once they return."""
 
     is_local = False
 
@@ -74,11 +74,11 @@ class Storage:
         self.filesystem, self._left, self._note = filesystem, left, note
 
     def is_file(self, path: str) -> bool:
-        """Return whether a path is a file; the filesystem's own `isfile` takes every error for a no."""
+        """Return whether a path is a file; the filesystem's own `isfile` turns every error into False."""
         return bool(self.filesystem.info(path)["type"] == "file")
 
     def names(self, path: str) -> set[str]:
-        """Give the names in a directory; none if it does not exist. Other errors are raised: they are no emptiness."""
+        """Return the names in a directory; none if it does not exist. Other errors are raised."""
         self.filesystem.invalidate_cache(path)
         try:
             return {name.rstrip("/").rpartition("/")[2] for name in self.filesystem.ls(path, detail=False)}
@@ -86,7 +86,7 @@ class Storage:
             return set()
 
     def sizes(self, path: str) -> dict[str, int | None]:
-        """Give the names in a directory with the bytes of each file, None for directories; nothing if it is missing."""
+        """Return the names in a directory with the size of each file, None for directories; empty if it is missing."""
         here = path.rstrip("/")
         self.filesystem.invalidate_cache(here)
         with contextlib.suppress(FileNotFoundError):
@@ -99,21 +99,21 @@ class Storage:
         return {}
 
     def size(self, path: str) -> int:
-        """Give the size of a file in bytes."""
+        """Return the size of a file in bytes."""
         return int(self.filesystem.info(path)["size"])
 
     def is_link(self, path: str) -> bool:
-        """Return whether a path is a symbolic link, so that what it has is somebody else's."""
+        """Return whether a path is a symbolic link, which points to data outside this directory."""
         del path  # object stores have none
         return False
 
     def make_dir(self, path: str) -> None:
-        """Make a directory and those above it, where they do not exist."""
+        """Create a directory and its parents, unless they exist."""
         self.filesystem.makedirs(path, exist_ok=True)
 
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
-        """Open a new file for writing; it is durable when the block is left, and thrown away when the block fails."""
+        """Open a new file for writing. It is durable when the block exits, and discarded if the block fails."""
         file = self.filesystem.open(path, "wb")
         try:
             yield file
@@ -123,27 +123,27 @@ class Storage:
             raise
 
     def stage(self, path: str, temporary: str, data: bytes) -> Callable[[], None]:
-        """Give a function that puts `data` at `path` in one step, so that readers see the old bytes or the new."""
-        del temporary  # an object store's put has no visible middle
+        """Return a function that puts `data` at `path` atomically; readers see the old bytes or the new ones."""
+        del temporary  # an object store's put is atomic
         return functools.partial(self.put, path, data)
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a small file in one step; when the time is up the request is cancelled, where the filesystem can."""
+        """Write a small file atomically; if the filesystem can, cancel the request when the time is up."""
         filesystem, seconds = self.filesystem, self._left() if self._left else math.inf
         if math.isinf(seconds) or not getattr(filesystem, "async_impl", False) or filesystem.asynchronous:
             filesystem.pipe_file(path, data)
             return
         from fsspec.asyn import sync  # noqa: PLC0415 - only a store needs it
 
-        # What was left behind could else come back after minutes, when another save has long been committed.
-        sync(filesystem.loop, filesystem._pipe_file, path, data, timeout=max(seconds, 1e-3))  # noqa: SLF001 - its documented coroutine
+        # An abandoned request could otherwise arrive minutes later, after another save was committed.
+        sync(filesystem.loop, filesystem._pipe_file, path, data, timeout=max(seconds, 1e-3))  # noqa: SLF001 - documented
 
     def read(self, path: str) -> bytes:
-        """Give the bytes of a small file."""
+        """Return the bytes of a small file."""
         return bytes(self.filesystem.cat_file(path))
 
     def fetch(self, path: str) -> BinaryIO:
-        """Open a file for reading, downloaded once, so that the bytes compared are the bytes unpickled."""
+        """Open a file for reading, downloaded once, so the bytes that are checked are the bytes that are unpickled."""
         with self.filesystem.open(path, "rb") as source, contextlib.ExitStack() as on_error:
             copy = on_error.enter_context(tempfile.TemporaryFile())
             while piece := source.read(CHUNK):
@@ -154,12 +154,12 @@ class Storage:
             return copy
 
     def remove(self, path: str) -> None:
-        """Remove a file; one that is gone already is no error."""
+        """Remove a file, unless it is already gone."""
         with contextlib.suppress(FileNotFoundError):
             self.filesystem.rm_file(path)
 
     def remove_dir(self, path: str) -> None:
-        """Remove a directory if it is empty, and exists, and the filesystem has directories."""
+        """Remove a directory if it exists and is empty, and the filesystem has directories."""
         with contextlib.suppress(Exception):
             self.filesystem.rmdir(path)
 
@@ -168,7 +168,7 @@ class Storage:
 
 
 def _throw_away(file: Any) -> None:
-    """Drop a file that is open for writing; closing an upload in parts would complete it, also when it is collected."""
+    """Discard a file that is open for writing. Closing it, or collecting it, would complete a multipart upload."""
     from fsspec.spec import AbstractBufferedFile  # noqa: PLC0415 - only a store needs it
 
     with contextlib.suppress(Exception):
@@ -180,7 +180,7 @@ def _throw_away(file: Any) -> None:
 
 
 class LocalStorage(Storage):
-    """The same on local files, with an fsync wherever a later operation relies on an earlier one."""
+    """The same for local files, with an fsync wherever a later operation relies on an earlier one."""
 
     is_local = True
 
@@ -217,7 +217,7 @@ class LocalStorage(Storage):
         return functools.partial(publish, Path(temporary), Path(path))
 
     def put(self, path: str, data: bytes) -> None:
-        """Write over a file of the same length, so that there is no moment at which it is empty."""
+        """Overwrite a file of the same length in place, so it is never empty."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
             os.write(descriptor, data)

@@ -2,36 +2,37 @@
 
 ResumableError
 ├── ConfigurationError (ValueError)      options that cannot work, found when wrapping or when the ranks are known
-│   ├── UnevenBatchError                 a step has fewer samples than ranks, or the streams do not divide among them
-│   └── UnsupportedError (TypeError)     the thing cannot be wrapped, or a promise cannot be kept for it
-│       └── LoopError                    a loop over a Loader that would take batches away from an open loop
+├── ConfigurationError (ValueError)      options that cannot work; found in `wrap` or once the ranks are known
+│   ├── UnevenBatchError                 a step has fewer samples than ranks, or the streams do not divide evenly
+│   └── UnsupportedError (TypeError)     this object cannot be wrapped, or a promise cannot be kept for it
+│       └── LoopError                    a second loop over a Loader would take batches from an open loop
 ├── MissingDependencyError (ImportError) a framework that is needed is not installed
 ├── StateError
 │   ├── StateFormatError (ValueError)    not a state, truncated, or written by a newer version
-│   └── StateMismatchError (ValueError)  a state of other data, another order or another configuration
+│   └── StateMismatchError (ValueError)  the state has different data, a different order or different options
 ├── DataError (RuntimeError)
-│   ├── SampleError                      what was read cannot be a sample, or ended inside of one
+│   ├── SampleError                      the data that was read is not a sample, or ends inside one
 │   ├── WorkerError                      a worker process died or could not be started
-│   ├── OnePassError                     a source that can be read once was to be read again
+│   ├── OnePassError                     a second pass over a source that can be read only once
 │   └── BackendError                     a backend broke its protocol
 ├── RankError (RuntimeError)
-│   ├── RankMismatchError                ranks that train together differ in data, order, configuration or place
-│   └── RankFailedError                  another rank raised; the message has its number and its error
+│   ├── RankMismatchError                the ranks differ in data, order, options or position
+│   └── RankFailedError                  another rank raised; the message contains its number and error
 ├── PreemptionError (RuntimeError)       a rank has passed the step at which all ranks stop
 └── CheckpointError (RuntimeError)
     ├── CheckpointNotFoundError          no committed checkpoint of that step
-    ├── CheckpointTimeoutError (TimeoutError)  storage, or another rank, that did not answer in time
-    ├── CorruptCheckpointError           a checkpoint that does not match its checksum
+    ├── CheckpointTimeoutError (TimeoutError)  storage or another rank did not answer in time
+    ├── CorruptCheckpointError           a checkpoint does not match its checksum
     └── WriterFencedError                a newer process has become the writer of the store
 
 UserWarning
-├── PromiseWarning                       a promise that does not hold for the wrapped thing, by name
+├── PromiseWarning                       a promise does not hold for the wrapped object
 ├── StateMismatchWarning                 a mismatch accepted by `load_state_dict(..., strict=False)`
-├── LoopWarning                          a loop over a Loader that trains other epochs or batches than it seems to
+├── LoopWarning                          a loop over a Loader trains other epochs or batches than it seems to
 ├── CorruptCheckpointWarning             `CheckpointStore.latest()` skipped a checkpoint
-├── ShuffleWarning                       a shuffle in windows that are too small for the batch
-├── StepOrderWarning                     a checkpoint is saved that `CheckpointStore.latest()` does not give
-└── ChaosWarning                         the environment names a chaos run that is not there
+├── ShuffleWarning                       the shuffle windows are too small for the batch
+├── StepOrderWarning                     a checkpoint is saved that `CheckpointStore.latest()` does not return
+└── ChaosWarning                         the environment refers to a chaos run that does not exist
 """
 
 from __future__ import annotations
@@ -79,23 +80,23 @@ class ConfigurationError(ResumableError, ValueError):
 
 
 class UnevenBatchError(ConfigurationError):
-    """A step has fewer samples than ranks, or the logical streams cannot be dealt to the ranks evenly."""
+    """A step has fewer samples than ranks, or the logical streams do not divide evenly among the ranks."""
 
 
 class UnsupportedError(ConfigurationError, TypeError):
-    """The thing cannot be wrapped, or a promise cannot be kept for it."""
+    """This object cannot be wrapped, or a promise cannot be kept for it."""
 
 
 class LoopError(UnsupportedError):
-    """A loop over a Loader would take batches away from an open loop, or get none because its epoch is over."""
+    """A loop over a Loader would take batches from an open loop, or get none because its epoch has ended."""
 
 
 class MissingDependencyError(ResumableError, ImportError):
-    """A framework that is needed is not installed; the message has the command that installs it."""
+    """A framework that is needed is not installed; the message contains the install command."""
 
 
 class StateError(ResumableError):
-    """Base of the errors about a state given to `load_state_dict`."""
+    """Base of the errors about a state passed to `load_state_dict`."""
 
 
 class StateFormatError(StateError, ValueError):
@@ -103,18 +104,18 @@ class StateFormatError(StateError, ValueError):
 
 
 class StateMismatchError(StateError, ValueError):
-    """The state belongs to other data, another order or another configuration."""
+    """The state was saved with different data, a different order or different options."""
 
 
 class DataError(ResumableError, RuntimeError):
-    """Base of the errors that come up while data is read."""
+    """Base of the errors that occur while data is read."""
 
 
 class SampleError(DataError):
-    """A sample could not be made, and there is no exception of the user's code to raise for it.
+    """A sample could not be made, and there is no exception from the user's code to raise.
 
-    What a dataset, a transform or a `collate_fn` raises arrives as it is, with a note that says where it belongs. Only
-    its `StopIteration` becomes this, as that would end the epoch.
+    Exceptions from a dataset, a transform or a `collate_fn` are raised unchanged, with a note that identifies the
+    sample. Only a `StopIteration` becomes a `SampleError`, because it would end the epoch.
     """
 
 
@@ -123,11 +124,11 @@ class WorkerError(DataError):
 
 
 class OnePassError(DataError):
-    """A source that can be read once, such as a generator, was to be read again."""
+    """A second pass over a source that can be read only once, such as a generator."""
 
 
 class BackendError(DataError):
-    """A backend broke its protocol: it gave more, fewer or other batches than were asked for."""
+    """A backend broke its protocol: it yielded more, fewer or different batches than requested."""
 
 
 class RankError(ResumableError, RuntimeError):
@@ -135,11 +136,11 @@ class RankError(ResumableError, RuntimeError):
 
 
 class RankMismatchError(RankError):
-    """Ranks that train together differ in their data, order, configuration or place."""
+    """Ranks that train together differ in their data, order, options or position."""
 
 
 class RankFailedError(RankError):
-    """Another rank raised an error; the message has its number, its place and its error."""
+    """Another rank raised an error; the message contains its number, its position and its error."""
 
 
 class PreemptionError(ResumableError, RuntimeError):
@@ -147,11 +148,11 @@ class PreemptionError(ResumableError, RuntimeError):
 
 
 class CheckpointError(ResumableError, RuntimeError):
-    """Base of the errors of `CheckpointStore`, and of those about checkpoints that are looked into."""
+    """Base of the errors of `CheckpointStore`, and of errors when checkpoints are inspected."""
 
 
 class CheckpointNotFoundError(CheckpointError):
-    """There is no committed checkpoint of the step that was asked for."""
+    """There is no committed checkpoint of the requested step."""
 
 
 class CheckpointTimeoutError(CheckpointError, TimeoutError):
@@ -159,15 +160,15 @@ class CheckpointTimeoutError(CheckpointError, TimeoutError):
 
 
 class CorruptCheckpointError(CheckpointError):
-    """A checkpoint's bytes differ from what was written: it is cut or damaged."""
+    """A checkpoint's bytes differ from those written: it is truncated or damaged."""
 
 
 class WriterFencedError(CheckpointError):
-    """A newer process has become the writer of a `CheckpointStore`, so this one may not save or remove any longer."""
+    """A newer process has become the writer of a `CheckpointStore`. This process can no longer save or remove."""
 
 
 class PromiseWarning(UserWarning):
-    """A promise does not hold for the thing that was wrapped; the message says which one."""
+    """A promise does not hold for the wrapped object; the message says which one."""
 
 
 class StateMismatchWarning(UserWarning):
@@ -179,7 +180,7 @@ class LoopWarning(UserWarning):
 
 
 class ShuffleWarning(UserWarning):
-    """The windows of `samplers.Blocks` or a mixture do not fit the batch; the message says what would."""
+    """The windows of `samplers.Blocks` or of a mixture do not fit the batch; the message suggests a size."""
 
 
 class CorruptCheckpointWarning(UserWarning):
@@ -187,8 +188,8 @@ class CorruptCheckpointWarning(UserWarning):
 
 
 class StepOrderWarning(UserWarning):
-    """A checkpoint is saved below a later one, which `CheckpointStore.latest()` goes on giving."""
+    """A checkpoint is saved with a lower step than an existing one, which `CheckpointStore.latest()` still returns."""
 
 
 class ChaosWarning(UserWarning):
-    """The environment names a chaos run that is not there, so nothing is watched."""
+    """The environment refers to a chaos run that does not exist, so nothing is watched."""

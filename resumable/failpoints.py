@@ -1,7 +1,7 @@
-"""Failpoints: named moments at which a chaos run watches a process, and can make something go wrong in it.
+"""Failpoints: named points at which a chaos run observes a process, and can inject a fault into it.
 
-Nothing happens, and next to no time is lost, unless the environment variable `RESUMABLE_CHAOS` names the plan of a
-chaos run; `resumable.chaos` sets it for the processes that it starts.
+They do nothing, and cost next to nothing, unless the environment variable `RESUMABLE_CHAOS` contains the path of a
+chaos run's plan. `resumable.chaos` sets it for the processes that it starts.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ POINTS = {
     "loader.fetch": "before a batch is read",
     "loader.handed": "a batch was delivered",
     "loader.acked": "batches were acknowledged",
-    "loader.epoch_end": "an epoch came to its end",
+    "loader.epoch_end": "an epoch ended",
     "loader.state": "a state was taken",
     "loader.load": "a state is about to be loaded",
     "loader.loaded": "a state was loaded",
     "evaluation.handed": "a batch was delivered by a loader for evaluation",
     "store.save": "a checkpoint is about to be written",
-    "store.half": "a part of a checkpoint's data was written",
-    "store.written": "a file was written, and is not durable yet",
+    "store.half": "part of a checkpoint's data was written",
+    "store.written": "a file was written, but is not durable yet",
     "store.synced": "a file is durable",
-    "store.rename": "a file is about to get its name",
-    "store.renamed": "a file got its name",
-    "store.saved": "a checkpoint was committed, and older ones removed",
+    "store.rename": "a file is about to be renamed to its final name",
+    "store.renamed": "a file was renamed to its final name",
+    "store.saved": "a checkpoint was committed, and older ones were removed",
     "store.load": "a checkpoint is about to be read",
     "store.loaded": "a checkpoint was read",
-    "lightning.start": "the Trainer begins to train, at the checkpoint's place if there is one",
-    "lightning.batch_start": "the Trainer begins a batch",
+    "lightning.start": "the Trainer starts to train, from a checkpoint if there is one",
+    "lightning.batch_start": "the Trainer starts a batch",
     "lightning.batch_end": "the Trainer has trained on a batch",
-    "lightning.validation": "the Trainer begins a validation",
+    "lightning.validation": "the Trainer starts a validation",
     "lightning.epoch_end": "the Trainer ends an epoch",
     "lightning.save": "the Trainer is about to write a checkpoint",
-    "lightning.end": "the Trainer has come to its end",
-    "torch.save.half": "a file of torch.save, written under the name that it was given, has its first half",
-    "torch.save.written": "a file of torch.save, safetensors or Lightning was written",
+    "lightning.end": "the Trainer has finished",
+    "torch.save.half": "torch.save has written the first half of a file directly under its final name",
+    "torch.save.written": "torch.save, safetensors or Lightning wrote a file",
     "worker.start": "a worker process has started",
     "worker.read": "the samples of a batch are about to be read, in a worker or in the training process",
-    "chaos.weights": "the script showed its weights by resumable.chaos.record_weights",
+    "chaos.weights": "the script called resumable.chaos.record_weights",
 }
 
 NOTICES = {
     "loader.wrapped": "a loader was made",
-    "store.opened": "a store was made, or looked into: its root, its file system, and the root's path there",
-    "lightning.load": "the Trainer is about to go on from a checkpoint",
+    "store.opened": "a store was created or inspected: its root, its file system, and the root's path there",
+    "lightning.load": "the Trainer is about to continue from a checkpoint",
 }
 
 _observer: Callable[[str, tuple[Any, ...]], None] | None = None
@@ -63,7 +63,7 @@ _listener: Callable[[str, tuple[Any, ...]], None] | None = None
 
 
 def point(name: str, *about: Any) -> None:
-    """Come by a failpoint.
+    """Pass a failpoint.
 
     Args:
         name: one of `POINTS`.
@@ -74,7 +74,7 @@ def point(name: str, *about: Any) -> None:
 
 
 def notice(name: str, *about: Any) -> None:
-    """Tell the listener of something at which nothing goes wrong, so that it is not counted.
+    """Report an event to the listener; it is not counted, and no fault is injected at it.
 
     Args:
         name: one of `NOTICES`.
@@ -88,16 +88,16 @@ def watch(
     observer: Callable[[str, tuple[Any, ...]], None] | None,
     listener: Callable[[str, tuple[Any, ...]], None] | None = None,
 ) -> None:
-    """Call an observer at each failpoint from now on, and a listener at each notice; None for none."""
-    global _observer, _listener  # read a million times per second, so nothing may stand between
+    """Call an observer at each failpoint from now on, and a listener at each notice; None to stop."""
+    global _observer, _listener  # read a million times per second, so they are plain globals
     _observer, _listener = observer, listener
 
 
 def activate() -> None:
-    """Let a chaos run watch this process, if the environment names one.
+    """Let a chaos run observe this process, if the environment refers to one.
 
     Warns:
-        ChaosWarning: it names one whose plan is not there, or is none: it is over, and nothing is watched.
+        ChaosWarning: the plan does not exist or cannot be read: the chaos run is over, and nothing is watched.
     """
     if not (path := os.environ.get(VARIABLE)):
         return
@@ -106,8 +106,8 @@ def activate() -> None:
         plan = agent.read_plan(path)
     except (OSError, ValueError) as error:
         message = (
-            f"the environment variable {VARIABLE} names {path}, which is no plan of a chaos run: {error}.\n"
-            f"A chaos run sets it for the processes that it starts. Nothing is watched. Remove it: unset {VARIABLE}"
+            f"the environment variable {VARIABLE} is set to {path}, which is not the plan of a chaos run: {error}.\n"
+            f"Nothing is watched. A chaos run sets the variable for its own processes. Remove it: unset {VARIABLE}"
         )
         warnings.warn(message, ChaosWarning, stacklevel=2)
         return

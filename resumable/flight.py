@@ -1,4 +1,4 @@
-"""What the flight recorder wrote: where each rank is, or was when its process died.
+"""Read the flight recorder's files: the position of each rank, now or when its process died.
 
 loader = resumable.wrap(dataset, batch_size=64, flight_recorder="runs/flight")
 

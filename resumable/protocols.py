@@ -1,13 +1,13 @@
-"""The three protocols that a Loader reads by. They are structural: a class needs no base and no registration to fit.
+"""The three protocols through which a Loader reads. They are structural: a class needs no base and no registration.
 
-    kind       what it offers                                resume by              elastic
+    kind       offers                                        resumes through        elastic
     indexed    any sample, by its index                      seeking, O(1)          yes
-    snapshot   a stream, and its state as a value            its own state          where all ranks draw one stream
-    replay     a stream that can be opened again per epoch    skipping               where all ranks draw one stream
+    snapshot   a stream, and its state as a value            the source's state     if all ranks share one stream
+    replay     a stream that can be reopened per epoch       skipping               if all ranks share one stream
 
-`kind` names the sort of source in the state ("torch-map", "sequence", ...), `identity` the data itself in plain values.
+`kind` identifies the type of source in the state ("torch-map", "sequence", ...), `identity` the data, in plain values.
 
-That is all a backend needs. It may state `Traits`, and have one of the methods or attributes of `SupportsClose`,
+A backend needs nothing more. It may state `Traits`, and have one of the methods or attributes of `SupportsClose`,
 `SupportsStored`, `SupportsOwnState` and `SupportsEnded`.
 """
 
@@ -45,7 +45,7 @@ __all__ = [
 
 
 class _Elsewhere:
-    """Stands for an element that another rank reads."""
+    """A placeholder for an element that another rank reads."""
 
     def __repr__(self) -> str:
         return "ELSEWHERE"
@@ -55,13 +55,13 @@ ELSEWHERE = _Elsewhere()
 
 
 class Listed(NamedTuple):
-    """Stands for the order in a request whose samples are listed, as those of a user's own sampler.
+    """The order in a request that lists its samples, for example from a user's sampler.
 
     Attributes:
-        indices: sample indices; a list where the sampler gives keys of another type.
+        indices: sample indices; a list if the sampler yields keys that are not integers.
         keys: a key for each of them, or none.
-        batch_key: the batch's.
-        padding: how many at the end only fill up the batch.
+        batch_key: the key of the batch.
+        padding: how many at the end only fill the batch.
     """
 
     indices: IntArray | list[Any]
@@ -86,23 +86,23 @@ class SampleOrder(Protocol):
         ...
 
     def padding(self, request: Request) -> int:
-        """Return how many samples only fill up the batch."""
+        """Return how many samples only fill the batch."""
         ...
 
 
 class Request(NamedTuple):
-    """What an indexed backend is asked for: the share of this rank in one global batch, a range of positions.
+    """A request to an indexed backend: this rank's share of one global batch, as a range of positions.
 
-    Which samples these are, and their keys, is computed where it is asked for. So a process that has the order needs no
-    more than the numbers. For any other process a request can be pickled: it then takes its samples and keys along.
+    The sample indices and their keys are computed when they are read. So a process that has the order needs only the
+    numbers. A request can also be pickled for any other process; it then includes its samples and keys.
 
     Attributes:
         epoch: epoch of the first sample.
         step: number of the global batch in the epoch, from 0.
-        rank: who asks; for messages.
+        rank: the rank that asks; for messages.
         start: position of the first sample in the epoch.
-        stop: position after the last sample; it may lie past the epoch's length.
-        version: number of the plan that cut the batch.
+        stop: position after the last sample; it may exceed the epoch's length.
+        version: number of the plan that divided the epoch into batches.
         order: resolves the positions.
     """
 
@@ -121,30 +121,30 @@ class Request(NamedTuple):
 
     @property
     def indices(self) -> IntArray | list[Any]:
-        """Sample indices, shape `(size,)`, not to be written to; a list where a sampler gives keys of another type."""
+        """Sample indices, shape `(size,)`, read-only; a list if a sampler yields keys that are not integers."""
         order = self.order
         return order.indices if isinstance(order, Listed) else order.indices(self)
 
     @property
     def keys(self) -> Words:
-        """One 64-bit key per sample, shape `(size,)`, to seed its augmentation with; none if that is per batch."""
+        """One 64-bit key per sample, shape `(size,)`, to seed its augmentation; none if randomness is per batch."""
         order = self.order
         return order.keys if isinstance(order, Listed) else order.keys(self)
 
     @property
     def batch_key(self) -> int:
-        """A 64-bit key of the batch, for what is drawn per batch."""
+        """A 64-bit key of the batch, for randomness per batch."""
         order = self.order
         return order.batch_key if isinstance(order, Listed) else order.batch_key(self)
 
     @property
     def padding(self) -> int:
-        """How many samples at the end only fill up the last batch (`tail="pad"`)."""
+        """How many samples at the end only fill the last batch (`tail="pad"`)."""
         order = self.order
         return order.padding if isinstance(order, Listed) else order.padding(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the samples instead of the order. Arrays become bytes: NumPy's own way takes thrice as long."""
+        """Pickle the samples instead of the order. Arrays become bytes: NumPy's own pickling takes 3x as long."""
         return _unpacked, (self[:6], _packed(self.indices), _packed(self.keys), self.batch_key, self.padding)
 
 
@@ -165,12 +165,12 @@ class IndexedBackend(Protocol):
 
     @property
     def kind(self) -> str:
-        """Sort of source, as the state names it."""
+        """Type of source, as recorded in the state."""
         ...
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Plain values that tell this data from other data."""
+        """Plain values that distinguish this data from other datasets."""
         ...
 
     @property
@@ -181,20 +181,21 @@ class IndexedBackend(Protocol):
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request, in order.
 
-        Lazy and single-pass. Reading ahead is allowed and invisible: what counts is what the Loader delivers.
+        Lazy and single-pass. Reading ahead is allowed and has no effect: only the batches that the Loader delivers
+        count.
         """
         ...
 
 
 class Upcoming(NamedTuple):
-    """Which neighbouring samples are read soon, of an order in blocks (`samplers.Blocks`).
+    """The neighboring samples that are read soon, for an order in blocks (`samplers.Blocks`).
 
-    A row is a block: its first sample and the one after its last.
+    Each row is a block: its first sample, and the sample after its last.
 
     Attributes:
-        here: blocks of the window or windows that the samples of a request are in; shape `(blocks, 2)`.
-        soon: the first blocks of the window after it: as large a part of that as the request is far in its own, so
-            that all are there when it begins; shape `(blocks, 2)`.
+        here: blocks of the windows that contain the samples of a request; shape `(blocks, 2)`.
+        soon: the first blocks of the next window, in proportion to the request's progress in its own window, so all of
+            them are loaded when that window starts; shape `(blocks, 2)`.
     """
 
     here: IntArray
@@ -203,60 +204,60 @@ class Upcoming(NamedTuple):
 
 @runtime_checkable
 class Prefetching(Protocol):
-    """A map-style source that reads in larger pieces than samples, if it is told which of them will be asked for."""
+    """A map-style source that reads larger pieces than samples, if it knows which samples are needed next."""
 
     def resumable_prefetch(self, indices: Sequence[int], upcoming: Callable[[], Upcoming | None]) -> None:
-        """Read what the next calls of `source[index]` will ask for, and what follows, where that is worth it.
+        """Read the samples of the next calls of `source[index]`, and those after them if that pays off.
 
-        It is called where samples are read, in each worker of a `DataLoader` or in the training process, before those
-        of a request are asked for one by one, each with its own randomness. The order stays the sampler's, and a
-        sample must be the same without this call. What was read for an earlier request and is in neither `indices` nor
-        blocks to come can go.
+        This is called wherever samples are read, in each worker of a `DataLoader` or in the training process. It runs
+        before the samples of a request are read one by one, each with its own randomness. The order remains the
+        sampler's, and a sample must be the same without this call. Data read for an earlier request can be dropped if
+        it is in neither `indices` nor the upcoming blocks.
 
         Args:
-            indices: of the samples of the request, in the order in which they are asked for.
-            upcoming: returns the blocks that are read soon; None where the order is not in blocks. It takes a tenth of
-                a millisecond, so it is left to the source whether it asks.
+            indices: indices of the samples of the request, in reading order.
+            upcoming: returns the blocks that are read soon; None if the order is not in blocks. It takes 0.1 ms, so
+                call it only if you need it.
         """
         ...
 
 
 @runtime_checkable
 class ReplayBackend(Protocol):
-    """A source that can be opened again in every epoch, and skipped through."""
+    """A source that can be reopened in every epoch, and skipped through."""
 
     @property
     def kind(self) -> str:
-        """Sort of source, as the state names it."""
+        """Type of source, as recorded in the state."""
         ...
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Plain values that tell this data from other data."""
+        """Plain values that distinguish this data from other datasets."""
         ...
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Return an iterator over the elements of an epoch.
 
-        An iterator with a method `skip(n: int) -> None` is asked to skip; any other one is drawn from and the elements
-        are thrown away.
+        If the iterator has a method `skip(n: int) -> None`, it is called to skip elements. Otherwise the elements are
+        read and discarded.
         """
         ...
 
 
 @runtime_checkable
 class SnapshotBackend(ReplayBackend, Protocol):
-    """A source with a state of its own."""
+    """A source with a state."""
 
     def snapshot(self) -> Any:
-        """Return the state after the element that was yielded last, or None where there is none (then it is replayed).
+        """Return the state after the last element yielded, or None if there is none (the source is then replayed).
 
-        After the last element of an epoch it is the state from which `open` begins the next epoch.
+        After the last element of an epoch, `open` must start the next epoch from this state.
         """
         ...
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Return an iterator that goes on after the element after which `snapshot` was taken; it may be at its end."""
+        """Return an iterator that continues after the element at which `snapshot` was taken; it may be at its end."""
         ...
 
 
@@ -265,23 +266,23 @@ Backend = IndexedBackend | ReplayBackend | SnapshotBackend
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """Properties of a backend, which it states in an attribute `traits`. One without it has the defaults.
+    """Properties of a backend, in its attribute `traits`. A backend without it has the defaults.
 
     Args:
-        hints: what a user is to do about a difference, by its name in `identity`, or by the full name of another fact
-            of the state, as in "sampler.window".
-        length: elements per epoch if they are known before its end; makes `len(loader)` work. An indexed backend has
-            its length in the protocol.
-        keyed: the backend seeds the randomness of its elements itself, so the global generators are left alone.
-        needs_shard: on several ranks, the user has to say `shard`: only they know who divides the stream.
-        snapshot_every: at how many steps it is worth its cost to take a snapshot in advance (`ack="manual"`); 0 if one
-            costs next to nothing: then one is taken before each draw, and a draw that fails loses nothing.
+        hints: what a user should do about a difference, by its name in `identity`, or by the full name of another
+            field of the state, such as "sampler.window".
+        length: elements per epoch, if known in advance; makes `len(loader)` work. An indexed backend has its length in
+            the protocol.
+        keyed: the backend seeds the randomness of its elements itself, so the Loader does not touch the global RNGs.
+        needs_shard: with several ranks, the user must set `shard`: only they know what divides the stream.
+        snapshot_every: how many steps apart snapshots are taken in advance (`ack="manual"`). 0 if a snapshot costs
+            next to nothing: then one is taken before each element, and a failed read loses nothing.
         compares_itself: elements after a restore or a replay are not compared with the elements of the run that saved
             the state: they cannot differ, or the backend compares them.
-        goes_on: `open` continues where the source stands, so that without a snapshot there is no way back.
-        reopens: a source with snapshots may be opened again while an earlier iterator of it is read, and neither sees
-            the other. Without snapshots, every source must be so.
-        reads_ahead: it reads in the background, by threads or processes that tell no times, so `read_seconds` of
+        goes_on: `open` continues at the source's current position, so without a snapshot it cannot go back.
+        reopens: a source with snapshots may be reopened while an earlier iterator is read, and the two are
+            independent. Sources without snapshots must all support this.
+        reads_ahead: it reads in the background, in threads or processes that report no times, so `read_seconds` of
             `loader.stats()` is unknown.
     """
 
@@ -298,10 +299,10 @@ class Traits:
 
 @runtime_checkable
 class SupportsClose(Protocol):
-    """A backend that keeps something open between epochs, such as worker processes."""
+    """A backend with resources that stay open between epochs, such as worker processes."""
 
     def close(self) -> None:
-        """End it. Called by `Loader.close()`, maybe more than once; what is read later opens it again."""
+        """Close them. `Loader.close()` calls this, possibly more than once; a later read opens them again."""
         ...
 
 
@@ -311,22 +312,22 @@ class SupportsStored(Protocol):
 
     @property
     def stored(self) -> Callable[[Sequence[int]], Mapping[str, Sequence[Any]]] | None:
-        """Returns what is stored of the samples with some indices, before any transform and without randomness.
+        """Returns the stored data of the samples with some indices, before any transform and without randomness.
 
-        It returns lists under names, such as `{"files": [...]}`; the list that distinguishes samples best comes first.
-        It is called in this process for at most 16 samples, when the source is wrapped, when a stream opens and when a
-        state is loaded. An ordinary method fits; None compares nothing.
+        It returns lists under names, such as `{"files": [...]}`, starting with the list that distinguishes samples
+        best. It is called in this process for at most 16 samples, when the source is wrapped, when a stream opens and
+        when a state is loaded. An ordinary method works; None turns the comparison off.
         """
         ...
 
 
 @runtime_checkable
 class SupportsOwnState(Protocol):
-    """An indexed backend whose source remembers something from sample to sample. Its `read` must not read ahead."""
+    """An indexed backend whose source carries state from sample to sample. Its `read` must not read ahead."""
 
     @property
     def own_state(self) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
-        """Functions that return and take back what the source remembers; it goes into the state of this rank."""
+        """Functions that return and restore the state of the source; it is saved in the state of this rank."""
         ...
 
 
@@ -335,7 +336,7 @@ class SupportsEnded(Protocol):
     """A snapshot backend that knows the end of an epoch. Otherwise an element is read ahead to find out."""
 
     def ended(self) -> bool:
-        """Return whether the element that was yielded last is the epoch's last one.
+        """Return whether the last element yielded is the last one of the epoch.
 
         `snapshot` then returns the state at the start of the next epoch.
         """
@@ -346,7 +347,7 @@ def traits_of(backend: Any) -> Traits:
     """Return the properties that a backend states.
 
     Raises:
-        ConfigurationError: `traits` is something else.
+        ConfigurationError: `traits` is not a `Traits`.
     """
     stated = getattr(backend, "traits", None)
     if stated is None:
@@ -354,6 +355,6 @@ def traits_of(backend: Any) -> Traits:
     if not isinstance(stated, Traits):
         raise ConfigurationError(
             f"the traits of the backend {backend.kind!r} must be a resumable.Traits, but they are {stated!r}.\n"
-            "Its length and hints would be ignored. State for instance Traits(length=10)."
+            "Its length and hints would be ignored. Set for instance traits = Traits(length=10)."
         )
     return stated

@@ -1,10 +1,10 @@
-"""The trainer's own global generators (dropout, initialisation, sampling), to save and restore in a hand-written loop.
+"""The trainer's global RNGs (dropout, initialization, sampling), to save and restore in a hand-written loop.
 
     >>> import resumable
     >>> saved = resumable.rng.state_dict()
     >>> resumable.rng.load_state_dict(saved)
 
-Save it beside the model and the loader. The loader's randomness needs none of it: that is a function of the position.
+Save it with the model and the loader. The loader does not need it: its randomness is a function of the position.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["load_state_dict", "state_dict"]
 
-_DEVICES = ("cuda", "xpu", "mps")  # torch's modules of devices with generators of their own
+_DEVICES = ("cuda", "xpu", "mps")  # torch modules of devices with separate RNGs
 
 
 def state_dict() -> dict[str, Any]:
-    """Capture the global generators of `random`, `numpy.random` and, where it is loaded, torch (CPU, CUDA, XPU, MPS).
+    """Capture the global RNGs of `random`, `numpy.random` and, if it is imported, PyTorch (CPU, CUDA, XPU, MPS).
 
     Returns:
         Lists, numbers and torch tensors, loadable with `torch.load(weights_only=True)`; per rank, about 20 kB.
@@ -37,7 +37,7 @@ def state_dict() -> dict[str, Any]:
 
 
 def capture() -> Callable[[], dict[str, Any]]:
-    """Capture the same in a few microseconds, and return a function that makes plain values of it; for integrations."""
+    """Capture the same in a few µs, and return a function that converts it to plain values; for integrations."""
     python, numpy = PYTHON.look(), NUMPY.look()
     torch, tensors = sys.modules.get("torch"), {}
     if torch is not None:
@@ -60,32 +60,32 @@ def capture() -> Callable[[], dict[str, Any]]:
 
 
 def load_state_dict(state: Mapping[str, Any]) -> None:
-    """Put the global generators back to a captured state.
+    """Restore the global RNGs from a captured state.
 
-    Generators of devices are restored by their number. Where the state has those of another number of devices, a
-    PromiseWarning names the others.
+    The RNGs of devices are restored by device number. If the number of devices differs, a `PromiseWarning` lists the
+    devices that are not restored.
 
     Raises:
-        StateFormatError: it is no such state; nothing was changed.
+        StateFormatError: it is not such a state; nothing was changed.
     """
     restore(state)
     warn_of_devices(state)
 
 
 def restore(state: Mapping[str, Any]) -> None:
-    """Do the same without a warning; for integrations, which restore one state several times.
+    """Do the same without a warning; for integrations, which restore the same state several times.
 
     Raises:
-        StateFormatError: it is no such state; nothing was changed.
+        StateFormatError: it is not such a state; nothing was changed.
     """
     torch = sys.modules.get("torch")
     if not hasattr(state, "keys") or not {"python", "numpy"} <= set(state):
         keys = f" with the keys {', '.join(map(repr, state))}" if hasattr(state, "keys") else ""
         what = f"a {type(state).__name__}{keys}"
         raise StateFormatError(
-            f"this is no state of the global generators, but {what[:200]}.\n"
-            "Nothing was changed. Give what resumable.rng.state_dict() returned; of a whole checkpoint, that part: "
-            "load_state_dict(checkpoint['generators']), or whatever name it was saved by."
+            f"this is not a state of the global RNGs, but {what[:200]}.\n"
+            "Nothing was changed. Pass the value that resumable.rng.state_dict() returned, not the whole checkpoint: "
+            "load_state_dict(checkpoint['generators']), or whichever key it was saved under."
         )
     try:
         version, words, gauss = state["python"]
@@ -93,12 +93,12 @@ def restore(state: Mapping[str, Any]) -> None:
         numpy = (name, np.asarray(keys, dtype=np.uint32), _place_in(keys, position), *rest)
         python = (version, tuple(words), gauss)
         random.Random().setstate(python)  # raises on a bad state before anything is changed
-        np.random.RandomState(0).set_state(numpy)  # likewise
-        devices = [] if torch is None else _try_on_torch(torch, state)  # likewise
+        np.random.RandomState(0).set_state(numpy)  # the same
+        devices = [] if torch is None else _try_on_torch(torch, state)  # the same
     except (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
         raise StateFormatError(
-            f"this is no state of the global generators: {error}.\n"
-            "Nothing was changed. Give what resumable.rng.state_dict() returned."
+            f"this is not a state of the global RNGs: {error}.\n"
+            "Nothing was changed. Pass the value that resumable.rng.state_dict() returned."
         ) from error
     random.setstate(python)
     np.random.set_state(numpy)  # noqa: NPY002  # the global one is meant
@@ -109,23 +109,23 @@ def restore(state: Mapping[str, Any]) -> None:
 
 
 def _place_in(words: Sized, position: Any) -> int:
-    """Return the place of NumPy's next word, which NumPy itself does not check: it would read other memory."""
+    """Return the position of NumPy's next word. NumPy does not check it, and would read memory outside the array."""
     if type(position) is not int or not 0 <= position <= len(words):
-        raise ValueError(f"the place of NumPy's next word is {position!r}, of {len(words)}")
+        raise ValueError(f"the position of NumPy's next word is {position!r}, of {len(words)}")
     return position
 
 
 def warn_of_devices(state: Mapping[str, Any]) -> None:
-    """Name the devices whose generators a state has and this process does not, or the other way round."""
+    """Warn about devices that exist only in the state, or only in this process."""
     torch = sys.modules.get("torch")
     for kind in _DEVICES if torch is not None else ():
         saved, present = len(state.get(kind) or ()), _count(torch, kind)
         if saved and saved != present:
             names = ", ".join(f"{kind}:{number}" for number in range(min(saved, present), max(saved, present)))
             warnings.warn(
-                f"the state has the generators of {saved} {kind.upper()} devices, and this process sees {present}.\n"
-                f"Those of {names} are not restored: dropout and the like on these devices draw other numbers than in "
-                "the run that saved it. All else is restored. Run with as many devices for the same numbers.",
+                f"the state has the RNGs of {saved} {kind.upper()} devices, but this process sees {present}.\n"
+                f"The RNGs of {names} are not restored, so dropout on these devices differs from the saved run. "
+                "Everything else is restored. For identical results, run with as many devices as the saved run.",
                 PromiseWarning,
                 stacklevel=3,
             )
@@ -135,9 +135,9 @@ def warn_of_devices(state: Mapping[str, Any]) -> None:
 
 
 def _is_in_use(torch: Any, kind: str) -> bool:
-    """Return whether devices of a kind are there and have been used; asking their generators would start them."""
+    """Return whether devices of a kind exist and have been used; querying their RNGs would initialize them."""
     module = getattr(torch, kind, None)
-    if module is None or (kind != "mps" and not module.is_initialized()):  # there is no such question for MPS
+    if module is None or (kind != "mps" and not module.is_initialized()):  # MPS has no is_initialized()
         return False
     return bool(module.device_count() > 0)
 
@@ -148,18 +148,18 @@ def _count(torch: Any, kind: str) -> int:
 
 
 def of_present_devices(state: Mapping[str, Any], count: Callable[[str], Any]) -> list[tuple[str, int, Any]]:
-    """Return the kind, the number and the state of each device that the state knows and that is there.
+    """Return kind, number and RNG state of each device that is in the state and exists.
 
     Args:
-        state: of the global generators.
-        count: tells how many devices of a kind there are.
+        state: of the global RNGs.
+        count: returns how many devices of a kind exist.
     """
     known = [(kind, list(state[kind])) for kind in _DEVICES if state.get(kind) is not None]
     return [(kind, number, one) for kind, states in known for number, one in enumerate(states[: count(kind)])]
 
 
 def _try_on_torch(torch: Any, state: Mapping[str, Any]) -> list[tuple[str, int, Any]]:
-    """Give fresh generators of torch what the global ones are to get, and return the states of the devices present."""
+    """Test the states on new torch generators, and return the states of the devices that exist."""
     if "torch" in state:
         torch.Generator("cpu").set_state(state["torch"])
     present = of_present_devices(state, lambda kind: _count(torch, kind))

@@ -1,4 +1,4 @@
-"""The promises that every backend keeps, as tests."""
+"""Conformance tests: the promises that every backend keeps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["BackendTests", "Run", "digest", "draw_from_generators", "rest_of_run
 _STATE_BYTES = 1024
 _CHAIN = 8
 
-# What a fresh process does: load the test class by its file, resume, and print the digests of the rest of the run.
+# The script of a fresh process: it loads the test class from its file, resumes, and prints the digests of the rest.
 _CHILD = """
 import importlib.util, pickle, sys
 path, name, state, epochs = sys.argv[1:]
@@ -50,16 +50,16 @@ if __name__ == "__main__":
 class BackendTests:
     """The promises that every backend keeps, as tests.
 
-    A subclass gives:
+    A subclass sets:
 
     Attributes:
         make: static method that returns a new loader over the same data each time; it passes its keyword arguments on
-            to `wrap`. The file must be importable by itself, as a fresh process loads it.
-        epochs: epochs of a run.
-        native: whether the states may hold a snapshot of the source's own; otherwise they must be JSON.
-        others: loaders that must refuse the states of `make()`, by a word that the message must have: "length",
-            "batch", "sampler" and "kind" should be there wherever they can be made.
-        stride: restore at every step (1), or at every n-th where each restore is expensive.
+            to `wrap`. The file must be importable on its own, because a fresh process loads it.
+        epochs: number of epochs in a run.
+        native: whether states may contain a snapshot from the source; otherwise they must be JSON.
+        others: loaders that must reject the states of `make()`, by a word that the message must contain. Include
+            "length", "batch", "sampler" and "kind" if the source allows it.
+        stride: restore at every step (1), or at every n-th if a restore is expensive.
         shared: whether the ranks share the global batches of one stream evenly.
     """
 
@@ -89,7 +89,7 @@ class BackendTests:
         """Return a new loader at a state."""
         loader = type(self).make()
         loader.load_state_dict(state)
-        assert loader.epoch >= state["cursor"]["epoch"], "asked for, as a loop over range(loader.epoch, n) does"
+        assert loader.epoch >= state["cursor"]["epoch"], "read first, like a loop over range(loader.epoch, n) does"
         return loader
 
     def test_the_run_is_reproducible(self) -> None:
@@ -100,7 +100,7 @@ class BackendTests:
         assert rest_of_run(type(self).make(), self.epochs) == run
 
     def test_restored_at_every_step_the_rest_is_the_same(self) -> None:
-        """Resumed from any state, the whole rest of the run is that of the uninterrupted one."""
+        """Resumed from any state, the rest of the run is the same as in the uninterrupted run."""
         run, states = self.reference()
         for step in range(0, len(states), self.stride):
             assert rest_of_run(self.resumed(states[step]), self.epochs) == run[step:], f"restored after {step} batches"
@@ -120,7 +120,7 @@ class BackendTests:
             assert self._encoded(self.resumed(state).state_dict()) == self._encoded(state)
 
     def test_a_state_is_left_as_it_is(self) -> None:
-        """Neither loading a state nor running on changes it."""
+        """Neither loading a state nor continuing to train changes it."""
         _, states = self.reference()
         state = states[len(states) // 2]
         before = self._encoded(state)
@@ -138,7 +138,7 @@ class BackendTests:
         assert got + rest_of_run(loader, self.epochs) == run
 
     def test_after_the_last_batch_and_after_the_end_the_same_batch_is_next(self) -> None:
-        """No empty and no skipped epoch at the border of two."""
+        """No epoch is empty or skipped at the boundary between two."""
         run, states = self.reference()
         first = sum(epoch == 0 for epoch, _ in run)
         loader = type(self).make()
@@ -148,7 +148,7 @@ class BackendTests:
             assert digest(next(iter(self.resumed(state)))) == run[first][1]
 
     def test_after_the_last_batch_the_epoch_is_given_again_without_batches(self) -> None:
-        """So that what stands after the inner loop is not skipped."""
+        """The code after the inner loop is not skipped."""
         run, states = self.reference()
         first = sum(epoch == 0 for epoch, _ in run)
         epochs = self.resumed(states[first]).epochs(self.epochs)
@@ -160,7 +160,7 @@ class BackendTests:
         assert next(self.resumed(loader.state_dict()).epochs(self.epochs)).number == 1
 
     def test_break_and_iterate_again_goes_on(self) -> None:
-        """After `break`, iterating goes on where it was."""
+        """After `break`, iteration continues with the next batch."""
         run, _ = self.reference()
         loader, got = type(self).make(), list[str]()
         while len(got) < len(run):
@@ -171,7 +171,7 @@ class BackendTests:
         assert got == [what for _, what in run]
 
     def test_iterators_that_are_thrown_away_change_nothing(self) -> None:
-        """`iter()` alone reads nothing and moves nothing."""
+        """`iter()` alone reads nothing and does not move the loader."""
         run, _ = self.reference()
         loader = type(self).make()
         iter(loader)
@@ -179,7 +179,7 @@ class BackendTests:
         assert rest_of_run(loader, self.epochs) == run
 
     def test_a_look_at_the_next_batch_moves_nothing(self) -> None:
-        """`peek()` gives the next batch, also over the end of an epoch, and leaves cursor, state and stream alone."""
+        """`peek()` returns the next batch, also across an epoch's end, and does not change cursor, state or stream."""
         run, states = self.reference()
         loader, got = type(self).make(), []
         for step in range(len(run)):
@@ -198,7 +198,7 @@ class BackendTests:
         assert rest_of_run(loader, self.epochs) == run[1:]
 
     def test_closed_at_every_step_it_goes_on(self) -> None:
-        """`close()` leaves the state as it is, and what is iterated after it is the rest of the run."""
+        """`close()` does not change the state, and iteration continues with the rest of the run."""
         run, _ = self.reference()
         for step in range(0, len(run) + 1, self.stride):
             loader = type(self).make()
@@ -206,21 +206,21 @@ class BackendTests:
             before = self._encoded(loader.state_dict()) if step % 2 else None
             loader.close()
             closed = self._encoded(loader.state_dict())
-            assert before in {None, closed}, f"closed after {step} batches, it has another state"
+            assert before in {None, closed}, f"close() after {step} batches changed the state"
             loader.close()
             assert self._encoded(loader.state_dict()) == closed, "the second close() changed something"
             assert rest_of_run(loader, self.epochs) == run[step:], f"closed after {step} batches"
 
     def test_an_evaluation_begins_at_the_beginning_each_time(self) -> None:
-        """With `evaluation=True`, whatever was read before, each loop gives epoch 0."""
+        """With `evaluation=True`, each loop yields epoch 0, regardless of earlier reads."""
         first = [what for epoch, what in self.reference()[0] if not epoch]
         loader = type(self).make(evaluation=True)
         assert [digest(batch) for batch in loader] == first
-        assert [digest(batch) for batch in loader] == first, "the second pass is another one"
+        assert [digest(batch) for batch in loader] == first, "the second pass differs"
         for batch in loader:
             assert digest(batch) == first[0]
             break
-        assert [digest(batch) for batch in loader] == first, "a pass after `break` is another one"
+        assert [digest(batch) for batch in loader] == first, "the pass after `break` differs"
 
     def test_rolled_back_in_the_same_process(self) -> None:
         """A used loader goes back to any earlier state."""
@@ -233,7 +233,7 @@ class BackendTests:
         assert rest_of_run(loader, self.epochs) == run[1:]
 
     def test_rolled_back_in_the_middle_of_a_loop(self) -> None:
-        """A loop in which a state is loaded goes on from that."""
+        """If a state is loaded inside a loop, the loop continues from that state."""
         run, states = self.reference()
         loader, got = type(self).make(), list[str]()
         for batch in loader:
@@ -244,16 +244,16 @@ class BackendTests:
         assert got == [*first[:2], *first[1:]]
 
     def test_the_length_is_that_of_the_whole_epoch(self) -> None:
-        """`len()` is never what is left."""
+        """`len()` is never the number of remaining batches."""
         run, states = self.reference()
         loader = self.resumed(states[1])
         if loader.is_sized:
             assert len(loader) == sum(epoch == 0 for epoch, _ in run)
 
     def test_what_it_declares_is_true(self) -> None:
-        """The backend's `Traits` and options: hints for known fields, its end, its own seeding, its shard."""
+        """The backend's `Traits` and options match its behavior: hints, end, seeding, shard."""
         loader = type(self).make()
-        backend, traits = loader._fetcher.backend, loader._fetcher.traits  # noqa: SLF001  # what is declared is not seen from outside
+        backend, traits = loader._fetcher.backend, loader._fetcher.traits  # noqa: SLF001  # there is no public access
         fingerprint = loader._fetcher.fingerprint()  # noqa: SLF001  # the same
         groups = {name.partition(".")[0] for name in fingerprint} - {"backend"}
         assert all(name.partition(".")[0] in groups for name in traits.hints if "." in name)
@@ -265,7 +265,7 @@ class BackendTests:
             draw_from_generators()
             assert rest_of_run(loader, 1) == [(epoch, what) for epoch, what in self.reference()[0] if not epoch]
         if isinstance(backend, SupportsStored) and backend.stored is not None:
-            lengths = getattr(backend.stored, "lengths", [0])  # of what a stream reads, which has no length itself
+            lengths = getattr(backend.stored, "lengths", [0])  # streams have a length only here
             self._check_stored(getattr(backend, "length", sum(lengths)), backend.stored)
         if traits.needs_shard and loader._options.shard is None:  # noqa: SLF001  # the same
             self._check_shard()
@@ -278,17 +278,17 @@ class BackendTests:
 
     def _check_ended(self, elements: Iterator[Any], ended: Callable[[], bool]) -> None:
         told = [ended() for _ in elements]
-        assert told == [False] * (len(told) - 1) + [True], "ended() is true after the last element, and after no other"
+        assert told == [False] * (len(told) - 1) + [True], "ended() is True after the last element and only there"
 
     def _check_shard(self) -> None:
         try:
             next(iter(type(self).make(world=World(0, 2))))
         except ConfigurationError as error:
-            assert "shard" in str(error)  # noqa: PT017  # pytest is not needed to use this suite
+            assert "shard" in str(error)  # noqa: PT017  # this suite works without pytest
         except UnsupportedError:
-            return  # several ranks at all
+            return  # the backend does not support several ranks
         else:
-            raise AssertionError("several ranks were accepted without an answer to who divides the stream")
+            raise AssertionError("several ranks were accepted, although shard= is not set")
 
     def test_only_acknowledged_batches_count(self) -> None:
         """With `ack="manual"`, a state is after the last acknowledged batch, and `rewind()` goes back to it."""
@@ -300,11 +300,11 @@ class BackendTests:
         loader.ack(1)
         assert rest_of_run(self.resumed(loader.state_dict()), self.epochs) == run[1:]
         if self._rewinds(loader):
-            assert digest(next(iter(loader))) == run[1][1], "what was not acknowledged is delivered again"
+            assert digest(next(iter(loader))) == run[1][1], "unacknowledged batches are delivered again"
         assert got == [what for _, what in run[:count]]
 
     def test_a_prefetcher_crosses_the_ends_of_epochs(self) -> None:
-        """With `ack="manual"` and a batch in flight, no batch comes twice, and each state has what was acknowledged."""
+        """With `ack="manual"` and a batch in flight, no batch repeats, and states contain the acknowledged batches."""
         run, _ = self.reference()
         loader = type(self).make(ack="manual")
         batches = self._over_and_over(loader)
@@ -324,7 +324,7 @@ class BackendTests:
             yield from loader
 
     def test_rewind_delivers_the_last_batch_again(self) -> None:
-        """At every step and every epoch's end, `rewind()` goes back by one batch, also if it is called twice."""
+        """At every step and every epoch's end, `rewind()` goes back by one batch, and a second call changes nothing."""
         run, _ = self.reference()
         ends = {step for step in range(1, len(run) + 1) if run[step - 1][0] != (*run, (-1, ""))[step][0]}
         at_ends = [(step, True) for step in sorted(ends)]
@@ -345,7 +345,7 @@ class BackendTests:
         try:
             loader.rewind()
         except UnsupportedError:
-            assert loader._fetcher.traits.goes_on, "only a source that continues where it is cannot go back"  # noqa: SLF001  # nothing public has it
+            assert loader._fetcher.traits.goes_on, "only sources without a way back may reject rewind()"  # noqa: SLF001
             return False
         return True
 
@@ -359,13 +359,13 @@ class BackendTests:
         try:
             next(older)
         except LoopError as error:
-            assert "newer loop" in str(error)  # noqa: PT017  # pytest is not needed to use this suite
+            assert "newer loop" in str(error)  # noqa: PT017  # this suite works without pytest
         else:
             raise AssertionError("two loops took batches of one stream")
         assert [digest(batch) for batch in newer] == [what for epoch, what in run[2:] if epoch == 0]
 
     def test_an_evaluation_in_between_leaves_the_training_alone(self) -> None:
-        """`for_evaluation()` reads epoch 0 after any batch and at an epoch's end, or is rejected."""
+        """`for_evaluation()` reads epoch 0 after any batch and at an epoch's end, or raises."""
         run, _ = self.reference()
         first = [what for epoch, what in run if epoch == 0]
         loader, got = type(self).make(), []
@@ -377,12 +377,12 @@ class BackendTests:
                         assert [digest(one) for one in loader.for_evaluation()] == first
                 assert [digest(one) for one in loader.for_evaluation()] == first
         except UnsupportedError as error:
-            assert "for_evaluation()" in str(error)  # noqa: PT017  # pytest is not needed to use this suite
+            assert "for_evaluation()" in str(error)  # noqa: PT017  # this suite works without pytest
             return
         assert got == run
 
     def test_the_trainers_generators_are_left_alone(self) -> None:
-        """What the trainer draws is the same with and without a loader."""
+        """The trainer's random numbers are the same with and without a loader."""
         loader = type(self).make()
         seed_generators()
         draw_from_generators()
@@ -392,7 +392,7 @@ class BackendTests:
         assert [draw_from_generators() for _ in zip(range(2), loader, strict=False)] == without
 
     def test_states_are_plain_values(self) -> None:
-        """A state is JSON below 1 kB, unless it has a snapshot of the source's own."""
+        """A state is JSON below 1 kB, unless it contains a snapshot from the source."""
         _, states = self.reference()
         for state in states:
             if not self.native:
@@ -416,20 +416,20 @@ class BackendTests:
         assert child.stdout.split("\n")[:-1] == [f"{epoch} {what}" for epoch, what in run[step:]]
 
     def test_another_seed_is_refused(self) -> None:
-        """A state of another seed is refused by name."""
+        """A state with a different seed is rejected, and the message says so."""
         self._refused(type(self).make(seed=12345), "seed")
 
     def test_another_randomness_is_refused(self) -> None:
-        """A state of another randomness mode is refused by name."""
+        """A state with a different randomness mode is rejected, and the message says so."""
         self._refused(type(self).make(randomness="off"), "randomness")
 
     def test_other_loaders_are_refused(self) -> None:
-        """So are the states of everything in `others`."""
+        """The loaders in `others` reject the states."""
         for word, make in self.others.items():
             self._refused(make(), word)
 
     def test_ranks_share_every_global_batch(self) -> None:
-        """On any number of ranks, and resized in the middle of an epoch: the parts are the batch of one rank."""
+        """With any number of ranks, also after a change mid-epoch, the ranks' parts make up the batch of one rank."""
         if not self.shared:
             return
         _, states = self.reference()
@@ -447,7 +447,7 @@ class BackendTests:
             assert ranks[0].state_dict() == {**ranks[-1].state_dict()}, "every rank has the same state"
 
     def _next_batches(self, loader: Loader, count: int, *, ended: bool = False) -> Run:
-        """Return the next batches; with `ended`, come to the end of the epoch if these are its last."""
+        """Return the next batches; with `ended`, also reach the end of the epoch if these are its last."""
         got: Run = []
         for epoch in loader.epochs(self.epochs):
             batches = iter(epoch)
@@ -466,21 +466,19 @@ class BackendTests:
             loader.load_state_dict(states[1])
         except StateMismatchError as error:
             message = str(error)
-            assert word in message, f"the message does not name {word!r}: {message}"
-            assert "in the checkpoint:" in message, f"the message lacks the values: {message}"
-            assert "in this run:" in message, f"the message lacks the values: {message}"
+            assert word in message, f"the message does not contain {word!r}: {message}"
+            assert "in the checkpoint:" in message, f"the message does not contain the values: {message}"
+            assert "in this run:" in message, f"the message does not contain the values: {message}"
         else:
-            raise AssertionError(f"a state of another {word} was accepted")
-        assert self._encoded(loader.state_dict()) == untouched, "a refused state changed the loader"
+            raise AssertionError(f"a state with a different {word} was accepted")
+        assert self._encoded(loader.state_dict()) == untouched, "a rejected state changed the loader"
 
     @staticmethod
     def _encoded(state: Any) -> str:
         return digest(state)
 
 
-# ------------------------------------------------------------------ runs
-#
-# What a run is compared by: the epoch and a fingerprint of each batch, and what the trainer's generators give.
+# ------------------------------------------------------------------ comparing runs
 
 Run = list[tuple[int, str]]
 
@@ -499,7 +497,7 @@ def rest_of_run(loader: Loader, epochs: int) -> Run:
 
 
 def samples_of(batch: Any) -> list[Any]:
-    """Take a batch apart: along the first axis, where it is made of arrays or tensors."""
+    """Split a batch into samples: along the first axis if it consists of arrays or tensors."""
     if isinstance(batch, dict):
         return list(zip(*batch.values(), strict=True))
     if isinstance(batch, (list, tuple)) and all(hasattr(part, "shape") for part in batch):
@@ -526,14 +524,14 @@ def _parts(batch: Any) -> Iterator[bytes]:
 
 
 def seed_generators() -> None:
-    """Seed the global generators."""
+    """Seed the global RNGs."""
     random.seed(7)
     np.random.seed(7)  # noqa: NPY002  # the global one is meant
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed((1 << 40) + 7)  # no seed for loaders that are given none
+        sys.modules["torch"].manual_seed((1 << 40) + 7)  # looks unset, so loaders without a seed do not use it
 
 
 def draw_from_generators() -> list[float]:
-    """Draw from each global generator; an odd number of normal deviates, as they come in pairs."""
+    """Draw from each global RNG; an odd number of normal deviates, because they are generated in pairs."""
     drawn = [random.random(), float(np.random.rand()), float(np.random.randn())]  # noqa: NPY002  # the global one
     return [*drawn, sys.modules["torch"].rand(()).item()] if "torch" in sys.modules else drawn

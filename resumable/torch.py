@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
-import resumable
+from resumable._adopt import adopt
 from resumable._introspection import ask
+from resumable._order.world import World
 from resumable._warn import warn
 from resumable.errors import (
     ConfigurationError,
@@ -34,13 +35,13 @@ from resumable.errors import (
     StateFormatError,
     UnsupportedError,
 )
+from resumable.loader.wrap import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from torch.utils.data import Dataset, Sampler
 
-    from resumable._order.world import World
     from resumable.loader.loader import Loader
 
 __all__ = ["StatefulDataLoader", "install"]
@@ -199,8 +200,8 @@ class StatefulDataLoader(DataLoader[T_co]):
         if self.order != "feistel":
             given["order"] = "torch"  # a sampler of torchdata means its own order
         if given["world"] is None and self._divides() is None:
-            given["world"] = resumable.World(0, 1)
-        return resumable.wrap(plain, **given)
+            given["world"] = World(0, 1)
+        return wrap(plain, **given)
 
     def _divides(self) -> Any:
         """Return the sampler that divides the samples among ranks, if there is one."""
@@ -342,7 +343,7 @@ class StatefulDataLoader(DataLoader[T_co]):
                 "The rest of the epoch would repeat some samples and skip others. For a map-style dataset, pass "
                 'StatefulDataLoader(..., order="torchdata"); a stream can only finish its run with torchdata.'
             )
-        resumable.adopt(self.loader, state)
+        adopt(self.loader, state)
 
     # ------------------------------------------------------------------ other processes, and the end
 

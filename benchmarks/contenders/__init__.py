@@ -1,4 +1,4 @@
-"""The loaders that are compared, each reading the same `Case`. A library is imported when its contender is made."""
+"""The loaders that are compared, each reading the same `Case`. A library is imported when its contender is created."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["ENTRIES", "OURS", "PEERS", "Check", "Contender", "make"]
 
 
 class Contender(Protocol):
-    """One loader. `start` may be called once; a further pass takes a further contender."""
+    """One loader. `start` may be called only once; another pass needs a new contender."""
 
     def start(self, state: Any = None) -> Iterator[Any]:
-        """Return an iterator over the batches of the first epoch, or over those after a state."""
+        """Return an iterator over the batches of the first epoch, or over the batches after a state."""
         ...
 
     def state(self) -> Any:
@@ -25,12 +25,12 @@ class Contender(Protocol):
         ...
 
     def state_at(self, step: int) -> Any:
-        """Return the state after the first `step` batches, of a contender that was not started yet."""
+        """Return the state after the first `step` batches, for a contender that was not started yet."""
         ...
 
 
 class Entry(NamedTuple):
-    """What a contender is called in tables, how it is made, and how its library is installed."""
+    """The name of a contender in tables, how it is created, and how its library is installed."""
 
     label: str
     path: str
@@ -67,7 +67,7 @@ PEERS = (
 
 
 def make(name: str, case: Case) -> Contender:
-    """Make a contender.
+    """Create a contender.
 
     Raises:
         ImportError: its library is not installed.
@@ -78,7 +78,7 @@ def make(name: str, case: Case) -> Contender:
 
 
 class Check:
-    """A task that does nothing but import a contender's library.
+    """A task that only imports a contender's library.
 
     Args:
         name: of the contender.

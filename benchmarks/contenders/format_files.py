@@ -1,4 +1,4 @@
-"""Files of the formats that people train on, made on the spot: tar shards, Parquet, and documents of tokens."""
+"""Files in common training formats, written on the spot: tar shards, Parquet, and documents of tokens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHARDS = 8
 
 
 def write_tars(folder: Path, samples: int) -> None:
-    """Write shards of a text of 1 kB and a class."""
+    """Write shards with a text of 1 kB and a class per sample."""
     rng = np.random.default_rng(0)
     body = rng.integers(97, 123, 1 << 20).astype(np.uint8).tobytes()
     texts = (body[(at := number * 37 % (len(body) - 1000)) : at + 1000] for number in range(samples))
@@ -40,7 +40,7 @@ def write_tars(folder: Path, samples: int) -> None:
 
 
 def write_images(folder: Path, images: int) -> None:
-    """Write shards of a JPEG of 224 x 224 pixels and JSON."""
+    """Write shards with a JPEG of 224 x 224 pixels and JSON per sample."""
     from PIL import Image  # noqa: PLC0415  # for this format only
 
     rng = np.random.default_rng(0)
@@ -66,9 +66,9 @@ def _write_shards(folder: Path, samples: Iterator[dict[str, bytes]], count: int)
 
 
 def write_rows(folder: Path, rows: int) -> None:
-    """Write Parquet files of a number, a text of 72 characters, and 64 tokens."""
+    """Write Parquet files with a number, a text of 72 characters, and 64 tokens per row."""
     import pyarrow as pa  # noqa: PLC0415  # for this format only
-    import pyarrow.parquet as pq  # noqa: PLC0415  # likewise
+    import pyarrow.parquet as pq  # noqa: PLC0415  # the same
 
     folder.mkdir()
     each = -(-rows // _SHARDS)
@@ -80,13 +80,13 @@ def write_rows(folder: Path, rows: int) -> None:
 
 
 def documents(count: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """Return lengths of documents, lognormal from 16 to 4096 and 600 on average; 32-bit integers."""
+    """Return lengths of documents, lognormal from 16 to 4096 with a mean of 600, as 32-bit integers."""
     drawn = np.random.default_rng(0).lognormal(6.0, 0.9, count)
     return drawn.clip(16, 4096).astype(np.int32)
 
 
 def write_tokens(folder: Path, count: int) -> None:
-    """Write documents as Megatron does: tokens, and the index of their lengths."""
+    """Write documents in Megatron's format: tokens, and the index of their lengths."""
     folder.mkdir()
     lengths = documents(count)
     total = int(lengths.sum())
@@ -99,7 +99,7 @@ def write_tokens(folder: Path, count: int) -> None:
 
 
 def windows(folder: Path) -> Iterator[np.ndarray[tuple[int], np.dtype[np.uint16]]]:
-    """Yield the tokens in windows of `LENGTH + 1`, for libraries that write files of their own."""
+    """Yield the tokens in windows of `LENGTH + 1`, for libraries that write their own files."""
     tokens = np.memmap(folder / "tokens.bin", np.uint16, "r")
     for first in range(0, len(tokens) - LENGTH, LENGTH):
         yield tokens[first : first + LENGTH + 1]

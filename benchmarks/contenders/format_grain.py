@@ -1,4 +1,4 @@
-"""Grain's own reader of Parquet over the same files, interleaved, with a shuffle of windows."""
+"""Grain's own reader of Parquet over the same files, interleaved, with a windowed shuffle."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Grain"]
 
 
 class Grain:
-    """All files in turn, a row of each, and windows of 1000 rows that are shuffled.
+    """One row of each file in turn, with a shuffle in windows of 1000 rows.
 
     Args:
         folder: of the files.
         kind: "rows".
-        samples: how many there are; it does not know.
+        samples: their number, which Grain does not know.
     """
 
     def __init__(self, folder: str, kind: str, samples: int) -> None:
@@ -36,7 +36,7 @@ class Grain:
         return self._samples
 
     def start(self, state: Any = None) -> Iterator[Any]:
-        """Begin an epoch, or go on."""
+        """Start an epoch, or continue."""
         batches: Any = iter(self._dataset)
         if state is not None:
             batches.set_state(state)
@@ -44,7 +44,7 @@ class Grain:
         return found
 
     def state_at(self, step: int) -> Any:
-        """Read up to there."""
+        """Read up to a step."""
         batches: Any = self.start()
         for _ in islice(batches, step):
             pass

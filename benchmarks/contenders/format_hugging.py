@@ -12,12 +12,12 @@ __all__ = ["Hugging"]
 
 
 class Hugging(Stateful):
-    """Files in random order, and a shuffle buffer of 1000, which its state does not have.
+    """Files in random order, with a shuffle buffer of 1000, which is not part of the state.
 
     Args:
         folder: of the files.
         kind: "rows".
-        samples: how many there are; it does not know.
+        samples: their number, which the stream does not know.
     """
 
     def __init__(self, folder: str, kind: str, samples: int) -> None:

@@ -1,4 +1,4 @@
-"""Megatron's own GPTDataset over the same documents, in one epoch: its indices are built, and then mapped."""
+"""Megatron's own GPTDataset over the same documents, in one epoch: its indices are built, then memory-mapped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # what it would rather find installed
+    warnings.simplefilter("ignore")  # about optional packages
     from megatron.core.datasets import gpt_dataset, helpers
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
     from megatron.core.datasets.indexed_dataset import IndexedDataset
@@ -30,7 +30,7 @@ class _Tokenizer:
 
 
 class Megatron:
-    """Samples in the order of its index; a place is a number.
+    """Samples in the order of its index; a position is a number.
 
     Args:
         folder: of the files.
@@ -59,16 +59,16 @@ class Megatron:
         return len(self._dataset)
 
     def start(self, state: Any = None) -> Iterator[Any]:
-        """Begin an epoch, or go on from a sample."""
+        """Start an epoch, or continue at a sample."""
         return grouped(map(self._dataset.__getitem__, range(state or 0, len(self))))
 
     def state_at(self, step: int) -> Any:
-        """Return the number of samples before."""
+        """Return the number of samples before the step."""
         return step * BATCH
 
 
 class Built:
-    """Builds what Megatron has before the first sample of a run, of lengths of documents alone.
+    """Builds Megatron's indices before the first sample of a run, from the lengths of documents alone.
 
     Args:
         folder: where the indices are written.
@@ -88,11 +88,11 @@ class Built:
         whole, tokens = np.arange(len(self._lengths), dtype=np.int32), int(self._lengths.sum())
         order = gpt_dataset._build_document_index(whole, self._epochs, drawn, separate_final_epoch=False)  # noqa: SLF001  # no other name
         samples = helpers.build_sample_idx(self._lengths, order, LENGTH, self._epochs, tokens)
-        shuffled = gpt_dataset._build_shuffle_index(len(samples) - 1, len(samples) - 1, drawn)  # noqa: SLF001  # likewise
+        shuffled = gpt_dataset._build_shuffle_index(len(samples) - 1, len(samples) - 1, drawn)  # noqa: SLF001  # the same
         for name, index in (("documents", order), ("samples", samples), ("shuffle", shuffled)):
             np.save(self._folder / name, index)
         return time.process_time() - begin
 
     def size(self) -> int:
-        """Return the bytes of the files that were written last."""
+        """Return the size of the files that were written last."""
         return sum(path.stat().st_size for path in self._folder.iterdir())

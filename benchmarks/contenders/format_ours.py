@@ -31,13 +31,13 @@ class Ours:
         return len(self.source)
 
     def start(self, state: Any = None) -> Iterator[Any]:
-        """Begin an epoch, or go on."""
+        """Start an epoch, or continue."""
         if state is not None:
             self._loader.load_state_dict(state)
         return iter(self._loader)
 
     def state_at(self, step: int) -> Any:
-        """Go there and return the state."""
+        """Seek to a step and return the state."""
         self._loader.seek(epoch=0, step=step)
         return self._loader.state_dict()
 

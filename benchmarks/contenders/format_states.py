@@ -1,4 +1,4 @@
-"""What the readers of other libraries have in common that keep a state: a place is found by reading up to it."""
+"""Shared by readers of other libraries with a state; they reach a position by reading up to it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Stateful"]
 
 
 class Stateful:
-    """Something with `state_dict` and `load_state_dict`, of samples or of batches.
+    """Anything with `state_dict` and `load_state_dict`, over samples or batches.
 
     Args:
-        source: it.
-        samples: how many there are; it may not know.
-        batched: it gives lists of samples.
+        source: the reader.
+        samples: their number, which the reader may not know.
+        batched: whether it yields lists of samples.
     """
 
     def __init__(self, source: Any, samples: int, *, batched: bool) -> None:
@@ -29,13 +29,13 @@ class Stateful:
         return self._samples
 
     def start(self, state: Any = None) -> Iterator[Any]:
-        """Begin an epoch, or go on."""
+        """Start an epoch, or continue."""
         if state is not None:
             self._source.load_state_dict(state)
         return iter(self._source) if self._batched else grouped(self._source)
 
     def state_at(self, step: int) -> Any:
-        """Read up to there."""
+        """Read up to a step."""
         batches = self.start()
         for _ in islice(batches, step):
             pass

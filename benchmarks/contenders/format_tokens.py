@@ -1,4 +1,4 @@
-"""MosaicML Streaming and LitData over windows of the same tokens, in files of their own."""
+"""MosaicML Streaming and LitData over windows of the same tokens, in their own file formats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Lit", "Streaming"]
 
 
 class Streaming(Stateful):
-    """MDS shards, shuffled by its default, py1e.
+    """MDS shards, shuffled with the default, py1e.
 
     Args:
         folder: of the files.
@@ -32,7 +32,7 @@ class Streaming(Stateful):
 
     @staticmethod
     def convert(tokens: Path, local: Path) -> None:
-        """Write the windows as it reads them."""
+        """Write the windows in its format."""
         from streaming import MDSWriter  # noqa: PLC0415  # it may not be there
 
         with MDSWriter(out=str(local), columns={"x": f"ndarray:uint16:{LENGTH + 1}"}, size_limit=1 << 22) as writer:
@@ -41,7 +41,7 @@ class Streaming(Stateful):
 
 
 class Lit(Stateful):
-    """Chunks of tokens, read by its `TokensLoader`.
+    """Chunks of tokens, read with its `TokensLoader`.
 
     Args:
         folder: of the files.
@@ -59,7 +59,7 @@ class Lit(Stateful):
 
     @staticmethod
     def convert(tokens: Path, local: Path) -> None:
-        """Write the windows as it reads them."""
+        """Write the windows in its format."""
         import torch  # noqa: PLC0415  # it may not be there
         from litdata import TokensLoader  # noqa: PLC0415  # it may not be there
         from litdata.streaming.cache import Cache  # noqa: PLC0415  # it may not be there

@@ -1,4 +1,4 @@
-"""WebDataset over the same shards, shuffled in a buffer; a place is found by reading up to it."""
+"""WebDataset over the same shards, shuffled in a buffer; it reaches a position by reading up to it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Web"]
 
 
 class Web:
-    """Shards in random order, and a shuffle buffer of 1000.
+    """Shards in random order, with a shuffle buffer of 1000.
 
     Args:
         folder: of the files.
         kind: "tars", which stay bytes, or "images", which are decoded.
-        samples: how many there are; it does not know.
+        samples: their number, which WebDataset does not know.
     """
 
     def __init__(self, folder: str, kind: str, samples: int) -> None:
@@ -35,9 +35,9 @@ class Web:
         return self._samples
 
     def start(self, state: Any = None) -> Iterator[Any]:
-        """Begin an epoch, or read up to a step."""
+        """Start an epoch, or read up to a step."""
         return islice(iter(self._batches), state or 0, None)
 
     def state_at(self, step: int) -> Any:
-        """There is none but the number of batches."""
+        """Return the number of batches, the only state there is."""
         return step

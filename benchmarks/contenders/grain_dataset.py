@@ -1,4 +1,4 @@
-"""Grain's `Dataset` interface: shuffle and batch by index, and worker processes where they are asked for."""
+"""Grain's `Dataset` interface: shuffle and batch by index, with worker processes if requested."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class GrainDataset:
             self._dataset = self._dataset.mp_prefetch(options)
 
     def start(self, state: Any = None) -> Iterator[Any]:
-        """Begin an epoch, or go on."""
+        """Start an epoch, or continue."""
         self._batches = iter(self._dataset)
         if state is not None:
             self._batches.set_state(state)
@@ -42,7 +42,7 @@ class GrainDataset:
         return self._batches.get_state()
 
     def state_at(self, step: int) -> Any:
-        """Set the counters of a first state: to read up to there would take minutes."""
+        """Set the counters of an initial state: reading up to the step would take minutes."""
         next(self.start())
         state: dict[str, Any] = self.state()
         turns = self._case.workers

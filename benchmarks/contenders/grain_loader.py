@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["NO_THREADS", "GrainLoader", "virtual"]
 
-# Faster here than any number of threads, as the samples are Python code. Grain's default of 16 threads and 500 elements
-# read ahead is several times slower, and a turn would deliver what was read in the others' turns.
+# Faster here than any number of threads, because the samples are Python code. Grain's default of 16 threads and 500
+# prefetched elements is several times slower, and a turn would deliver elements read during other turns.
 NO_THREADS: Any = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
 
 
 class _Arrays(Virtual):
-    """The same, but for its samples, which are new arrays: Grain stacks those, and hands them on by shared memory."""
+    """The same, with new arrays as samples: Grain stacks them, and passes them through shared memory."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case.length, case.cost)
@@ -57,7 +57,7 @@ class GrainLoader:
         )
 
     def start(self, state: Any = None) -> Iterator[Any]:
-        """Begin an epoch, or go on."""
+        """Start an epoch, or continue."""
         self._batches = iter(self._loader)
         if state is not None:
             self._batches.set_state(state.encode())
@@ -69,7 +69,7 @@ class GrainLoader:
         return self._batches.get_state().decode()
 
     def state_at(self, step: int) -> Any:
-        """Set the counters of a first state: to read up to there would take minutes."""
+        """Set the counters of an initial state: reading up to the step would take minutes."""
         next(self.start())
         values = json.loads(self.state())
         turns = max(self._case.workers, 1)

@@ -20,11 +20,11 @@ __all__ = ["Hugging"]
 
 
 class Hugging:
-    """Rows of a number or of bytes, each made a tensor.
+    """Rows of a number or of bytes, each converted to a tensor.
 
     Args:
         case: what to read.
-        stream: `to_iterable_dataset` with a buffer of 1000, in place of `shuffle=True`.
+        stream: `to_iterable_dataset` with a buffer of 1000, instead of `shuffle=True`.
     """
 
     def __init__(self, case: Case, *, stream: bool) -> None:
@@ -55,7 +55,7 @@ class Hugging:
         )
 
     def start(self, state: Any = None) -> Iterator[Any]:
-        """Begin an epoch, or go on."""
+        """Start an epoch, or continue."""
         if state is not None:
             self._loader.load_state_dict(state)
         return again(self._loader)
@@ -65,22 +65,22 @@ class Hugging:
         return self._loader.state_dict()
 
     def state_at(self, step: int) -> Any:
-        """Read up to there."""
+        """Read up to a step."""
         return read_to(self, step)
 
 
 class _Rows:
-    """Makes tensors of what is stored, and takes a while for each."""
+    """Converts rows to tensors, and takes time for each."""
 
     def __init__(self, cost: int) -> None:
         self._cost = cost
 
     def __call__(self, rows: Any) -> Any:
-        """Make several."""
+        """Convert several."""
         return {"x": [self._made(value) for value in rows["x"]]}
 
     def one(self, row: Any) -> Any:
-        """Make one."""
+        """Convert one."""
         return {"x": self._made(row["x"])}
 
     def _made(self, value: Any) -> Any:

@@ -31,7 +31,7 @@ class _Dataset(litdata.StreamingDataset):  # type: ignore[misc]  # it has no typ
 
 
 class Lit:
-    """Shuffled, in chunks of 64 MB; workers live on between epochs."""
+    """Shuffled, in chunks of 64 MB; workers persist between epochs."""
 
     def __init__(self, case: Case) -> None:
         def write(folder: str) -> None:
@@ -48,7 +48,7 @@ class Lit:
         )
 
     def start(self, state: Any = None) -> Iterator[Any]:
-        """Begin an epoch, or go on."""
+        """Start an epoch, or continue."""
         if state is not None:
             self._loader.load_state_dict(state)
         return again(self._loader)
@@ -58,5 +58,5 @@ class Lit:
         return self._loader.state_dict()
 
     def state_at(self, step: int) -> Any:
-        """Read up to there."""
+        """Read up to a step."""
         return read_to(self, step)

@@ -20,11 +20,11 @@ __all__ = ["Nodes"]
 
 
 class Nodes:
-    """The graph that torchdata's own documentation builds in place of a `DataLoader`."""
+    """The graph that torchdata's documentation builds instead of a `DataLoader`."""
 
     def __init__(self, case: Case) -> None:
         dataset: Any = dataset_of(case)
-        generator = torch.Generator().manual_seed(0)  # without, another order would follow a resume
+        generator = torch.Generator().manual_seed(0)  # without it, the order would differ after a resume
         sampler = RandomSampler(dataset, generator=generator)
         batches = Batcher(SamplerWrapper(sampler), case.batch, drop_last=False)
         read = _Read(dataset)
@@ -36,7 +36,7 @@ class Nodes:
         self._loader: Any = Loader(mapper)
 
     def start(self, state: Any = None) -> Iterator[Any]:
-        """Begin an epoch, or go on."""
+        """Start an epoch, or continue."""
         if state is not None:
             self._loader.load_state_dict(state)
         batches: Iterator[Any] = iter(self._loader)
@@ -47,12 +47,12 @@ class Nodes:
         return self._loader.state_dict()
 
     def state_at(self, step: int) -> Any:
-        """Read up to there."""
+        """Read up to a step."""
         return read_to(self, step)
 
 
 class _Read:
-    """Reads a batch of indices; a class, as it has to be pickled where workers are not forked."""
+    """Reads a batch of indices; a class, because it must be pickled if workers are not forked."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset

@@ -27,7 +27,7 @@ class Ours:
         self._loader = resumable.wrap(plain_loader(case), **options)
 
     def start(self, state: Any = None) -> Iterator[Any]:
-        """Begin an epoch, or go on."""
+        """Start an epoch, or continue."""
         if state is not None:
             self._loader.load_state_dict(state)
         return iter(self._loader)
@@ -37,6 +37,6 @@ class Ours:
         return self._loader.state_dict()
 
     def state_at(self, step: int) -> Any:
-        """Go there and return the state."""
+        """Seek to a step and return the state."""
         self._loader.seek(epoch=0, step=step)
         return self._loader.state_dict()

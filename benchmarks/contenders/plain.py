@@ -1,4 +1,4 @@
-"""PyTorch's own `DataLoader`, as everybody writes it."""
+"""PyTorch's own `DataLoader`, in its usual form."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["Plain", "dataset_of", "plain_loader"]
 
 
 class Tensors(Virtual):
-    """The same, but for its samples, which are new tensors of a size in bytes.
+    """The same, with new tensors of a given size as samples.
 
     Args:
         length: number of samples.
-        cost: microseconds of busy waiting per sample.
+        cost: µs of busy waiting per sample.
         size: bytes of a sample.
     """
 
@@ -41,18 +41,18 @@ def dataset_of(case: Case) -> Any:
 
 
 def plain_loader(case: Case) -> DataLoader[Any]:
-    """Make the loader that is compared, and wrapped."""
+    """Create the loader that is compared, and wrapped."""
     return DataLoader(dataset_of(case), batch_size=case.batch, shuffle=True, num_workers=case.workers)
 
 
 class Plain:
-    """It has no state: what it does at a resume is to begin the epoch again."""
+    """It has no state: on a resume, it starts the epoch again."""
 
     def __init__(self, case: Case) -> None:
         self._loader = plain_loader(case)
 
     def start(self, state: Any = None) -> Iterator[Any]:
-        """Begin an epoch."""
+        """Start an epoch."""
         assert state is None
         return iter(self._loader)
 

@@ -1,4 +1,4 @@
-"""For loaders that get to a place by reading up to it."""
+"""For loaders that reach a position by reading up to it."""
 
 from __future__ import annotations
 

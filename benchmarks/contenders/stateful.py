@@ -28,7 +28,7 @@ class Stateful:
         self._loader: Any = self.kind(dataset, batch_size=case.batch, shuffle=True, num_workers=case.workers)
 
     def start(self, state: Any = None) -> Iterator[Any]:
-        """Begin an epoch, or go on."""
+        """Start an epoch, or continue."""
         if state is not None:
             self._loader.load_state_dict(state)
         batches: Iterator[Any] = iter(self._loader)
@@ -39,7 +39,7 @@ class Stateful:
         return self._loader.state_dict()
 
     def state_at(self, step: int) -> Any:
-        """Read up to there."""
+        """Read up to a step."""
         return read_to(self, step)
 
 

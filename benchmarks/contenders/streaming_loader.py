@@ -31,7 +31,7 @@ class _Dataset(StreamingDataset):  # type: ignore[misc]  # it has no types
 
 
 class Streaming:
-    """Shuffled by py1s, its quickest way that mixes all shards; workers live on between epochs."""
+    """Shuffled with py1s, its fastest method that mixes all shards; workers persist between epochs."""
 
     def __init__(self, case: Case) -> None:
         def write(folder: str) -> None:
@@ -49,7 +49,7 @@ class Streaming:
         )
 
     def start(self, state: Any = None) -> Iterator[Any]:
-        """Begin an epoch, or go on."""
+        """Start an epoch, or continue."""
         if state is not None:
             self._loader.load_state_dict(state)
         return again(self._loader)
@@ -59,5 +59,5 @@ class Streaming:
         return self._loader.state_dict()
 
     def state_at(self, step: int) -> Any:
-        """Read up to there."""
+        """Read up to a step."""
         return read_to(self, step)

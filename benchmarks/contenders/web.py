@@ -18,7 +18,7 @@ __all__ = ["Web"]
 
 
 class Web:
-    """It has no state: what it does at a resume is to begin the epoch again."""
+    """It has no state: on a resume, it starts the epoch again."""
 
     def __init__(self, case: Case) -> None:
         read = _Read(case.cost)
@@ -29,7 +29,7 @@ class Web:
         )
 
     def start(self, state: Any = None) -> Iterator[Any]:
-        """Begin an epoch."""
+        """Start an epoch."""
         assert state is None
         return again(self._loader)
 
@@ -41,7 +41,7 @@ class Web:
 
 
 class _Read:
-    """Makes a number or a tensor of a sample's bytes."""
+    """Converts the bytes of a sample to a number or a tensor."""
 
     def __init__(self, cost: int) -> None:
         self._cost = cost

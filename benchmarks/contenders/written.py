@@ -1,4 +1,4 @@
-"""For libraries that read files of a format of their own: the samples are written once, to a temporary folder."""
+"""For libraries that read their own file formats: the samples are written once, to a temporary folder."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def length_of(case: Case) -> int:
 
 
 def sample(number: int, case: Case) -> Any:
-    """Return the sample of an index: the number, or a tensor full of it."""
+    """Return the sample at an index: the number, or a tensor full of it."""
     return torch.full((case.size // 4,), float(number)) if case.size else number
 
 
 def busy(cost: int) -> None:
-    """Take some microseconds."""
+    """Wait for some microseconds."""
     end = time.perf_counter() + cost * 1e-6
     while time.perf_counter() < end:
         pass
 
 
 def written(kind: str, case: Case, write: Callable[[str], None]) -> str:
-    """Return the folder with the files of a case, after writing them if they are not there."""
+    """Return the folder with the files of a case, which are written if they do not exist."""
     name = f"resumable-benchmark-{kind}-{length_of(case)}-{case.size}-{os.getuid()}"
     path = Path(tempfile.gettempdir(), name)
     if not path.exists():
@@ -55,7 +55,7 @@ def written(kind: str, case: Case, write: Callable[[str], None]) -> str:
 
 
 def tars(case: Case) -> list[str]:
-    """Return the paths of tar files, as WebDataset reads them."""
+    """Return the paths of tar files for WebDataset."""
 
     def write(folder: str) -> None:
         Path(folder).mkdir()
@@ -77,6 +77,6 @@ def _add(tar: tarfile.TarFile, number: int, case: Case) -> None:
 
 
 def again(loader: Any) -> Iterator[Any]:
-    """Yield the batches of a loader, pass after pass: the files have fewer samples than a measurement may read."""
+    """Yield the batches of a loader, pass after pass: the files may have fewer samples than a measurement reads."""
     while True:
         yield from loader

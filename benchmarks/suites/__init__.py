@@ -1,4 +1,4 @@
-"""What is compared with what. A suite is a function of the plan that returns tables."""
+"""The comparisons. A suite is a function of the plan that returns tables."""
 
 from benchmarks.suites import (
     dali,

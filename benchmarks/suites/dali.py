@@ -1,4 +1,4 @@
-"""NVIDIA DALI: wrapped against alone, the cost of a state, and the time to resume."""
+"""NVIDIA DALI: wrapped and alone, the cost of a state, and the time to resume."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OFFSETS = (0.1, 0.9)
 
 
 def run(plan: Plan, pool: Pool) -> list[Table]:
-    """Measure DALI's own iterators on processors; where DALI is not installed, say so."""
+    """Measure DALI's own iterators on CPUs; if DALI is not installed, the tables say so."""
     tables = [_throughput(plan, pool), _resume(plan, pool)]
     pool.rest()
     return tables
@@ -56,8 +56,8 @@ def _throughput(plan: Plan, pool: Pool) -> Table:
 def _resume(plan: Plan, pool: Pool) -> Table:
     columns = ("files", "done", "us state_dict", "bytes", "ms alone", "ms wrapped", "ms resumed", "resumed / alone")
     note = (
-        "From making the pipeline to its first batch, over a file_list; nothing is decoded. Alone and wrapped: at the "
-        "beginning of the epoch; resumed: after that part of it. The bytes are those of DALI's own checkpoint."
+        "From creating the pipeline to its first batch, over a file_list; nothing is decoded. Alone and wrapped: at "
+        "the start of the epoch; resumed: after that part of it. The bytes are DALI's own checkpoint."
     )
     table = Table("DALI's iterators: state and resume", columns, note=note)
     remote = pool["dali resuming"]

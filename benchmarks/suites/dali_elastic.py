@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _SIZES = ((100, 100), (500, 375))  # width and height
-_BATCH, _TARGET, _TURNS = 32, 0.92, 4  # a turn takes so many times as long as those of the other suites
+_BATCH, _TARGET, _TURNS = 32, 0.92, 4  # a turn takes this many times as long as in the other suites
 _LABELS = {
     "paths": "files, read by DALI",
     "dataset": "a dataset of bytes, read in this process",
@@ -25,8 +25,8 @@ _LABELS = {
 }
 _NOTE = (
     "Ratio: images per second / fn.readers.file, median of paired turns (smallest-largest). Both decode, resize to 64 "
-    "by 64, and shuffle, with two threads and batches of 32. Processor time is that of the training process and all of "
-    "its threads."
+    "by 64, and shuffle, with two threads and batches of 32. Processor time covers all threads of the training "
+    "process."
 )
 
 

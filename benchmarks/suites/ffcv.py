@@ -32,7 +32,7 @@ def run(plan: Plan, pool: Pool) -> list[Table]:
     fewest = max(50, min(2000, plan.batches * 4))
     for mode, size, workers in _CASES if plan.every else _CASES[:1]:
         remote = pool["ffcv"]
-        images = fewest if size == _LARGE else fewest * 5  # of small ones, an epoch would be over in milliseconds
+        images = fewest if size == _LARGE else fewest * 5  # with small ones, an epoch would take only milliseconds
         remote.make(_TASK, mode=mode, workers=workers, images=images, size=size)
         measures = {wrapped: partial(remote.call, "epoch", wrapped=wrapped) for wrapped in (False, True)}
         in_turns(1, measures)
@@ -50,7 +50,7 @@ def _row(case: tuple[str, ...], images: int, plain: list[Any], ours: list[Any]) 
 
 
 def _starts(images: int, numbers: tuple[int, ...]) -> Table:
-    table = Table("FFCV: time to the first batch", _STARTS, note="A fresh process each; imports are done before.")
+    table = Table("FFCV: time to the first batch", _STARTS, note="A fresh process each, after all imports.")
     for workers in numbers:
         seconds = [_first(images, workers, wrapped=wrapped) for wrapped in (False, True)]
         table.rows.append((str(workers), *(f"{value:.1f}" for value in seconds)))

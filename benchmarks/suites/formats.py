@@ -1,4 +1,4 @@
-"""Files of the formats that people train on: this package's sources beside the libraries whose formats they are."""
+"""Files in common training formats: this package's sources, and the libraries of these formats."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _CONTENDERS = "benchmarks.contenders"
 _PLACES = (1, 50, 90)
 _READ_NOTE = (
     "One process without workers, batches of 64 as lists, from the page cache. Factor: items per second of the first "
-    "reader of each format / those of the other, median of paired turns (smallest-largest). WebDataset and datasets "
+    "reader of each format / the other's, median of paired turns (smallest-largest). WebDataset and datasets "
     "shuffle in a buffer of 1000; Streaming's order is py1e."
 )
 _WAIT_NOTE = (
-    "From making the loader to its first batch at a place of the first epoch; imports, files and indices are there. "
-    "WebDataset has no state, so it reads up to the place; the stream of datasets fills its buffer again, with other "
-    "rows. The factor is that of 90 %."
+    "From creating the loader to its first batch at a position of the first epoch, after all imports and with existing "
+    "files and indices. WebDataset has no state, so it reads up to the position; the stream of datasets refills its "
+    "buffer, with different rows. The factor is for 90 %."
 )
 _HELD_NOTE = (
-    "Of one epoch, from its first batch on. Memory is what a process has more of its own at most, so without files "
-    "that are mapped, and with what it imports by then. Chi-square: how uneven batches of 64 are where the samples are "
-    "sorted into 64 parts; 1.00 is a full shuffle. Left out where samples do not tell their number: [the orders "
-    "alone](#orders-alone-how-even-batches-are) have it."
+    "Over one epoch, from its first batch. Memory is the peak growth of the process, without memory-mapped files, "
+    "including late imports. Chi-square: how uneven batches of 64 are if the samples are sorted into 64 parts; 1.00 is "
+    "a full shuffle. Left out if samples do not contain their number; see [the orders "
+    "alone](#orders-alone-how-even-batches-are)."
 )
 _INDEX_NOTE = (
-    "Processor time of the first start, in which an index is built and written, and its bytes. Documents have 600 "
+    "Processor time of the first run, which builds and writes an index, and its size. Documents have 600 "
     "tokens on average, in windows of 256. Megatron: its own functions, NumPy's shuffles and a compiled sample index."
 )
 
@@ -60,7 +60,7 @@ def _peer(label: str, path: str, kind: str, samples: int = 0) -> _Contender:
 
 
 def run(plan: Plan, pool: Pool) -> list[Table]:
-    """Compare reading, resuming and indices; a library that is missing is named."""
+    """Compare reading, resuming and indices; missing libraries are listed."""
     samples = plan.length // 50
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -156,7 +156,7 @@ def _held(plan: Plan, pool: Pool, folder: str, formats: dict[str, list[_Contende
     columns = ("reader", "files", "MB more than before it read", "chi-square / dof")
     table = Table("Formats: memory and shuffle", columns, note=_HELD_NOTE)
     for files, contenders in formats.items():
-        found: dict[Remote, Any] = {}  # a library may be missing only once it reads
+        found: dict[Remote, Any] = {}  # a missing library may be noticed only while reading
 
         def read(remote: Remote, found: dict[Remote, Any] = found) -> None:
             found[remote] = remote.call("epoch")
@@ -207,9 +207,9 @@ def _indices(plan: Plan, pool: Pool, folder: str) -> Table:
 def _ready(  # noqa: PLR0913  # who reads what, and how
     pool: Pool, folder: str, files: str, contenders: list[_Contender], once: Callable[[Remote], Any], *, fresh: str = ""
 ) -> tuple[dict[str, Remote], dict[str, str]]:
-    """Make contenders, and use each once; return them by their labels, and why some are left out.
+    """Create contenders, and use each once; return them by their labels, and why some are left out.
 
-    With `fresh`, a name, each is made in a process that has read nothing.
+    With `fresh`, a name, each is created in a process that has read nothing.
     """
     remotes: dict[str, Remote] = {}
     missing: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What the callback costs in a run of the Lightning Trainer."""
+"""The cost of the callback in a run of the Lightning Trainer."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["run"]
 _STEPS = (0.0, 10.0)  # milliseconds
 _COLUMNS = ("ms per training step", "us per batch plain", "us per batch resumable", "ratio", "target", "reached")
 _NOTE = (
-    "`Trainer.fit` on a DataLoader, against the same on the wrapped one with ResumableCallback. The step waits "
-    "busily and trains a single layer, so the first row is what the Trainer itself takes; the default of one key per "
-    "sample is part of it. Ratio: plain / resumable."
+    "`Trainer.fit` on a DataLoader, compared with the wrapped one with ResumableCallback. The step waits busily and "
+    "trains a single layer, so the first row is the time of the Trainer itself, including one key per sample (the "
+    "default). Ratio: plain / resumable."
 )
-_BUFFERS = {0: 60.0, 200: 150.0}  # and the microseconds that are the target
+_BUFFERS = {0: 60.0, 200: 150.0}  # and the target in µs
 _STEP_COLUMNS = ("buffers", "us per step plain", "us per step resumable", "us more", "target", "reached")
 _STEP_NOTE = (
-    "The same with a single layer, so many buffers of four numbers, and no keys, so that the callback is what differs: "
-    "its hooks and Lightning's calls of them; generators, counters and buffers kept at every step. More: median of the "
-    "differences of paired turns (smallest-largest)."
+    "The same with a single layer, buffers of four numbers each, and no keys, so only the callback differs: its hooks "
+    "and Lightning's calls of them; RNGs, counters and buffers are kept at every step. More: median of the differences "
+    "of paired turns (smallest-largest)."
 )
 _SAVE_COLUMNS = ("ms save_checkpoint plain", "ms save_checkpoint resumable", "ratio")
 
@@ -49,7 +49,7 @@ def run(plan: Plan, pool: Pool) -> list[Table]:
 
 
 def _per_step(plan: Plan, remotes: dict[str, Remote]) -> Table:
-    """Compare steps that take nothing, where the samples' keys take no time."""
+    """Compare steps that take no time, with keys that take no time."""
     table = Table("Lightning: the callback's part of a step", _STEP_COLUMNS, note=_STEP_NOTE)
     for buffers, target in _BUFFERS.items():
         for name, remote in remotes.items():

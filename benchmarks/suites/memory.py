@@ -1,4 +1,4 @@
-"""The memory of an order: what reading a large dataset adds to a process."""
+"""The memory of an order: the memory growth of a process that reads a large dataset."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _MEGABYTES = 20
 
 
 def run(plan: Plan, pool: Pool) -> list[Table]:
-    """Measure each loader in a process of its own."""
-    note = "Growth of the resident memory at its peak while the first batches of a shuffled epoch are read, no workers."
+    """Measure each loader in a separate process."""
+    note = "Peak growth of resident memory while the first batches of a shuffled epoch are read, without workers."
     table = Table("Memory of the order", _COLUMNS, note=note)
     cases = [("sample", plan.memory), ("sample", plan.large), ("sample", plan.large * 1000), ("plain", plan.memory)]
     for name, length in cases:

@@ -23,13 +23,13 @@ _COLUMNS = (
     "more than at 1e+06",
 )
 _NOTE = (
-    "After the first batches of a shuffled epoch, batches of 64. Of a process: what it shares with no other. Of all: "
-    "shared pages counted once. torch's RandomSampler lists its permutation in the training process."
+    "After the first batches of a shuffled epoch, batches of 64. A process: memory that it shares with no other. All: "
+    "shared pages count once. torch's RandomSampler lists its permutation in the training process."
 )
 
 
 def run(plan: Plan, pool: Pool) -> list[Table]:
-    """Measure each case in a process of its own."""
+    """Measure each case in a separate process."""
     table = Table("Memory with workers", _COLUMNS, note=_NOTE)
     small, large, huge = 10**6, plan.large, plan.large * 1000
     theirs = plan.memory * 10

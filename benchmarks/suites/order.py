@@ -1,4 +1,4 @@
-"""Orders alone: items per second, memory, and how even batches are."""
+"""Orders without data: items per second, memory, and how even batches are."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["run"]
 _TASK = "benchmarks.tasks_order:Drawn"
 _BATCH = 256
 _NOTE = (
-    "Sample indices one by one, without data, by processor time; medians. Memory: growth at its peak while the first "
-    "50,000 are drawn. torch's RandomSampler makes a whole permutation, so it is measured with fewer samples."
+    "Sample indices one by one, without data, in processor time; medians. Memory: peak growth over the first "
+    "50,000. torch's RandomSampler creates a full permutation, so it is measured with fewer samples."
 )
 _EVEN_NOTE = (
-    "Data that is sorted into 64 strata, in batches of 256. Chi-square per degree of freedom of the strata's shares "
-    "in a batch, the mean of an epoch; 1.00 is a uniform shuffle. The buffers read shards of 1000, in random order. "
+    "Data sorted into 64 strata, in batches of 256. Chi-square per degree of freedom of the strata's shares "
+    "in a batch, averaged over an epoch; 1.00 is a uniform shuffle. The buffers read shards of 1000, in random order. "
     "Formula: 1 + (B - 1) / g * (1 - g / m)."
 )
 
 
 def run(plan: Plan, pool: Pool) -> list[Table]:
-    """Compare orders by time and memory, then by what they mix."""
+    """Compare speed and memory of orders, then how well they mix."""
     return [_speed(plan, pool), _evenness(plan, pool)]
 
 

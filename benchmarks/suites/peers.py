@@ -1,4 +1,4 @@
-"""Other libraries beside this one: throughput, resuming, and the size of the state."""
+"""Comparison with other libraries: throughput, resuming, and the size of the state."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ __all__ = ["run"]
 
 _OURS = ("off", "sample")
 _READ_COLUMNS = ("loader", "workers", "us per item", "items/s", "resumable is faster by", "at least as fast")
-_READ_NOTE = "Items per second of resumable (off) / those of the other, median of paired turns (smallest-largest)."
+_READ_NOTE = "Items per second of resumable (off) / the other's, median of paired turns (smallest-largest)."
 _WAIT_COLUMNS = ("loader", "workers", "ms cold", "ms resumed", "bytes", "resumable is faster by", "at least as fast")
 _WAIT_NOTE = (
-    "From making the loader to its first batch at 90 % of the epoch, load_state_dict included; imports are done "
-    "before. The factor is that of resumable (off). The DataLoader has no state, so its cold start stands in."
+    "From creating the loader to its first batch at 90 % of the epoch, including load_state_dict, after all imports. "
+    "The factor is for resumable (off). The DataLoader has no state, so its cold start is shown instead."
 )
 _SIZE_COLUMNS = ("loader", "batch", "batches/s", "resumable is faster by", "at least as fast")
 _SIZE_NOTE = (
-    "Two workers, batches of 64 tensors, no cost per item; batches per second, and of resumable (off) / those of the "
-    "other, median of paired turns (smallest-largest). Libraries with files of their own read 256 MB again and again, "
+    "Two workers, batches of 64 tensors, no cost per item; batches per second, and the factor of resumable (off) / the "
+    "other, median of paired turns (smallest-largest). Libraries with their own file formats read 256 MB repeatedly, "
     "from the page cache."
 )
 _NAMES = (*_OURS, *PEERS)
 _SIZES = (8, 1024, 16 * 1024, 160 * 1024, 640 * 1024)  # bytes of a sample: batches of 0.5 kB to 40 MB
-_LARGE = 160 * 1024  # from here on, turns have fewer batches
+_LARGE = 160 * 1024  # from this size on, turns have fewer batches
 
 
 def run(plan: Plan, pool: Pool) -> list[Table]:
-    """Compare all loaders whose libraries are installed, and name those that are not."""
+    """Compare all loaders whose libraries are installed, and list the others."""
     reading = Table("Peers: throughput", _READ_COLUMNS, note=_READ_NOTE)
     waiting = Table("Peers: time to the first batch after a resume", _WAIT_COLUMNS, note=_WAIT_NOTE)
     remotes = {name: pool[name] for name in _NAMES}
@@ -48,7 +48,7 @@ def run(plan: Plan, pool: Pool) -> list[Table]:
     for workers in (0, 2) if plan.every else (2,):
         for cost in plan.costs:
             reading.rows += _read(plan, Case(plan.length, workers, cost), remotes)
-    for workers in (0, 2) if plan.every else (0,):  # some peers spawn workers, at each of several starts
+    for workers in (0, 2) if plan.every else (0,):  # some peers spawn workers on each of several starts
         waiting.rows += _wait(plan, Case(plan.length, workers), remotes)
     sizes = Table("Peers: batches by their size", _SIZE_COLUMNS, note=_SIZE_NOTE)
     for size in _SIZES if plan.every else _SIZES[:1]:
@@ -59,7 +59,7 @@ def run(plan: Plan, pool: Pool) -> list[Table]:
 
 
 def _drop_missing(remotes: dict[str, Remote]) -> list[str]:
-    """Leave the contenders whose libraries are installed; return and say which are not."""
+    """Keep the contenders whose libraries are installed; print and return the others."""
     missing = []
     for name in list(remotes):
         try:
@@ -119,7 +119,7 @@ def _wait(plan: Plan, case: Case, remotes: dict[str, Remote]) -> list[tuple[str,
 
 
 def _those_that_resume(case: Case, remotes: dict[str, Remote]) -> tuple[dict[str, Remote], list[str]]:
-    """Make all ready that go on from their own state, and name the peers that raise an error there."""
+    """Prepare all that resume from their own state, and list the peers that raise an error."""
     ready, broken = {}, []
     for name, remote in remotes.items():
         try:

@@ -1,4 +1,4 @@
-"""A restart as a whole: from the start of the process to the first batch after a state, imports included."""
+"""A complete restart: from the start of the process to the first batch after a state, including imports."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _COLUMNS = (
     "to the first batch",
 )
 _NOTE = (
-    "From the start of a process to its first batch, medians; alone: the source as it is, without this package. The "
-    "last four columns are the parts of a resumed run, in seconds; what wrap imports belongs to the last one."
+    "From the start of a process to its first batch, medians; alone: the source without this package. The last four "
+    "columns are the parts of a resumed run, in seconds; imports by wrap belong to the last one."
 )
 _NEEDED = {"TFDS": "tensorflow_datasets", "DALI": "nvidia.dali"}
 
 
-def run(plan: Plan, pool: Pool) -> list[Table]:  # noqa: ARG001  # each start is a process of its own
-    """Start each source again and again, in turns with itself alone."""
+def run(plan: Plan, pool: Pool) -> list[Table]:  # noqa: ARG001  # each run is a separate process
+    """Start each source repeatedly, alternating with the source alone."""
     table = Table("A restart as a whole", _COLUMNS, note=_NOTE)
     names = list(MODULES) if plan.every else ["list", "mix"]
     for name in names:

@@ -21,8 +21,8 @@ _TARGET = 1.2
 
 
 def run(plan: Plan, pool: Pool) -> list[Table]:
-    """Compare the times to the first batch, without workers: their start would hide the difference."""
-    note = "From making the loader to its first batch, load_state_dict included; no workers, imports are done before."
+    """Compare the times to the first batch, without workers, because starting them would hide the difference."""
+    note = "From creating the loader to its first batch, including load_state_dict; no workers, after all imports."
     table = Table("Resume: time to the first batch at 90 % of an epoch", _COLUMNS, note=note)
     remote = pool["sample"]
     for length in (plan.length, plan.large):

@@ -1,4 +1,4 @@
-"""Costs as work grows: samples to 10^12, workers to 16, ranks to 100,000."""
+"""Costs as work grows: samples to 10¹², workers to 16, ranks to 100,000."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RANKS = ("ranks", "ms to a rank's first batch", "us per step of a rank", "bytes
 
 
 def run(plan: Plan, pool: Pool) -> list[Table]:
-    """Measure each in a process of its own."""
+    """Measure each in a separate process."""
     return [_samples(plan, pool), _workers(plan, pool), _ranks(plan, pool)]
 
 
@@ -26,7 +26,7 @@ def _samples(plan: Plan, pool: Pool) -> Table:
     table = Table(
         "As the dataset grows",
         _SAMPLES,
-        note="wrap() over a sequence, batches of 64, shuffled; processor time of the one process.",
+        note="wrap() over a sequence, batches of 64, shuffled; processor time of the only process.",
     )
     remote = pool["scale of samples"]
     remote.make("benchmarks.tasks_scale:Samples")
@@ -45,7 +45,7 @@ def _samples(plan: Plan, pool: Pool) -> Table:
 
 
 def _workers(plan: Plan, pool: Pool) -> Table:
-    note = "wrap(DataLoader) over 10^12 integers, batches of 64. Memory is what no other process shares."
+    note = "wrap(DataLoader) over 10¹² integers, batches of 64. Memory is what no other process shares."
     table = Table("As the workers grow", _WORKERS, note=note)
     for workers in (0, 1, 2, 4, 8, 16) if plan.every else (2,):
         remote = pool[f"scale of {workers} workers"]
@@ -64,9 +64,9 @@ def _ranks(plan: Plan, pool: Pool) -> Table:
     sizes = (1, 10, 100, 1000, 10_000, 100_000) if plan.every else (1, 100)
     agreed = remote.call("agree", size=sizes[-1])
     note = (
-        "10^12 samples, batches of 64 per rank; processor time. Each rank is its real loader, with the same state, one "
-        f"after the other in one process; up to 100 of them. All {agreed:,} ranks said their samples of one step: "
-        "together the global batch, in its order."
+        "10¹² samples, batches of 64 per rank; processor time. Each rank is its real loader, with the same state, one "
+        f"after another in one process; up to 100 of them. All {agreed:,} ranks listed their samples of one step: "
+        "together they are the global batch, in its order."
     )
     table = Table("As the ranks grow", _RANKS, note=note)
     for size in sizes:

@@ -1,4 +1,4 @@
-"""Time to the first batch of a wrapped `DataLoader` against the same one, not wrapped."""
+"""Time to the first batch of a wrapped `DataLoader`, compared with the plain one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _COLUMNS = ("randomness", "workers", "ms plain", "ms wrapped", "wrapped / plain"
 
 
 def run(plan: Plan, pool: Pool) -> list[Table]:
-    """Compare cold starts, workers included."""
-    note = f"From making the DataLoader to its first batch, {plan.length:,} samples; imports are done before."
+    """Compare cold starts, including workers."""
+    note = f"From creating the DataLoader to its first batch, {plan.length:,} samples, after all imports."
     table = Table("Start-up: time to the first batch", _COLUMNS, note=note)
     remotes = {name: pool[name] for name in _NAMES}
     for workers in (0, 2):

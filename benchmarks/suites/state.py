@@ -1,4 +1,4 @@
-"""The cost of a state: time and bytes, from a thousand samples to a million millions."""
+"""The cost of a state: time and bytes, from a thousand to 10¹² samples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(plan: Plan, pool: Pool) -> list[Table]:
     """Measure states of datasets of several lengths, in turns."""
     note = (
         f"Median (smallest-largest) of the turns. Targets: state_dict below {_MICROSECONDS} us, below {_BYTES} bytes. "
-        "The bytes are those of JSON at the end of the epoch."
+        "The bytes are the JSON size at the end of the epoch."
     )
     table = Table("State: time and bytes", _COLUMNS, note=note)
     remote = pool["state"]

@@ -1,4 +1,4 @@
-"""tf.data: wrapped against alone, the cost of a state, and the time to resume."""
+"""tf.data: wrapped and alone, the cost of a state, and the time to resume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _MODULE = "benchmarks.tasks_tfdata"
-_BOTH = ("explicit", "symbolic")  # the first is what "auto" takes
+_BOTH = ("explicit", "symbolic")  # "auto" chooses the first
 _CASES = {
     "numbers": _BOTH,
     "shuffle, then decode": _BOTH,
@@ -30,7 +30,7 @@ _MILLISECONDS = ("save", "cold", "resume", "replay")
 
 
 def run(plan: Plan, pool: Pool) -> list[Table]:
-    """Measure pipelines of every strategy; where TensorFlow is not installed, say so."""
+    """Measure pipelines with every strategy; if TensorFlow is not installed, the tables say so."""
     tables = [_throughput(plan, pool), _states(plan, pool)]
     pool.rest()
     return tables
@@ -39,8 +39,8 @@ def run(plan: Plan, pool: Pool) -> list[Table]:
 def _throughput(plan: Plan, pool: Pool) -> Table:
     columns = ("pipeline", "strategy", "batches/s alone", "batches/s wrapped", "wrapped / alone", "target", "reached")
     note = (
-        "Batches of 64, through as_numpy_iterator, each turn a new pass; no state is taken meanwhile. What a symbolic "
-        "state costs is TensorFlow's: the same option without this package takes as long."
+        "Batches of 64, through as_numpy_iterator, each turn a new pass; no state is saved meanwhile. The cost of a "
+        "symbolic state is TensorFlow's: the same option without this package takes as long."
     )
     table = Table("tf.data: throughput of wrap(dataset) against the dataset", columns, note=note)
     for name, (first, *others) in _CASES.items():
@@ -72,8 +72,8 @@ def _throughput(plan: Plan, pool: Pool) -> Table:
 def _states(plan: Plan, pool: Pool) -> Table:
     columns = ("pipeline", "strategy", "buffer", "MB", "ms state_dict", "ms cold", "ms resume", "ms skip")
     note = (
-        "In the middle of a pass over 20000 elements, of 49 kB where they are decoded. From making the loader to the "
-        "first batch: cold, of a new run; resume, from the state; skip, by the dataset's own skip()."
+        "In the middle of a pass over 20000 elements, of 49 kB if they are decoded. From creating the loader to the "
+        "first batch: cold, of a new run; resume, from the state; skip, with the dataset's own skip()."
     )
     table = Table("tf.data: states", columns, note=note)
     remote = pool["tf.data states"]
@@ -99,5 +99,5 @@ def _without(table: Table, missing: MissingLibraryError) -> Table:
 
 
 def _length(plan: Plan) -> int:
-    """Return the elements of a pass: 20000, and fewer in a quick run."""
+    """Return the number of elements in a pass: 20000, and fewer in a quick run."""
     return plan.length // 50

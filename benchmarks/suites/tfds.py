@@ -1,4 +1,4 @@
-"""TensorFlow Datasets: reading by index against `tf.data` and `tfds.data_source`."""
+"""TensorFlow Datasets: reading by index, compared with `tf.data` and `tfds.data_source`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PLACES = (1, 50, 90)
 
 
 def run(plan: Plan, pool: Pool) -> list[Table]:
-    """Compare throughput, and measure first batches, states and the index; nothing where a library is missing."""
+    """Compare throughput, and measure first batches, states and the index; nothing if a library is missing."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             pool["tfds write"].make(f"{_MODULE}:Written")
@@ -47,9 +47,9 @@ def run(plan: Plan, pool: Pool) -> list[Table]:
 
 def _throughput(plan: Plan, pool: Pool, folder: str) -> Table:
     note = (
-        "JPEG images of 224 x 224 pixels, decoded and batched by 64; all processors of the machine for each. Whole "
-        "epochs, the beginning included. Ratio: samples per second / those of tf.data, median of paired epochs "
-        "(smallest-largest). Processor time is that of the process, without its workers."
+        "JPEG images of 224 x 224 pixels, decoded, in batches of 64; each reader may use all processors. Complete "
+        "epochs, including their start. Ratio: samples per second / tf.data's, median of paired epochs "
+        "(smallest-largest). Processor time is for the process, without its workers."
     )
     columns = ("reader", "samples/s", "ratio to tf.data", "processor us per sample", "target", "reached")
     table = Table("TensorFlow Datasets: throughput", columns, note=note)
@@ -68,7 +68,7 @@ def _throughput(plan: Plan, pool: Pool, folder: str) -> Table:
 
 
 def _first(plan: Plan, pool: Pool, folder: str) -> Table:
-    note = "From opening the dataset to the first batch of 64 decoded images; imports and the index are there before."
+    note = "From opening the dataset to the first batch of 64 decoded images, after all imports and with an index."
     columns = (
         "files",
         *(f"ms at {place} %" for place in _PLACES),
@@ -92,7 +92,7 @@ def _first(plan: Plan, pool: Pool, folder: str) -> Table:
 
 
 def _index(plan: Plan, pool: Pool) -> Table:
-    note = "Of one file in the page cache; all lengths are verified by their checksums."
+    note = "For one file in the page cache; the checksums of all lengths are verified."
     table = Table("TensorFlow Datasets: building an index", ("bytes per record", "s per million records"), note=note)
     remote = pool["tfds write"]
     for size in (100, 20_000):

@@ -1,4 +1,4 @@
-"""Items per second of a wrapped `DataLoader` against the same one, not wrapped."""
+"""Items per second of a wrapped `DataLoader`, compared with the plain one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLUMNS = (
     "reached",
 )
 _NOTE = (
-    "Ratio: items per second wrapped / plain, median of paired turns (smallest-largest). Processor time is that of the "
+    "Ratio: items per second wrapped / plain, median of paired turns (smallest-largest). Processor time is for the "
     "training process, without its workers."
 )
 

@@ -1,4 +1,4 @@
-"""How batches travel from worker processes: items per second of a wrapped `DataLoader` by the size of a batch."""
+"""How batches travel from worker processes: items per second of a wrapped `DataLoader`, by batch size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COLUMNS = (
 )
 _NOTE = (
     "Two workers, batches of 64: integers, or one tensor of that size. Ratio: items per second wrapped / plain, median "
-    "of paired turns (smallest-largest). Processor time is that of the training process, per batch."
+    "of paired turns (smallest-largest). Processor time is for the training process, per batch."
 )
 _KILO = 1024
 # size of a batch in kB, microseconds per item, targets of "off" and of "sample"
@@ -46,7 +46,7 @@ _ROWS = (
 
 
 def run(plan: Plan, pool: Pool) -> list[Table]:
-    """Compare the plain loader with the wrapped one, without keys and with them."""
+    """Compare the plain loader with the wrapped one, with and without keys."""
     table = Table("Batches from workers, by their size", _COLUMNS, note=_NOTE)
     remotes = {name: pool[name] for name in ("plain", "off", "sample")}
     for kilobytes, cost, *targets in _ROWS if plan.every else _ROWS[2:3]:

@@ -1,4 +1,4 @@
-"""Measuring contenders in turns, each in its process."""
+"""Measures contenders alternately, each in its process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_in_turns(plan: Plan, case: Case, remotes: dict[str, Remote]) -> dict[st
     """Let contenders read the same case.
 
     Returns:
-        For each contender the microseconds per batch of every round: `wall` and `processor`.
+        For each contender the µs per batch in every round: `wall` and `processor`.
     """
     for name, remote in remotes.items():
         remote.make("benchmarks.tasks:Throughput", name=name, case=asdict(case), warm=min(_WARM, plan.batches))
@@ -41,7 +41,7 @@ def _turn(plan: Plan, remote: Remote) -> dict[str, float]:
 
 
 def get_ready(case: Case, remotes: dict[str, Remote], step: int = 0) -> None:
-    """Give every contender a state after `step` batches, and let each wait for a first batch once, uncounted."""
+    """Give every contender a state after `step` batches, and let each wait for a first batch once, without counting."""
     for name, remote in remotes.items():
         remote.make("benchmarks.tasks:FirstBatch", name=name, case=asdict(case), step=step)
         remote.call("wait", resume=False)
@@ -49,5 +49,5 @@ def get_ready(case: Case, remotes: dict[str, Remote], step: int = 0) -> None:
 
 
 def wait_in_turns(rounds: int, remotes: dict[str, Remote], *, resume: bool) -> dict[str, list[float]]:
-    """Return for each contender the milliseconds to the first batch of every round; they have to be ready."""
+    """Return for each contender the milliseconds to the first batch in every round; they must be prepared."""
     return in_turns(rounds, {name: partial(remote.call, "wait", resume=resume) for name, remote in remotes.items()})

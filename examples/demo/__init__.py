@@ -1,12 +1,11 @@
-"""The proof to run at home: real training processes, killed with SIGKILL at random moments and resumed.
+"""A demonstration to run yourself: real training processes, killed with SIGKILL at random times and resumed.
 
     python -m examples.demo
 
-For each kind of source, a training program is run twice in processes of its own: once undisturbed, and killed a few
-times. The program is a hand-written loop (`training.py`) or a Lightning Trainer (`lightning_training.py`). Each process
-writes what it trained on into a ledger; `verdict.py` compares the two runs batch by batch, and bit for bit in the final
-weights. The fork server and the groups of processes are those of `resumable.chaos`; ledger and verdict are an oracle
-of its own.
+For each kind of source, a training program runs twice: once undisturbed, and once with several kills. The program is a
+hand-written loop (`training.py`) or a Lightning Trainer (`lightning_training.py`). Each process records what it trained
+on in a ledger; `verdict.py` compares the two runs batch by batch, and the final weights bit for bit. Fork server and
+process groups come from `resumable.chaos`; ledger and verdict are independent of it.
 
-Its modules import each other relatively, as the scripts beside it use some of them, too, as those of `demo`.
+The modules import each other relatively, because other example scripts use some of them as `demo`.
 """

@@ -13,7 +13,7 @@ from .options import parse_options
 
 
 def main() -> int:
-    """Run the demo; return the exit status: 0, 1 where anything differs or fails, 2 where it could not be run."""
+    """Run the demo; return the exit status: 0, 1 if anything differs or fails, 2 if it could not be run."""
     options = parse_options()
     try:
         check_extras()

@@ -1,7 +1,7 @@
-"""A training program: a loop of Hugging Face Accelerate that accumulates gradients, as its users write it.
+"""A training program: a loop of Hugging Face Accelerate with gradient accumulation, as its users write it.
 
-It saves amid an accumulation as often as not. Each run of it is a process of its own, and nothing in it knows about
-the kills.
+It often saves in the middle of an accumulation. Each run is a separate process, and nothing in it knows about the
+kills.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ACCUMULATION", "Training", "main"]
 
-ACCUMULATION = 5  # which divides neither the batches between two saves, nor those of an epoch
+ACCUMULATION = 5  # divides neither the batches between two saves, nor those of an epoch
 _KEPT = 3
 
 
 class Scores:
-    """The evaluations by their epochs, which each checkpoint carries."""
+    """The evaluations by epoch, which are saved in each checkpoint."""
 
     def __init__(self) -> None:
         self.by_epoch: dict[int, dict[str, Any]] = {}
@@ -41,15 +41,15 @@ class Scores:
         return {"by_epoch": self.by_epoch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from those of a checkpoint."""
+        """Restore the evaluations of a checkpoint."""
         self.by_epoch = state["by_epoch"]
 
 
 class Training:
-    """Model, optimizer, and the loader that is prepared for them.
+    """Model, optimizer, and the loader prepared for them.
 
     Args:
-        task: the loader, and what else the demo gives.
+        task: the loader, and the other inputs from the demo.
     """
 
     def __init__(self, task: Task) -> None:
@@ -63,7 +63,7 @@ class Training:
         self.count = 0
 
     def run(self) -> None:
-        """Train up to the end, from the last checkpoint where there is one."""
+        """Train to the end, from the last checkpoint if there is one."""
         self.resume()
         for epoch in self.loader.epochs(EPOCHS):
             for images, labels in map(images_and_labels, epoch):
@@ -84,7 +84,7 @@ class Training:
         return [{"epoch": epoch, **score} for epoch, score in sorted(self.scores.by_epoch.items())]
 
     def train_on(self, images: Tensor, labels: Tensor) -> None:
-        """Add up the gradients of a batch, and take a step of the optimizer with those of five."""
+        """Accumulate the gradients of a batch, and take an optimizer step every five batches."""
         with self.accelerator.accumulate(self.model):
             self.accelerator.backward(training_loss(self.model, images, labels))
             self.optimizer.step()
@@ -92,11 +92,11 @@ class Training:
         self.count += 1
 
     def save(self) -> None:
-        """Save all that Accelerate knows; the place of the loader is that of the last step of the optimizer."""
+        """Save everything that Accelerate knows; the loader's position is that of the last optimizer step."""
         folder = self.folder / f"checkpoint_{self.count}"
-        if is_sealed(folder):  # the same one, from which this process goes on
+        if is_sealed(folder):  # the checkpoint from which this process resumed
             return
-        shutil.rmtree(folder, ignore_errors=True)  # half of one, of a run that was killed
+        shutil.rmtree(folder, ignore_errors=True)  # half of a checkpoint, from a killed run
         self.accelerator.save_state(str(folder))
         seal(folder)
         for old in sorted(self.folder.iterdir(), key=_number)[:-_KEPT]:
@@ -105,7 +105,7 @@ class Training:
         self.ledger.write("save", self.loader.global_step, state_bytes=len(state))
 
     def resume(self) -> None:
-        """Load the last checkpoint, where there is one."""
+        """Load the last checkpoint, if there is one."""
         last = last_sealed(self.folder)
         self.ledger.write("start", 0)
         if last is not None:
@@ -115,7 +115,7 @@ class Training:
         self.ledger.write("begin", self.count, epoch=cursor.epoch, step=cursor.step)
 
     def note(self, epoch: int, *tensors: Tensor) -> None:
-        """Write down which batch was trained on."""
+        """Record which batch was trained on."""
         self.ledger.write("batch", self.count, epoch=epoch, step=self.loader.cursor.step, digest=digest(tensors))
 
 
@@ -124,7 +124,7 @@ def _number(folder: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train in this process, as the command line says."""
+    """Train in this process, with the options of the command line."""
     Training(read_task(arguments, __doc__)).run()
 
 

@@ -1,4 +1,4 @@
-"""What one training process did, from its start or resume to its end or kill."""
+"""The record of one training process, from its start or resume to its end or kill."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A batch that was trained on: where the loader stood after it, and a digest of its bytes."""
+    """A batch that was trained on: the loader's position after it, and a digest of its bytes."""
 
     place: Place
     digest: str
@@ -39,19 +39,19 @@ _START = Place(0, 0)
 
 @dataclass
 class Attempt:
-    """What one process did. A *count* is a number of batches in the weights, over the whole run.
+    """The record of one process. A *count* is the number of batches in the weights, over the whole run.
 
     Args:
-        resumed: count at its beginning.
-        begun: where the loader stood then.
-        started: time in seconds at which it was about to load its state.
-        received: time at which it had its first batch; None where it was killed before.
-        batches: what it trained on, by count.
+        resumed: count at its start.
+        begun: the loader's position at its start.
+        started: time in seconds just before it loaded its state.
+        received: time at which it had its first batch; None if it was killed before.
+        batches: the batches that it trained on, by count.
         saves: counts at which a checkpoint was saved.
         state_bytes: size of the largest loader state in a checkpoint.
-        epoch_ends: counts at which evaluations began.
-        evaluations: what they gave, in order, each with the number of its epoch.
-        scores: the evaluations that the last checkpoint carried, of the whole run; empty before the end.
+        epoch_ends: counts at which evaluations started.
+        evaluations: their results, in order, each with the number of its epoch.
+        scores: the evaluations of the whole run in the last checkpoint; empty before the end.
         weights: digest of the final weights; None before the end.
     """
 
@@ -69,22 +69,22 @@ class Attempt:
 
     @property
     def ended(self) -> bool:
-        """Whether it came to the end of the training."""
+        """Whether it finished the training."""
         return self.weights is not None
 
     @property
     def milliseconds(self) -> float | None:
-        """How long the first batch took, from loading the state on; None where it was killed before."""
+        """Time from loading the state to the first batch; None if it was killed before."""
         return None if self.received is None else 1000 * (self.received - self.started)
 
     @property
     def last(self) -> int:
-        """Count at its end or kill, as far as it was written down."""
+        """Count at its end or kill, as far as it was recorded."""
         return max(self.batches, default=self.resumed)
 
     @property
     def stopped(self) -> Place:
-        """Where the loader stood then."""
+        """The loader's position at that count."""
         return self.batches[self.last].place if self.batches else self.begun
 
     def add(self, event: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""An augmentation that draws from the global generators of `random`, of `numpy.random` and of torch."""
+"""An augmentation that uses the global RNGs of `random`, `numpy.random` and torch."""
 
 from __future__ import annotations
 

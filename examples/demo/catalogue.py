@@ -1,4 +1,4 @@
-"""Names and labels of the sources; what makes them, and what trains from them, is imported in other processes only."""
+"""Names and labels of the sources; the code that creates them and trains is imported only in other processes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _IMPORTED_ONCE = {
 _TARS = ("braceexpand",)
 _PARQUET = ("pyarrow.parquet",)
 _DALIS = "nvidia.dali.plugin.pytorch"
-# The extra that brings a module. One inside of a package is found by importing the package, so the outermost are looked
-# for; that of nvidia is empty, and shared by others.
+# The extra that provides a module. Finding a submodule would import its package, so top-level modules are checked; the
+# package nvidia is an empty one, shared by others.
 _EXTRAS = {
     "torch": "torch",
     "pytorch_lightning": "lightning",
@@ -52,7 +52,7 @@ class Source(NamedTuple):
 
     Args:
         label: for people.
-        make: path of the function that makes the loader, `module:function`; it is given the digits to train on.
+        make: path of the function that creates the loader, `module:function`; it gets the digits to train on.
         program: module of the training program.
         slow: modules that take seconds to import and may be imported before a process is forked.
     """
@@ -64,7 +64,7 @@ class Source(NamedTuple):
 
     @property
     def preloaded(self) -> tuple[str, ...]:
-        """What its training program takes seconds to import, and the demo's fork servers import at its first start."""
+        """Modules that are slow to import; the demo's fork servers import them before the first run."""
         return (*_IMPORTED_ONCE.get(self.program, ()), *_IMPORTED_ONCE.get(self.make.partition(":")[0], ()))
 
 
@@ -112,12 +112,12 @@ SOURCES = {
 
 
 def installed() -> list[Source]:
-    """Return the sources whose frameworks are there."""
+    """Return the sources whose frameworks are installed."""
     return [source for source in SOURCES.values() if not missing_extras(source)]
 
 
 def missing_extras(source: Source) -> list[str]:
-    """Return the extras that bring what a source needs and what is not installed."""
+    """Return the extras with the missing packages of a source."""
     needed = {module for module in _EXTRAS if any(f"{slow}.".startswith(f"{module}.") for slow in source.slow)}
     return [_EXTRAS[module] for module in _EXTRAS if module in needed and not _is_there(module)]
 
@@ -135,16 +135,16 @@ def _is_there(module: str) -> bool:
 
 
 def find_source(name: str) -> Source:
-    """Return the source of a name, or the user's own for `module:function`.
+    """Return the source with a name, or the user's own for `module:function`.
 
     Raises:
-        ConfigurationError: there is none of that name.
+        ConfigurationError: there is no such source.
     """
     if ":" in name:
         return Source(name, name)
     if name not in SOURCES:
         raise ConfigurationError(
-            f"there is no source {name!r}.\nUse {', '.join(SOURCES)}, or module:function for one of your own: a "
-            "function that takes the digits and returns what resumable.wrap gave."
+            f"unknown source: {name!r}.\nUse {', '.join(SOURCES)}, or module:function for a custom source: a "
+            "function that takes the digits and returns a loader from resumable.wrap."
         )
     return SOURCES[name]

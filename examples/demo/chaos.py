@@ -1,4 +1,4 @@
-"""`python -m examples.demo.chaos`: every kind of fault against every source, with `--page` as a page of evidence."""
+"""`python -m examples.demo.chaos`: every kind of fault against every source; `--page` writes the results to a page."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it; return the exit status: 0, or 1 where a promise was broken or a source could not be tested."""
+    """Run it; return the exit status: 0, or 1 if a promise was broken or a source could not be tested."""
     parser = ArgumentParser(prog="python -m examples.demo.chaos", description=__doc__)
     add = parser.add_argument
-    add("--sources", type=_sources, default=list(SOURCES), metavar="NAME,...", help=f"of {', '.join(SOURCES)}")
-    add("--faults", type=_faults, default=list(FAULTS), metavar="KIND,...", help=f"of {', '.join(FAULTS)}")
-    add("--points", type=int, default=2, help="cases for each kind of fault (default: 2)")
-    add("--jobs", type=int, default=2, help="cases at a time (default: 2)")
+    add("--sources", type=_sources, default=list(SOURCES), metavar="NAME,...", help=f"some of {', '.join(SOURCES)}")
+    add("--faults", type=_faults, default=list(FAULTS), metavar="KIND,...", help=f"some of {', '.join(FAULTS)}")
+    add("--points", type=int, default=2, help="failpoints per kind of fault (default: 2)")
+    add("--jobs", type=int, default=2, help="cases that run at the same time (default: 2)")
     add("--directory", type=Path, default=Path("runs/chaos-sources"), help="default: runs/chaos-sources")
-    add("--fresh", action="store_true", help="start every process by itself, instead of forking it from one that has "
+    add("--fresh", action="store_true", help="launch every process directly, instead of forking it from one that has "
         "imported torch: ten times slower")  # fmt: skip
     add("--page", type=Path, metavar="FILE", help="write the tables into this page")
     given = parser.parse_args(arguments)
     if given.page and (set(given.sources), set(given.faults)) != (set(SOURCES), set(FAULTS)):
-        parser.error("--page writes all tables again, so it needs a run of all sources and faults")
+        parser.error("--page rewrites all tables, so it needs a run of all sources and faults")
     rows = run_matrix(
         given.sources, Settings(given.faults, given.points, given.jobs, given.directory, given.fresh), _tell
     )
@@ -70,4 +70,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit("Interrupted; nothing that was started is left.")
+        sys.exit("Interrupted. All started processes have ended.")

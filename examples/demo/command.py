@@ -1,4 +1,4 @@
-"""Runs the experiments and says what came out."""
+"""Runs the experiments and prints the results."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["run_demo"]
 
-_WIDTH = 110  # columns where the output is no terminal
+_WIDTH = 110  # columns, if the output is not a terminal
 
 
 def run_demo(options: Options) -> int:
     """Run the demo.
 
     Returns:
-        The exit status: 0 where all kills fired and each killed run was the same as the baseline one.
+        The exit status: 0 if all kills happened and each killed run equals the baseline run.
     """
     console, began = _make_console(), time.monotonic()
     options.output.mkdir(parents=True, exist_ok=True)

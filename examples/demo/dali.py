@@ -28,7 +28,7 @@ __all__ = ["make_dali", "make_dali_elastic"]
 
 
 def make_dali(digits: Digits) -> Loader:
-    """Wrap a DALI iterator; each of its batches becomes images and labels as the training takes them."""
+    """Wrap a DALI iterator; each of its batches becomes images and labels for the training."""
     pipeline = _pipeline(str(_write_files(digits)))
     iterator = DALIClassificationIterator(
         pipeline, reader_name="Reader", last_batch_policy=LastBatchPolicy.PARTIAL, auto_reset=True

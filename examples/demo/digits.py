@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 __all__ = ["BATCH_SIZE", "Digits", "load_digits", "read_digits", "write_digits"]
 
 BATCH_SIZE = 64
-_TRAINING = 1500  # images to train on: 23 batches and a partial one; the other 297 are for the evaluation
+_TRAINING = 1500  # images to train on: 23 full batches and a partial one; the other 297 are for the evaluation
 _BRIGHTEST = 16.0
 
 
 class Digits(NamedTuple):
-    """Images, float32 in 0..1 of the shape `(N, 8, 8)`, and labels, int64 of the shape `(N,)`."""
+    """Images, float32 in 0..1 with shape `(N, 8, 8)`, and labels, int64 with shape `(N,)`."""
 
     images: np.ndarray[Any, np.dtype[np.float32]]
     labels: np.ndarray[Any, np.dtype[np.int64]]
@@ -34,18 +34,18 @@ def load_digits() -> Digits:
 
 
 def write_digits(digits: Digits, path: Path, training: int = _TRAINING) -> None:
-    """Write the data to a file, from which the training processes read it.
+    """Write the data to a file for the training processes.
 
     Args:
-        digits: all of them.
+        digits: all digits.
         path: of the file.
-        training: how many of them, from the first on, are trained on; the others are held out.
+        training: how many are trained on, from the first; the others are held out.
     """
     np.savez(path, images=digits.images, labels=digits.labels, training=training)
 
 
 def read_digits(path: Path) -> tuple[Digits, Digits]:
-    """Read the data, divided into what is trained on and what is held out for the evaluation."""
+    """Read the data, divided into training data and data held out for the evaluation."""
     with np.load(path) as file:
         images, labels, training = file["images"], file["labels"], int(file["training"])
     return Digits(images[:training], labels[:training]), Digits(images[training:], labels[training:])

@@ -25,10 +25,10 @@ __all__ = ["Comparison", "Experiment"]
 
 
 class Comparison(NamedTuple):
-    """What came out.
+    """The result of an experiment.
 
     Args:
-        source: what was trained from.
+        source: the source.
         baseline: the run without kills.
         attempts: the processes of the run with kills.
         verdict: whether the two runs are the same.
@@ -42,14 +42,14 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A source's two runs.
+    """The two runs of a source.
 
     Args:
-        source: what is trained from.
+        source: the source.
         data: file of the digits.
         directory: for the files of the runs.
-        kills: how many.
-        seed: chooses their moments.
+        kills: number of kills.
+        seed: chooses their times.
     """
 
     source: Source
@@ -63,8 +63,8 @@ class Experiment:
 
         Args:
             preload: forks the processes.
-            watch: is called with a few words, the count of batches, and how many there will be where that is known,
-                whenever a process did something.
+            watch: called whenever a process makes progress, with a few words, the count of batches, and the expected
+                total if it is known.
         """
         baseline = self._run_baseline(preload, watch)
         kills = plan_kills(baseline, self.kills, f"{self.seed} {self.source.label}")

@@ -1,4 +1,4 @@
-"""What the demo needs beyond the library itself."""
+"""The demo's requirements beyond the library itself."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NEEDED = {
 
 
 def check_extras() -> None:
-    """See that everything is there.
+    """Verify that everything is installed.
 
     Raises:
-        MissingDependencyError: something is not installed; the message has the command that installs it.
+        MissingDependencyError: something is not installed; the message contains the install command.
         UnsupportedError: the system cannot fork processes.
     """
     if not hasattr(os, "fork"):
@@ -33,5 +33,5 @@ def check_extras() -> None:
     if missing:
         raise MissingDependencyError(
             f"the demo needs {', '.join(missing)}, which cannot be imported here.\n"
-            f"Install what it needs: {pip_install('demo')}"
+            f"Install the demo's requirements: {pip_install('demo')}"
         )

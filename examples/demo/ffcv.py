@@ -1,4 +1,4 @@
-"""The digits as a file of FFCV, decoded and augmented by its compiled operations."""
+"""The digits as an FFCV file, decoded and augmented by FFCV's compiled operations."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def make_ffcv(digits: Digits) -> resumable.Loader:
 
 
 def write_beton(digits: Digits, path: Path) -> Path:
-    """Write the file, unless it is there."""
+    """Write the file, unless it exists."""
     if not path.exists():
         draft = path.with_suffix(f".{os.getpid()}")
-        # FFCV's writer forks, and waits forever where that fails, as it may beside the threads of other frameworks.
+        # FFCV's writer forks, and waits forever if that fails, as it may with the threads of other frameworks.
         writer = get_context("spawn").Process(target=_write, args=(digits, draft))
         writer.start()
         writer.join()
@@ -73,7 +73,7 @@ class _Samples:
 
 
 class _Grey(Operation):  # type: ignore[misc]  # FFCV ships no types
-    """One channel of floating-point numbers in 0..1, as the model takes them."""
+    """One channel of floating-point numbers in 0..1, as the model expects."""
 
     def generate_code(self) -> Any:
         return lambda images, _: images[..., 0][:, None].float() / 255

@@ -1,4 +1,4 @@
-"""The digits as files that are read by index: shards of WebDataset, and a mixture of those and of Parquet files."""
+"""The digits as files that are read by index: WebDataset shards, and a mixture of WebDataset and Parquet files."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _FILES, _ROW_GROUP = 4, 50
 
 def make_tars(digits: Digits) -> resumable.Loader[Any]:
     """Wrap a `DataLoader` with two workers over shards, shuffled in blocks."""
-    tars: Any = _tars(digits)  # torch's types want a Dataset, and its DataLoader takes whatever has an index
+    tars: Any = _tars(digits)  # torch's types require a Dataset, but its DataLoader accepts anything with an index
     return resumable.wrap(DataLoader(tars, batch_size=BATCH_SIZE, num_workers=2), shuffle="blocks")
 
 
 def make_mixture(digits: Digits) -> resumable.Loader[Any]:
-    """Wrap a `DataLoader` over two sources, of which every batch has two thirds and one third."""
+    """Wrap a `DataLoader` over two sources, which make up two thirds and one third of every batch."""
     sources = {"tars": _tars(digits), "parquet": _parquet(digits)}
     mixture: Any = resumable.mix(sources, weights={"tars": 2, "parquet": 1})
     return resumable.wrap(DataLoader(mixture, batch_size=BATCH_SIZE))
@@ -66,7 +66,7 @@ def _of_row(row: dict[str, Any]) -> tuple[torch.Tensor, int]:
 
 
 def write_files(digits: Digits) -> Path:
-    """Write shards and Parquet files of the digits, unless they are there; return their folder."""
+    """Write shards and Parquet files of the digits, unless they exist; return their folder."""
     name = hashlib.blake2b(digits.images.tobytes(), digest_size=8).hexdigest()
     folder = prepared(f"formats-{name}")
     if not folder.exists():

@@ -1,4 +1,4 @@
-"""Starts training processes, kills them when planned, and starts them again until one comes to the end."""
+"""Launches training processes, kills them as planned, and relaunches them until one finishes."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ __all__ = ["ProcessError", "Run", "fork_servers", "run_to_end"]
 
 _SHOWN = 2000  # characters of a failed process's output
 _TIME_LIMIT = 300.0  # seconds for one process
-_VARIABLE = "RESUMABLE_DEMO"  # in the environment of each process that is started, by which it is found
+_VARIABLE = "RESUMABLE_DEMO"  # environment variable that identifies the launched processes
 _SLOW = ("torch", "torch._dynamo", "resumable.backends.torch", f"{__package__}.sources")
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class ProcessError(RuntimeError):
-    """A process failed by itself, or left others behind."""
+    """A process failed on its own, or left others running."""
 
 
 @contextmanager
 def fork_servers() -> Iterator[Preload]:
-    """Start what forks the processes; it imports torch meanwhile, which takes seconds."""
+    """Start the fork servers; they import torch in the meantime, which takes seconds."""
     with Preload(_SLOW, _ONE_THREAD) as preload:
         yield preload
 
 
 @dataclass(frozen=True)
 class Run:
-    """A training run: what its processes have in common.
+    """A training run, shared by its processes.
 
     Args:
-        source: what is trained from, and by which program.
+        source: the source, and its training program.
         data: file of the digits.
-        directory: for checkpoints, ledgers and output; it is made.
+        directory: for checkpoints, ledgers and output; it is created.
         preload: forks the processes.
-        first: number of the fork server of the first process. The servers take turns, so that a process resumes in
-            another interpreter than the one before it was killed in.
-        watch: is called with each attempt's number and what it did so far, whenever it did something.
+        first: number of the fork server of the first process. The servers alternate, so a process resumes in a
+            different interpreter than the one in which the previous one was killed.
+        watch: called with each attempt's number and record, whenever it makes progress.
     """
 
     source: Source
@@ -67,7 +67,7 @@ class Run:
         return self.directory / f"attempt-{number}.jsonl"
 
     def output(self, number: int) -> Path:
-        """Return the path of what an attempt prints."""
+        """Return the path of an attempt's output."""
         return self.directory / f"attempt-{number}.txt"
 
     def start(self, number: int) -> Group:
@@ -82,13 +82,13 @@ class Run:
 
 
 def run_to_end(run: Run, kills: Sequence[Kill]) -> list[Attempt]:
-    """Start a process for each planned kill, and then one more that is left in peace.
+    """Launch a process for each planned kill, then one more without a kill.
 
     Returns:
-        What each process did. Fewer than planned where one came to its end before its kill.
+        The record of each process; fewer than planned if one finished before its kill.
 
     Raises:
-        ProcessError: a process failed by itself.
+        ProcessError: a process failed on its own.
     """
     run.directory.mkdir(parents=True)
     attempts: list[Attempt] = []
@@ -107,7 +107,7 @@ def _run_once(run: Run, number: int, kill: Kill | None) -> None:
         if watch.due:
             return
         if status == 0 and (orphans := group.orphans()):
-            raise ProcessError(f"the processes {orphans} live on after the end of process {number}, which started them")
+            raise ProcessError(f"the processes {orphans} were still running after the end of process {number}")
     if status != 0:
         said = run.output(number).read_text(errors="replace")[-_SHOWN:]
         how = killed or f"failed with status {status}"
@@ -115,7 +115,7 @@ def _run_once(run: Run, number: int, kill: Kill | None) -> None:
 
 
 class _Watch:
-    """Follows a process by its ledger; asked again and again, it says when the process is to be killed.
+    """Follows a process through its ledger, and decides when to kill it.
 
     Attributes:
         due: whether the planned kill was due.

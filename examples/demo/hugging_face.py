@@ -29,13 +29,13 @@ _FILES = 4
 
 
 def make_table(digits: Digits) -> resumable.Loader[Any]:
-    """Wrap a `DataLoader` over a `Dataset` with a transform, which is read by the batch."""
+    """Wrap a `DataLoader` over a `Dataset` with a transform, which is read in batches."""
     rows = _rows(digits).with_transform(_augmented)
     return resumable.wrap(DataLoader(rows, batch_size=BATCH_SIZE, shuffle=True), randomness="batch")
 
 
 def make_stream(digits: Digits) -> resumable.Loader[Any]:
-    """Wrap a `DataLoader` with two workers over an `IterableDataset` that streams files, and augments by `map`."""
+    """Wrap a `DataLoader` with two workers over an `IterableDataset` that streams files, and augments with `map`."""
     name = hashlib.blake2b(digits.images.tobytes(), digest_size=8).hexdigest()
     folder = write_parquet(digits, prepared(f"parquet-{name}"))
     files = [str(path) for path in sorted(folder.iterdir())]
@@ -44,7 +44,7 @@ def make_stream(digits: Digits) -> resumable.Loader[Any]:
 
 
 def write_parquet(digits: Digits, folder: Path) -> Path:
-    """Write a folder of Parquet files, unless it is there; return it."""
+    """Write a folder of Parquet files, unless it exists; return it."""
     if not folder.exists():
         part = Path(tempfile.mkdtemp(prefix=folder.name, dir=folder.parent))
         datasets.disable_progress_bars()

@@ -1,15 +1,15 @@
-"""The ledger: what a training process did, line by line, so that nothing is lost when it is killed.
+"""The ledger: the actions of a training process, line by line, so nothing is lost when it is killed.
 
-An event is a JSON object on a line, with its kind, the time, and the *count* of batches that are in the weights:
+An event is a JSON object on one line, with its kind, the time, and the *count* of batches in the weights:
 
     start                              the process is about to load its state
-    begin        epoch, step           where the program goes on
-    received                           a batch is there
-    batch        epoch, step, digest   it was trained on, and where the program says it stands after it
+    begin        epoch, step           where the program continues
+    received                           a batch has arrived
+    batch        epoch, step, digest   it was trained on, and the program's position after it
     save         state_bytes           size of the loader's part of the checkpoint
-    epoch-end                          the epoch's last batch is done, its evaluation begins
+    epoch-end                          the epoch's last batch is done, its evaluation starts
     evaluation   score                 epoch, loss and accuracy
-    end          weights, scores       digest of the weights, and the evaluations that the checkpoints carried
+    end          weights, scores       digest of the weights, and the evaluations in the checkpoints
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Ledger", "read_events"]
 
 
 class Ledger:
-    """Writes events, each with one system call: a kill of the process leaves all the lines before it.
+    """Writes events, each with one system call: a kill of the process leaves all earlier lines intact.
 
     Args:
         path: of a file that does not exist yet.
@@ -42,10 +42,10 @@ class Ledger:
 
 
 def read_events(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
-    """Read the events after an offset; none where there is no file yet. A line that was cut off does not count.
+    """Read the events after an offset; none if there is no file yet. An incomplete line does not count.
 
     Returns:
-        The events, and the offset after the last whole line.
+        The events, and the offset after the last complete line.
     """
     if not path.exists():
         return [], offset

@@ -1,4 +1,4 @@
-"""Writes the ledger of a Lightning run: a callback for what it trains on, and a writer of files for what it saves."""
+"""Writes the ledger of a Lightning run: a callback for the training, and a checkpoint writer for the saves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["LedgerCallback", "LedgerCheckpointIO"]
 
 
 class LedgerCallback(Callback):
-    """Writes down what the Trainer does, and keeps the evaluations, which each checkpoint carries.
+    """Records the Trainer's actions, and keeps the evaluations, which are saved in each checkpoint.
 
     Args:
         ledger: for the demo to compare.
@@ -37,41 +37,41 @@ class LedgerCallback(Callback):
         return {"scores": self.scores}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from the evaluations of a checkpoint."""
+        """Restore the evaluations of a checkpoint."""
         self.scores = state_dict["scores"]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
-        """Note that the Trainer is about to load a checkpoint, where there is one."""
+        """Record that the Trainer is about to load a checkpoint, if there is one."""
         self.ledger.write("start", trainer.global_step)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Note where it goes on."""
+        """Record where it continues."""
         step = trainer.fit_loop.epoch_loop.batch_progress.current.ready
         self.ledger.write("begin", trainer.global_step, epoch=trainer.current_epoch, step=step)
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Note that a batch is there."""
+        """Record that a batch has arrived."""
         self.ledger.write("received", trainer.global_step)
 
     def on_train_batch_end(
         self,
         trainer: Trainer,
         pl_module: LightningModule,  # noqa: ARG002  # Lightning's signature
-        outputs: Any,  # noqa: ARG002  # likewise
+        outputs: Any,  # noqa: ARG002  # the same
         batch: list[torch.Tensor],
         batch_idx: int,
     ) -> None:
-        """Note which batch is in the weights now."""
+        """Record which batch is in the weights now."""
         place = {"epoch": trainer.current_epoch, "step": batch_idx + 1}
         self.ledger.write("batch", trainer.global_step, **place, digest=digest(batch))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Note that the evaluation begins."""
+        """Record that the evaluation starts."""
         if not trainer.sanity_checking:
             self.ledger.write("epoch-end", trainer.global_step)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Note what it gave."""
+        """Record its result."""
         if trainer.sanity_checking:
             return
         metrics = {name: trainer.callback_metrics[name].item() for name in ("loss", "accuracy")}
@@ -80,7 +80,7 @@ class LedgerCallback(Callback):
 
 
 class LedgerCheckpointIO(CheckedCheckpointIO):
-    """Writes the Trainer's checkpoints, and notes when the one to resume from is on the disk.
+    """Writes the Trainer's checkpoints, and records when the one to resume from is on disk.
 
     Args:
         ledger: for the demo to compare.
@@ -90,7 +90,7 @@ class LedgerCheckpointIO(CheckedCheckpointIO):
         self.ledger = ledger
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Write a checkpoint: all of it is there under its name, or nothing."""
+        """Write a checkpoint atomically."""
         super().save_checkpoint(checkpoint, path, storage_options)
         if Path(path).stem == "last":
             (rank,) = checkpoint["callbacks"]["ResumableCallback"]["ranks"]

@@ -1,6 +1,6 @@
 """A training program: the Lightning Trainer with `ResumableCallback` and a `ModelCheckpoint`, as its users write it.
 
-Each run of it is a process of its own, and nothing in it knows about the kills.
+Each run is a separate process, and nothing in it knows about the kills.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class DigitsModule(LightningModule):
         return training_loss(self.model, *batch)
 
     def validation_step(self, batch: list[Tensor]) -> None:
-        """Log loss and accuracy, of which Lightning takes the mean over all batches."""
+        """Log loss and accuracy; Lightning averages them over all batches."""
         images, labels = batch
         self.log_dict(score(self.model(images), labels), batch_size=len(labels))
 
     def configure_optimizers(self) -> Optimizer:
-        """Make the optimizer."""
+        """Create the optimizer."""
         return make_optimizer(self.model)
 
 
 def train(task: Task) -> None:
-    """Train up to the end, from the last checkpoint where there is one."""
+    """Train to the end, from the last checkpoint if there is one."""
     noted = LedgerCallback(task.ledger)
     trainer = Trainer(
         accelerator="cpu",
@@ -82,7 +82,7 @@ def _held_out(digits: Digits) -> DataLoader[tuple[Tensor, ...]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train in this process, as the command line says."""
+    """Train in this process, with the options of the command line."""
     train(read_task(arguments, __doc__))
 
 

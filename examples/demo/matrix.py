@@ -1,4 +1,4 @@
-"""Runs a chaos campaign for each source: its training program, as a command of its own, against all kinds of faults."""
+"""Runs a chaos campaign for each source: its training program, as a command, against all kinds of faults."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Row", "Settings", "run_matrix"]
 
-_PATIENCE = 300.0  # seconds: a busy machine may import a framework for a minute
+_PATIENCE = 300.0  # seconds: on a busy machine, importing a framework may take a minute
 _GRACE = 30.0  # seconds
-_DIGESTS = "*/sealed.json"  # of files whose contents are compared; equal values may be pickled as other bytes
+_DIGESTS = "*/sealed.json"  # of files whose contents are compared; equal values may be pickled differently
 
 
 @dataclass(frozen=True)
 class Row:
-    """What came out for a source.
+    """The result for one source.
 
     Args:
         name: of the source.
-        label: of it, for people.
-        report: of its campaign; None where there was none.
+        label: of the source, for people.
+        report: of its campaign; None if there was none.
         error: why there was none.
         impossible: kinds of faults that cannot happen with it, and why.
-        seconds: that it took.
+        seconds: duration.
     """
 
     name: str
@@ -67,10 +67,10 @@ class Settings(NamedTuple):
 
     Args:
         faults: kinds of faults.
-        points: moments for each kind.
-        jobs: cases at a time.
-        directory: for the data, and for a directory per campaign.
-        fresh: start every process by itself, and fork none from one that has imported the slow modules.
+        points: failpoints per kind.
+        jobs: cases at the same time.
+        directory: for the data, and for one directory per campaign.
+        fresh: launch every process directly, and fork none from one that has imported the slow modules.
     """
 
     faults: Sequence[str]
@@ -81,12 +81,12 @@ class Settings(NamedTuple):
 
 
 def run_matrix(sources: Sequence[str], settings: Settings, tell: Callable[[str], None]) -> list[Row]:
-    """Run the campaigns, one after the other.
+    """Run the campaigns, one after another.
 
     Args:
         sources: names, as in the catalogue.
         settings: of all of them.
-        tell: is told in words what happens.
+        tell: called with progress messages.
     """
     settings.directory.mkdir(parents=True, exist_ok=True)
     data = make_data(settings.directory / "digits.npz").absolute()

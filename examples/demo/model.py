@@ -1,4 +1,4 @@
-"""A small convolutional network, trained with randomness of its own: dropout and mixup."""
+"""A small convolutional network, trained with random dropout and mixup."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Classifier", "digest", "evaluate", "images_and_labels", "make_optimi
 
 
 class Classifier(nn.Module):
-    """Images of the shape `(N, 1, 8, 8)` to logits of the shape `(N, 10)`."""
+    """Images with shape `(N, 1, 8, 8)` to logits with shape `(N, 10)`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,12 +41,12 @@ class Classifier(nn.Module):
 
 
 def make_optimizer(model: Classifier) -> torch.optim.Optimizer:
-    """Make the optimizer, whose momenta belong into the checkpoint, too."""
+    """Create the optimizer; its momenta also belong in the checkpoint."""
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
 def images_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
-    """Take a batch apart that came as a pair, or under names."""
+    """Return images and labels of a batch, which is a pair or a dict."""
     if isinstance(batch, dict):
         return batch["data"], batch["label"].squeeze(-1).long()
     images, labels = batch
@@ -54,10 +54,10 @@ def images_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def training_loss(model: Classifier, images: Tensor, labels: Tensor) -> Tensor:
-    """Compute the loss of a batch; every other one is mixed up with itself.
+    """Compute the loss of a batch; every other one is mixed with itself.
 
-    The coin is drawn from `random`, the weight from `numpy.random`, the partners and the dropout from torch: only where
-    all three generators are resumed, the weights come out the same.
+    The coin comes from `random`, the weight from `numpy.random`, the partners and the dropout from torch, so the
+    weights are the same only if all three RNGs are restored.
     """
     weight = np.random.beta(0.4, 0.4) if random.random() < 0.5 else 1.0  # noqa: NPY002  # a fair coin
     partners = torch.randperm(len(labels))

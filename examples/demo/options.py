@@ -17,15 +17,15 @@ __all__ = ["Options", "parse_options"]
 
 
 class Options(NamedTuple):
-    """What to do.
+    """The options.
 
     Args:
         sources: what to train from.
         kills: how often each training run is killed.
-        seed: chooses the moments.
-        jobs: how many training runs at a time.
+        seed: chooses the times.
+        jobs: training runs at the same time.
         output: directory for the picture.
-        all_installed: no sources were chosen: they are all that are installed.
+        all_installed: whether no sources were chosen, so all installed ones are used.
     """
 
     sources: list[Source]
@@ -37,10 +37,10 @@ class Options(NamedTuple):
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
-    """Read the command line."""
+    """Parse the command line."""
     parser = ArgumentParser(
         prog="python -m examples.demo",
-        description="Kill real training runs with SIGKILL at random moments, resume them, and compare them with "
+        description="Kill real training runs with SIGKILL at random times, resume them, and compare them with "
         "baseline runs. Exits with 1 if anything differs.",
     )
     parser.add_argument(
@@ -48,13 +48,13 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         nargs="+",
         type=_source,
         metavar="NAME",
-        help=f"some of {', '.join(SOURCES)}; or module:function, which takes the digits and returns what "
-        "resumable.wrap gave (default: all that are installed)",
+        help=f"some of {', '.join(SOURCES)}; or module:function, which takes the digits and returns a loader from "
+        "resumable.wrap (default: all that are installed)",
     )
-    parser.add_argument("--kills", type=_positive, default=3, help="per source (default: 3)")
-    parser.add_argument("--seed", type=int, default=0, help="chooses the moments of the kills (default: 0)")
-    parser.add_argument("--jobs", type=_positive, default=2, help="training runs at a time (default: 2)")
-    parser.add_argument("--output", type=Path, default=Path("runs/demo"), help="directory (default: runs/demo)")
+    parser.add_argument("--kills", type=_positive, default=3, help="kills per source (default: 3)")
+    parser.add_argument("--seed", type=int, default=0, help="chooses the times of the kills (default: 0)")
+    parser.add_argument("--jobs", type=_positive, default=2, help="training runs at the same time (default: 2)")
+    parser.add_argument("--output", type=Path, default=Path("runs/demo"), help="output directory (default: runs/demo)")
     given = parser.parse_args(arguments)
     sources = given.backends or installed()
     return Options(sources, given.kills, given.seed, given.jobs, given.output, all_installed=not given.backends)
@@ -69,5 +69,5 @@ def _source(name: str) -> Source:
 
 def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
-        raise ArgumentTypeError(f"it must be a whole number from 1, but it is {text!r}")
+        raise ArgumentTypeError(f"expected a whole number from 1, got {text!r}")
     return int(text)

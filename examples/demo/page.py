@@ -1,4 +1,4 @@
-"""The page of evidence: which faults every source has survived, in Markdown, without dates and paths."""
+"""The page of evidence: which faults every source survived, in Markdown, without dates and paths."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LIBRARIES = (
 
 
 def write_page(path: Path, rows: Sequence[Row], faults: Sequence[str], points: int) -> None:
-    """Put the tables between the two marks of a page; one without marks gets them at its end."""
+    """Put the tables between the two marks of a page, or at its end if it has no marks."""
     text = path.read_text() if path.exists() else ""
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]

@@ -1,4 +1,4 @@
-"""When to kill: moments that are chosen by what the process has done, and a random delay on top."""
+"""When to kill: times chosen from the progress of the process, plus a random delay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Kill", "plan_kills"]
 
-_MARGIN = 16  # batches at the end of the run without a kill, so that none comes too late
+_MARGIN = 16  # batches at the end of the run without a kill, so no kill comes too late
 _DELAY = 0.015  # seconds: three steps and their checkpoint
 
 
@@ -21,8 +21,8 @@ class Kill(NamedTuple):
     """A planned kill.
 
     Args:
-        after: batches in the weights, at least.
-        epoch_end: wait for the evaluation after them.
+        after: minimum number of batches in the weights.
+        epoch_end: wait for the next evaluation.
         delay: seconds from there.
     """
 
@@ -31,19 +31,19 @@ class Kill(NamedTuple):
     delay: float
 
     def is_due(self, event: dict[str, Any]) -> bool:
-        """Return whether an event of the ledger is what the kill waits for."""
+        """Return whether an event of the ledger is the one that the kill waits for."""
         if event["kind"] == "batch":
             return bool(event["count"] >= self.after + self.epoch_end)
         return bool(event["kind"] == "epoch-end" and event["count"] >= self.after)
 
 
 def plan_kills(baseline: Attempt, number: int, seed: str) -> list[Kill]:
-    """Choose moments from the first checkpoint on; from two kills on, one of them hits an evaluation.
+    """Choose times after the first checkpoint; with two or more kills, one of them hits an evaluation.
 
     Args:
-        baseline: the run without kills, which tells how many batches there are.
-        number: of kills.
-        seed: chooses the moments.
+        baseline: the run without kills, which determines the number of batches.
+        number: number of kills.
+        seed: chooses the times.
 
     Raises:
         ConfigurationError: the run is too short for so many kills.
@@ -52,7 +52,7 @@ def plan_kills(baseline: Attempt, number: int, seed: str) -> list[Kill]:
     ends = [count for count in baseline.epoch_ends if count <= last]
     if number > last - first:
         raise ConfigurationError(
-            f"a run of {baseline.last} batches has room for {max(last - first, 0)} kills, but {number} were asked for."
+            f"a run of {baseline.last} batches has room for {max(last - first, 0)} kills, but {number} were requested."
         )
     kills = [Kill(generator.choice(ends), epoch_end=True, delay=0.0)] if number > 1 and ends else []
     parts = number - len(kills)

@@ -1,4 +1,4 @@
-"""Where the demo keeps data that it has prepared, once for all processes and for the libraries in C that read it."""
+"""The folder for the demo's prepared data, shared by all processes and by C libraries that read it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Train from a source of the catalogue by a command of one line, as `resumable chaos run` is given one.
+"""Train from a source of the catalogue with a one-line command, for `resumable chaos run`.
 
     resumable chaos run -- python -m examples.demo.program list --directory {dir}
 
-Started again with the same directory, it goes on from its last checkpoint.
+Run again with the same directory, it resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-IMAGES = 500  # to train on: seven batches and a partial one
+IMAGES = 500  # to train on: seven full batches and a partial one
 _HELD_OUT = 100
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, as the command line says."""
+    """Train with the options of the command line."""
     parser = ArgumentParser(prog="python -m examples.demo.program", description="Train from a source of the demo.")
     parser.add_argument("source", help=f"{', '.join(SOURCES)}; or module:function")
-    parser.add_argument("--directory", required=True, type=Path, help="for checkpoints and all else")
-    parser.add_argument("--data", type=Path, help="file of the digits (default: made in the directory)")
+    parser.add_argument("--directory", required=True, type=Path, help="for checkpoints and everything else")
+    parser.add_argument("--data", type=Path, help="file of the digits (default: created in the directory)")
     given = parser.parse_args(arguments)
     source, directory = find_source(given.source), given.directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
     paths = {
         "data": given.data or make_data(directory / "digits.npz"),
         "checkpoints": directory / "checkpoints",
-        "ledger": directory / f"ledger-{uuid.uuid4().hex}.jsonl",  # each start has one of its own
+        "ledger": directory / f"ledger-{uuid.uuid4().hex}.jsonl",  # a separate one per launch
     }
     options = [f"--make={source.make}", *(f"--{name}={path}" for name, path in paths.items())]
     import_module(source.program).main(options)
 
 
 def make_data(path: Path) -> Path:
-    """Write a part of the digits to a file, if it is not there."""
+    """Write part of the digits to a file, unless it exists."""
     from .digits import Digits, load_digits, write_digits  # noqa: PLC0415  # a second of imports
 
     if not path.exists():
         count = IMAGES + _HELD_OUT
         digits = load_digits()
-        part = path.with_suffix(f".{uuid.uuid4().hex}.npz")  # killed while it is written, it would be half of one
+        part = path.with_suffix(f".{uuid.uuid4().hex}.npz")  # a kill during the write would leave an incomplete file
         write_digits(Digits(digits.images[:count], digits.labels[:count]), part, IMAGES)
         part.replace(path)
     return path

@@ -1,4 +1,4 @@
-"""Runs experiments side by side, and shows how far each of them is."""
+"""Runs experiments in parallel, and shows the progress of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLUMNS = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fiel
 
 
 def run_all(experiments: Sequence[Experiment], jobs: int, console: Console) -> list[Comparison]:
-    """Run experiments, some at a time.
+    """Run experiments, several at a time.
 
     Args:
         experiments: what to run.
@@ -36,10 +36,10 @@ def run_all(experiments: Sequence[Experiment], jobs: int, console: Console) -> l
         console: shows the progress.
 
     Returns:
-        What came out, in the order of the experiments.
+        The results, in the order of the experiments.
 
     Raises:
-        ProcessError: a process failed by itself; the other experiments are stopped.
+        ProcessError: a process failed on its own; the other experiments are stopped.
     """
     stop = Event()
     with ExitStack() as stack:
@@ -68,7 +68,7 @@ def _run_one(experiment: Experiment, preload: Preload, progress: Progress, stop:
 
 
 def _follow(experiment: Experiment, progress: Progress, stop: Event) -> Callable[[str, int, int | None], None]:
-    """Show what an experiment does: as a bar on a terminal, elsewhere in a line for each process."""
+    """Show the progress of an experiment: a bar on a terminal, otherwise a line for each process."""
     label = experiment.source.label
     task = progress.add_task(label, total=None, doing="baseline run")
     last = ""

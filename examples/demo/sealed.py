@@ -1,4 +1,4 @@
-"""Checkpoint folders of other libraries, with digests of their files: what is torn or damaged is passed over.
+"""Checkpoint folders of other libraries, with digests of their files, so incomplete or damaged ones are skipped.
 
 Accelerate and the Trainer write file after file in place, without checksums. A seal is written after all of them.
 """
@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"\d+$")
 
 
 def seal(folder: Path) -> None:
-    """Make the files of a checkpoint durable, and note their digests in one more file, which is there or not."""
+    """Make the files of a checkpoint durable, and write their digests atomically to one more file."""
     digests = {path.name: _digest(path) for path in _files(folder)}
     for path in _files(folder):
         _sync(path)
@@ -35,13 +35,13 @@ def seal(folder: Path) -> None:
 
 
 def last_sealed(root: Path) -> Path | None:
-    """Return the checkpoint with the highest number whose files are as they were sealed; None where there is none."""
+    """Return the checkpoint with the highest number whose files match its seal; None if there is none."""
     folders = [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
     return next((path for path in sorted(folders, key=_number, reverse=True) if is_sealed(path)), None)
 
 
 def is_sealed(folder: Path) -> bool:
-    """Return whether all files of a checkpoint are as they were when it was sealed."""
+    """Return whether all files of a checkpoint match its seal."""
     try:
         digests = json.loads((folder / _SEAL).read_text(encoding="utf-8"))
         return bool({path.name: _digest(path) for path in _files(folder)} == digests)

@@ -1,4 +1,4 @@
-"""The sources that the demo trains from, each wrapped the way its users would."""
+"""The sources that the demo trains from, each wrapped as its users would do it."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def make_sequence(digits: Digits) -> Loader:
 
 
 def make_generator(digits: Digits) -> Loader:
-    """Wrap a generator function, which resumes by being run again and skipped through."""
+    """Wrap a generator function, which resumes by running again and skipping."""
     return resumable.wrap(partial(shuffled_batches, digits))
 
 
 def make_plain(digits: Digits) -> DataLoader[Any]:
-    """Make a `DataLoader` over a map-style dataset, to be wrapped by the training program."""
+    """Create a `DataLoader` over a map-style dataset, for the training program to wrap."""
     return DataLoader(DigitsDataset(digits), batch_size=BATCH_SIZE, shuffle=True)
 
 
@@ -66,18 +66,18 @@ def make_map_style_workers(digits: Digits) -> Loader:
 
 
 def make_own_sampler(digits: Digits) -> Loader:
-    """Wrap a `DataLoader` with a sampler of the user's own, whose order is kept."""
+    """Wrap a `DataLoader` with a custom sampler, whose order is kept."""
     sampler = EachClassInTurn(digits.labels)
     return resumable.wrap(DataLoader(DigitsDataset(digits), batch_size=BATCH_SIZE, sampler=sampler))
 
 
 def make_stateful_stream(digits: Digits) -> Loader:
-    """Wrap a `DataLoader` with two workers over an `IterableDataset` that has a state."""
+    """Wrap a `DataLoader` with two workers over an `IterableDataset` with a state."""
     return resumable.wrap(DataLoader(StatefulDigitsStream(digits), batch_size=BATCH_SIZE, num_workers=2))
 
 
 def make_stream(digits: Digits) -> Loader:
-    """Wrap a `DataLoader` with two workers over an `IterableDataset` that has none."""
+    """Wrap a `DataLoader` with two workers over an `IterableDataset` without a state."""
     return resumable.wrap(DataLoader(DigitsStream(digits), batch_size=BATCH_SIZE, num_workers=2))
 
 

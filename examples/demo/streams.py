@@ -1,4 +1,4 @@
-"""Sources as people write them: a dataset, a sampler, and readers with and without a state of their own."""
+"""Sources as people write them: a dataset, a sampler, and readers with and without a state."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DigitsDataset(Dataset[tuple[torch.Tensor, int]]):
         self._digits = digits
 
     def __len__(self) -> int:
-        """Count the images."""
+        """Return the number of images."""
         return len(self._digits.labels)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
@@ -44,9 +44,9 @@ class DigitsDataset(Dataset[tuple[torch.Tensor, int]]):
 
 
 class EachClassInTurn(Sampler[int]):
-    """A sampler of the user's own: shuffles within each class, and takes one image of each class in turn.
+    """A custom sampler: shuffles within each class, and takes one image of each class in turn.
 
-    It draws from torch's global generator, is not told the epoch, and has no state.
+    It uses torch's global RNG, does not know the epoch, and has no state.
     """
 
     def __init__(self, labels: np.ndarray[Any, np.dtype[np.int64]]) -> None:
@@ -55,11 +55,11 @@ class EachClassInTurn(Sampler[int]):
         self._rounds = min(map(len, classes))
 
     def __len__(self) -> int:
-        """Count the images of an epoch."""
+        """Return the number of images in an epoch."""
         return self._rounds * len(self._classes)
 
     def __iter__(self) -> Iterator[int]:
-        """Draw an epoch's order."""
+        """Yield the order of an epoch."""
         shuffled = [indices[torch.randperm(len(indices))][: self._rounds] for indices in self._classes]
         yield from torch.stack(shuffled, dim=1).flatten().tolist()
 
@@ -72,7 +72,7 @@ def shuffled_batches(digits: Digits, epoch: int) -> Iterator[Any]:
 
 
 class DigitsStream(IterableDataset[tuple[torch.Tensor, int]]):
-    """An iterable-style dataset: each worker reads its share from front to back, through a shuffle buffer."""
+    """An iterable-style dataset: each worker reads its share from start to end, through a shuffle buffer."""
 
     def __init__(self, digits: Digits) -> None:
         self._digits = digits
@@ -80,7 +80,7 @@ class DigitsStream(IterableDataset[tuple[torch.Tensor, int]]):
         self._read = 0
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
-        """Begin an epoch."""
+        """Start an epoch."""
         self._buffer, self._read = [], 0
         return self._samples()
 
@@ -98,14 +98,14 @@ class DigitsStream(IterableDataset[tuple[torch.Tensor, int]]):
 
 
 class StatefulDigitsStream(DigitsStream):
-    """The same with a state of its own: what is in the buffer, and how much of the share was read."""
+    """The same with a state: the content of the buffer, and how much of the share was read."""
 
     def __init__(self, digits: Digits) -> None:
         super().__init__(digits)
         self._loaded = False
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
-        """Begin an epoch, or go on from a state."""
+        """Start an epoch, or continue from a state."""
         if not self._loaded:
             return super().__iter__()
         self._loaded = False
@@ -116,21 +116,21 @@ class StatefulDigitsStream(DigitsStream):
         return {"buffer": list(self._buffer), "read": self._read}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next `iter()` go on from a state."""
+        """Let the next `iter()` continue from a state."""
         self._buffer, self._read, self._loaded = list(state["buffer"]), state["read"], True
 
 
 class DigitsReader:
-    """A reader that is no torch dataset, with a generator of its own for the order, which is part of its state."""
+    """A reader that is not a torch dataset, with its own RNG for the order, which is part of its state."""
 
     def __init__(self, digits: Digits) -> None:
         self._digits = digits
         self._generator = np.random.default_rng(0)
-        self._begun = self._generator.bit_generator.state  # the generator at the beginning of the epoch
+        self._begun = self._generator.bit_generator.state  # the RNG at the start of the epoch
         self._given = 0
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
-        """Go through the rest of the epoch."""
+        """Yield the rest of the epoch."""
         self._generator.bit_generator.state = self._begun
         order = self._generator.permutation(len(self._digits.labels))
         while self._given < len(order):
@@ -139,9 +139,9 @@ class DigitsReader:
         self._begun, self._given = self._generator.bit_generator.state, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the generator as it was at the beginning of the epoch, and how many samples were given since."""
+        """Return the state of the RNG at the start of the epoch, and how many samples were yielded since."""
         return {"generator": self._begun, "given": self._given}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next `iter()` go on from a state."""
+        """Let the next `iter()` continue from a state."""
         self._begun, self._given = state["generator"], state["given"]

@@ -31,14 +31,14 @@ _COLUMNS = (
     "resumed\nms",
 )
 _CAPTION = (
-    "Places are epoch.step: the epoch, and how many of its batches are in the weights.\n"
+    "Positions are epoch.step: the epoch, and how many of its batches are in the weights.\n"
     "Scores are the evaluations at the ends of epochs. Weights are compared bit for bit.\n"
-    "Milliseconds pass from loading the state to the first batch; cold: in the baseline run."
+    "Milliseconds count from loading the state to the first batch; cold: in the baseline run."
 )
 
 
 def make_table(comparisons: Iterable[Comparison]) -> Table:
-    """Make the table."""
+    """Create the table."""
     table = Table(
         title="Killed with SIGKILL and resumed, compared with a baseline run",
         caption=_CAPTION,
@@ -72,6 +72,6 @@ def _yes_or_no(difference: str) -> str:
 
 
 def _first_batch(attempts: Iterable[Attempt]) -> str:
-    """Give the median of the milliseconds to the first batch."""
+    """Return the median of the milliseconds to the first batch."""
     known = [attempt.milliseconds for attempt in attempts if attempt.milliseconds is not None]
     return f"{median(known):.0f}" if known else ""

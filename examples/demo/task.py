@@ -1,4 +1,4 @@
-"""What every training program is given by the demo, and what makes two runs of it comparable."""
+"""The inputs of every training program in the demo, and what makes two runs comparable."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _SEED = 0
 
 
 class Task(NamedTuple):
-    """What to train from, and where to leave what.
+    """What to train from, and where to write.
 
     Args:
-        loader: what the source's function made: gives batches of images and labels.
+        loader: from the source's function; yields batches of images and labels.
         held_out: for the evaluation at the end of each epoch.
-        checkpoints: directory for them.
+        checkpoints: directory for checkpoints.
         ledger: for the demo to compare.
     """
 
@@ -41,9 +41,9 @@ class Task(NamedTuple):
 
 
 def read_task(arguments: Sequence[str] | None, description: str | None) -> Task:
-    """Read a training program's command line, seed the process, and make the loader."""
+    """Parse a training program's command line, seed the process, and create the loader."""
     parser = ArgumentParser(description=description)
-    parser.add_argument("--make", required=True, type=_find, help="module:function that makes the loader")
+    parser.add_argument("--make", required=True, type=_find, help="module:function that creates the loader")
     parser.add_argument("--data", required=True, type=Path)
     parser.add_argument("--checkpoints", required=True, type=Path)
     parser.add_argument("--ledger", required=True, type=Path)

@@ -1,4 +1,4 @@
-"""The digits through a `tf.data` pipeline with a shuffle buffer, parallel augmentation, batches and a prefetch."""
+"""The digits in a `tf.data` pipeline with a shuffle buffer, parallel augmentation, batches and a prefetch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 os.environ |= {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_ENABLE_ONEDNN_OPTS": "0",
-}  # else it is talkative
+}  # silences TensorFlow
 
 import tensorflow as tf
 
@@ -26,7 +26,7 @@ __all__ = ["make_tfdata"]
 
 
 def make_tfdata(digits: Digits) -> Loader:
-    """Wrap a pipeline, which resumes by TensorFlow's own state."""
+    """Wrap a pipeline, which resumes from TensorFlow's state."""
     data = tf.data.Dataset
     shuffled = data.from_tensor_slices((digits.images, digits.labels)).shuffle(500, seed=1)
     numbers = data.random(seed=2, rerandomize_each_iteration=True).batch(2)

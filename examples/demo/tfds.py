@@ -48,9 +48,10 @@ def make_tfds(digits: Digits) -> Loader:
 
 
 def write_tfds(digits: Digits, folder: Path) -> Path:
-    """Write a dataset with the split "train", unless it is there; return its folder.
+    """Write a dataset with the split "train", unless it exists; return its folder.
 
-    By a process of its own: one that has written array_record files cannot fork workers that read them.
+    A separate process writes it, because a process that has written array_record files cannot fork workers that read
+    them.
     """
     if not folder.exists():
         part = Path(tempfile.mkdtemp(prefix=folder.name, dir=folder.parent))
@@ -83,11 +84,11 @@ def _builder(digits: Digits, folder: Path) -> Any:
         class Builder(tfds.core.GeneratorBasedBuilder):  # type: ignore[misc]  # it has no types
             VERSION = tfds.core.Version("1.0.0")
             name = "digits"
-            code_path = None  # else checksums of downloads are looked for beside this module
+            code_path = None  # otherwise it would search for checksums of downloads next to this module
 
             @classmethod
             def get_metadata(cls) -> Any:
-                """Describe the dataset; the usual way looks for files beside this module."""
+                """Describe the dataset; the default searches for files next to this module."""
                 return dataset_metadata.DatasetMetadata(description="Handwritten digits.", citation="", tags=[])
 
             def _info(self) -> Any:
@@ -105,7 +106,7 @@ def _builder(digits: Digits, folder: Path) -> Any:
 
 
 def _png(image: np.ndarray[Any, Any]) -> io.BytesIO:
-    """Encode an image here: TensorFlow Datasets would import TensorFlow for it."""
+    """Encode an image; TensorFlow Datasets would import TensorFlow for it."""
     file = io.BytesIO()
     Image.fromarray((image * 255).astype(np.uint8)).save(file, "png")
     file.seek(0)

@@ -1,4 +1,4 @@
-"""The picture: what each process trained on, where it saved, where it was killed."""
+"""The picture: what each process trained on, where it saved, and where it was killed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def draw_timeline(comparisons: Sequence[Comparison], path: Path) -> None:
     """Draw a panel per source with a row per process, and write the picture.
 
     Args:
-        comparisons: what to draw.
-        path: of the file; its suffix chooses the format.
+        comparisons: the results.
+        path: of the file; its suffix determines the format.
     """
     columns = min(_COLUMNS, len(comparisons))
     rows = -(-len(comparisons) // columns)
@@ -68,7 +68,7 @@ def _draw_axes(panel: Axes, rows: int, batches: int) -> None:
 
 
 def _draw_attempt(panel: Axes, row: int, attempt: Attempt, seen: int) -> None:
-    """Draw a process; `seen` batches had been trained on by those before."""
+    """Draw a process; earlier ones had trained on `seen` batches."""
     again = min(max(seen, attempt.resumed), attempt.last)
     panel.barh(row, again - attempt.resumed, _BAR, attempt.resumed, color=_RETRAINED)
     panel.barh(row, attempt.last - again, _BAR, again, color=_TRAINED)

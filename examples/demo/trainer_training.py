@@ -1,6 +1,6 @@
-"""A training program: transformers' Trainer, prepared by one line, as its users write it.
+"""A training program: transformers' Trainer, prepared with one line, as its users write it.
 
-Each run of it is a process of its own, and nothing in it knows about the kills.
+Each run is a separate process, and nothing in it knows about the kills.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 __all__ = ["ACCUMULATION", "main", "train"]
 
-ACCUMULATION = 5  # batches of a step of the optimizer; the last step of an epoch has fewer
+ACCUMULATION = 5  # batches per optimizer step; the last step of an epoch has fewer
 
 
 class DigitsModel(nn.Module):
-    """The same network as in the hand-written loop, with the loss inside, as the Trainer wants it."""
+    """The same network as in the hand-written loop, with the loss inside, as the Trainer expects."""
 
     def __init__(self) -> None:
         super().__init__()
         self.network = Classifier()
 
     def forward(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Compute the loss of a batch, and in an evaluation the logits, too."""
+        """Compute the loss of a batch, and also the logits in an evaluation."""
         if self.training:
             return {"loss": training_loss(self.network, images, labels)}
         logits = self.network(images)
@@ -51,20 +51,20 @@ class DigitsModel(nn.Module):
 
 
 class LedgerTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped here
-    """A Trainer that writes down what it trains on and when it evaluates.
+    """A Trainer that records its training and its evaluations.
 
     Args:
         ledger: for the demo to compare.
         model: the model.
         args: of the Trainer.
-        **options: others of the Trainer.
+        **options: other options of the Trainer.
     """
 
     def __init__(self, ledger: Ledger, model: nn.Module, args: TrainingArguments, **options: Any) -> None:
         super().__init__(model, args, **options)
         self.ledger = ledger
         self.length = math.ceil(len(self.train_dataset) / BATCH_SIZE)
-        self.within = 0  # batches since the last step of the optimizer
+        self.within = 0  # batches since the last optimizer step
 
     @property
     def place(self) -> dict[str, int]:
@@ -93,13 +93,13 @@ class LedgerTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped h
         return metrics
 
     def scores(self) -> list[dict[str, Any]]:
-        """Return the evaluations, as the checkpoints carry them."""
+        """Return the evaluations, as saved in the checkpoints."""
         logs = [log for log in self.state.log_history if "eval_loss" in log]
         return [_score(round(log["epoch"]) - 1, log) for log in logs]
 
 
-class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # likewise
-    """Notes where the Trainer goes on, and seals its checkpoints.
+class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # the same
+    """Records where the Trainer continues, and seals its checkpoints.
 
     Attributes:
         trainer: the Trainer.
@@ -108,11 +108,11 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # likewise
     trainer: LedgerTrainer
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Note where it goes on."""
+        """Record where it continues."""
         self.trainer.ledger.write("begin", self.trainer.count, **self.trainer.place)
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Count the batches of the next step of the optimizer."""
+        """Count the batches of the next optimizer step."""
         self.trainer.within = 0
 
     def on_save(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
@@ -125,7 +125,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # likewise
 
 
 def train(task: Task) -> None:
-    """Train up to the end, from the last checkpoint where there is one."""
+    """Train to the end, from the last checkpoint if there is one."""
     model, noted = DigitsModel(), LedgerCallback()
     trainer = LedgerTrainer(
         task.ledger,
@@ -181,7 +181,7 @@ def _score(epoch: int, metrics: dict[str, float]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train in this process, as the command line says."""
+    """Train in this process, with the options of the command line."""
     train(read_task(arguments, __doc__))
 
 

@@ -1,6 +1,6 @@
-"""A training program: a hand-written loop that saves its checkpoint every few steps, and goes on from the last one.
+"""A training program: a hand-written loop that saves a checkpoint every few steps, and resumes from the last one.
 
-Each run of it is a process of its own, and nothing in it knows about the kills.
+Each run is a separate process, and nothing in it knows about the kills.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["Training", "main"]
 
 
 class Training:
-    """Model, optimizer, loader, and what the loop counts.
+    """Model, optimizer, loader, and the loop's counters.
 
     Args:
-        task: the loader, and what else the demo gives.
+        task: the loader, and the other inputs from the demo.
     """
 
     def __init__(self, task: Task) -> None:
@@ -37,7 +37,7 @@ class Training:
         self.scores: list[dict[str, Any]] = []
 
     def run(self) -> None:
-        """Train up to the end, from the last checkpoint where there is one."""
+        """Train to the end, from the last checkpoint if there is one."""
         self.resume()
         for epoch in self.loader.epochs(EPOCHS):
             for images, labels in map(images_and_labels, epoch):
@@ -54,7 +54,7 @@ class Training:
         self.ledger.write("end", self.steps, weights=weights, scores=self.scores)
 
     def train_on(self, images: Tensor, labels: Tensor) -> None:
-        """Take one step of the optimizer."""
+        """Take one optimizer step."""
         self.optimizer.zero_grad()
         training_loss(self.model, images, labels).backward()  # type: ignore[no-untyped-call]  # torch's
         self.optimizer.step()
@@ -75,7 +75,7 @@ class Training:
         self.ledger.write("save", self.steps, state_bytes=len(json.dumps(state, default=bytes.hex)))
 
     def resume(self) -> None:
-        """Load the last checkpoint, where there is one."""
+        """Load the last checkpoint, if there is one."""
         last = self.store.latest()
         self.ledger.write("start", self.steps)
         if last is not None:
@@ -88,12 +88,12 @@ class Training:
         self.ledger.write("begin", self.steps, epoch=cursor.epoch, step=cursor.step)
 
     def note(self, epoch: int, *tensors: Tensor) -> None:
-        """Write down which batch is in the weights now."""
+        """Record which batch is in the weights now."""
         self.ledger.write("batch", self.steps, epoch=epoch, step=self.loader.cursor.step, digest=digest(tensors))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train in this process, as the command line says."""
+    """Train in this process, with the options of the command line."""
     Training(read_task(arguments, __doc__)).run()
 
 

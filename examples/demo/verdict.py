@@ -15,13 +15,13 @@ __all__ = ["Verdict", "compare", "count_retrained", "effective_history"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What differs, in words; an empty text where nothing does.
+    """The differences, in words; empty strings if there are none.
 
     Args:
-        kills: kills that did not fire, and resumes from elsewhere than the last checkpoint.
-        stream: batches that are missing, or that are others than the baseline run's.
-        evaluations: evaluations that are missing, doubled, or give something else.
-        weights: final weights that are not the same bit for bit.
+        kills: kills that did not happen, and resumes from a checkpoint other than the last.
+        stream: batches that are missing, or differ from the baseline run.
+        evaluations: evaluations that are missing, repeated, or differ.
+        weights: final weights that are not bit-identical.
     """
 
     kills: str
@@ -31,19 +31,19 @@ class Verdict:
 
     @property
     def identical(self) -> bool:
-        """Whether nothing differs, and the kills were real."""
+        """Whether nothing differs, and all kills happened."""
         return not any((self.kills, self.stream, self.evaluations, self.weights))
 
     def differences(self) -> list[str]:
-        """Return the texts that there are."""
+        """Return the texts that are not empty."""
         return [text for text in (self.kills, self.stream, self.evaluations, self.weights) if text]
 
 
 def compare(baseline: Attempt, attempts: Sequence[Attempt], planned: int) -> Verdict:
-    """Compare the attempts of a killed run with the one of a baseline run.
+    """Compare the attempts of a killed run with a baseline run.
 
     Args:
-        baseline: a run without kills.
+        baseline: the attempt of a run without kills.
         attempts: the processes of a run with kills, in order.
         planned: number of kills that were planned.
     """
@@ -56,7 +56,7 @@ def compare(baseline: Attempt, attempts: Sequence[Attempt], planned: int) -> Ver
 
 
 def effective_history(attempts: Sequence[Attempt]) -> dict[int, Trained]:
-    """Return, by count, the batches that made it into the final weights: of each, what its last attempt trained on."""
+    """Return, by count, the batches in the final weights: for each, what its last attempt trained on."""
     history: dict[int, Trained] = {}
     for attempt in attempts:
         history = {count: trained for count, trained in history.items() if count <= attempt.resumed} | attempt.batches
@@ -64,7 +64,7 @@ def effective_history(attempts: Sequence[Attempt]) -> dict[int, Trained]:
 
 
 def count_retrained(attempts: Sequence[Attempt]) -> int:
-    """Count the batches that were trained on again, as they were after the last checkpoint when a kill came."""
+    """Count the batches after the last checkpoint before a kill, which were trained on again."""
     return sum(len(attempt.batches) for attempt in attempts) - len({count for one in attempts for count in one.batches})
 
 
@@ -72,14 +72,14 @@ def _check_kills(attempts: Sequence[Attempt], planned: int) -> str:
     fired = sum(not attempt.ended for attempt in attempts)
     if fired == planned:
         return ""
-    return f"kills: {planned} were planned, and {fired} fired before the run came to its end"
+    return f"kills: {planned} were planned, but only {fired} happened before the run finished"
 
 
 def _check_resumes(attempts: Sequence[Attempt]) -> str:
     saved = 0
     for number, attempt in enumerate(attempts):
         if attempt.resumed < saved:
-            return f"kills: attempt {number} began after batch {attempt.resumed}, but batch {saved} had been saved"
+            return f"kills: attempt {number} started after batch {attempt.resumed}, but batch {saved} had been saved"
         saved = max([saved, *attempt.saves])
     return ""
 
@@ -90,12 +90,12 @@ def _check_stream(baseline: Attempt, attempts: Sequence[Attempt]) -> str:
 
 
 def _check_retrained(attempts: Sequence[Attempt]) -> str:
-    """See that a batch is the same in all attempts, also where a later one makes up for it."""
+    """Verify that a batch is the same in all attempts, even if a later one would hide the difference."""
     first: dict[int, Trained] = {}
     for number, attempt in enumerate(attempts):
         again = {count: trained for count, trained in attempt.batches.items() if count in first}
         known = {count: first[count] for count in again}
-        if text := _describe("stream: batch", "the attempt before", known, f"attempt {number}", again):
+        if text := _describe("stream: batch", "the previous attempt", known, f"attempt {number}", again):
             return text
         first |= attempt.batches
     return ""
@@ -112,27 +112,27 @@ def _check_evaluations(baseline: Attempt, attempts: Sequence[Attempt]) -> str:
 
 
 def _check_scores(baseline: Attempt, final: Attempt) -> str:
-    """See that the checkpoints carried each evaluation once: none was skipped by a resume, and none doubled."""
+    """Verify that the checkpoints contain each evaluation once: a resume skipped and repeated none."""
     expected, found = ([score["epoch"] for score in attempt.scores] for attempt in (baseline, final))
     if expected != found:
-        return f"evaluations: of the epochs {found} in the resumed run, of {expected} in the baseline run"
-    return "" if baseline.scores == final.scores else "evaluations: those in the checkpoints differ"
+        return f"evaluations: of the epochs {found} in the resumed run, but of {expected} in the baseline run"
+    return "" if baseline.scores == final.scores else "evaluations: the ones in the checkpoints differ"
 
 
 def _check_weights(baseline: Attempt, final: Attempt) -> str:
     if final.weights == baseline.weights is not None:
         return ""
-    return f"weights: {final.weights} in the resumed run, {baseline.weights} in the baseline run"
+    return f"weights: {final.weights} in the resumed run, but {baseline.weights} in the baseline run"
 
 
 def _describe(what: str, here: str, expected: Mapping[int, Any], there: str, found: Mapping[int, Any]) -> str:
-    """Say where two records differ first, and how often."""
+    """Describe where two records first differ, and how often."""
     differing = list(_differing(expected, found))
     if not differing:
         return ""
     first = differing[0]
     return (
-        f"{what} {first} is the first of {len(differing)} that differ: {found.get(first, 'missing')} in {there}, "
+        f"{what} {first} is the first of {len(differing)} that differ: {found.get(first, 'missing')} in {there}, but "
         f"{expected.get(first, 'missing')} in {here}"
     )
 

@@ -1,1 +1,1 @@
-"""Shared by examples: models that they train, and a run that is killed."""
+"""Shared by the examples: models to train, and a run that is killed."""

@@ -1,4 +1,4 @@
-"""Three small files of tokens, in the place of a corpus: documents with their lengths, and two long texts."""
+"""Three small files of tokens that represent a corpus: documents with their lengths, and two long texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VOCABULARY = 128
 
 
 def write(folder: str) -> None:
-    """Write `web.bin` with `lengths.npy` of its documents, `code.bin` and `book.bin`, as nanoGPT writes tokens."""
+    """Write `web.bin` with `lengths.npy` of its documents, `code.bin` and `book.bin`, in nanoGPT's format."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(4, 120, 300)
     np.save(f"{folder}/lengths.npy", lengths)

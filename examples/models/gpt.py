@@ -1,4 +1,4 @@
-"""A small GPT in plain torch that reads packed documents: no token sees another document, or one that follows it."""
+"""A small GPT in plain PyTorch that reads packed documents: a token sees only earlier tokens of its own document."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Shape:
 
     Args:
         vocabulary: number of different tokens.
-        length: tokens per window, so the largest position in a document.
+        length: tokens per window, which is also the largest position in a document.
         width: numbers per token.
-        heads: of the attention; they divide the width.
-        layers: blocks of attention and a network of two layers.
-        dropout: share of what is left out in training.
+        heads: number of attention heads; divides the width.
+        layers: number of blocks, each with attention and a two-layer network.
+        dropout: dropout rate in training.
     """
 
     vocabulary: int = 128
@@ -56,15 +56,15 @@ class GPT(nn.Module):
             nn.init.normal_(weights, std=0.02)
 
     def forward(self, tokens: Tensor, position: Tensor, document: Tensor) -> Tensor:
-        """Return the logits of the token that follows each of these.
+        """Return the logits of the next token after each of these.
 
         Args:
-            tokens: integers of shape `(batch, length)`, as `position` and `document`.
+            tokens: integers with shape `(batch, length)`, like `position` and `document`.
             position: of each token in its document.
-            document: its number; tokens of different numbers do not see each other.
+            document: its number; tokens with different numbers do not see each other.
 
         Returns:
-            Logits of shape `(batch, length, vocabulary)`.
+            Logits with shape `(batch, length, vocabulary)`.
         """
         mask = mask_of(document)
         x = self.dropout(self.tokens(tokens) + self.positions(position))
@@ -100,13 +100,13 @@ class _Block(nn.Module):
 
 
 def mask_of(document: Tensor) -> Tensor:
-    """Return who sees whom: `(batch, 1, length, length)`, true where a token is of the same document and not later."""
+    """Return the attention mask `(batch, 1, length, length)`: true for a token and those before it in its document."""
     same = document[:, :, None] == document[:, None, :]
     return torch.tril(same)[:, None]
 
 
 def collate(samples: list[Any]) -> dict[str, Tensor]:
-    """Make a batch for `loss` of samples of `Packed` and of `Tokens`; a window of `Tokens` is a document by itself."""
+    """Create a batch for `loss` from samples of `Packed` or `Tokens`; a window of `Tokens` is one document."""
     batch: dict[str, Tensor] = default_collate([one if isinstance(one, dict) else _as_packed(*one) for one in samples])
     return batch
 

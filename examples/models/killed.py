@@ -1,4 +1,4 @@
-"""Kills a training with SIGKILL, runs it again, and compares its last checkpoint with an uninterrupted run."""
+"""Kills a training run with SIGKILL, runs it again, and compares its last checkpoint with an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KILLS = (3, 4)  # optimizer steps of the first and the second process
 
 
 def compare(train: Callable[[str], None]) -> None:
-    """Run a training without a kill, and one that is killed twice; raise if they end with different weights.
+    """Run a training without a kill, and one that is killed twice; raise if their final weights differ.
 
     Args:
         train: trains in a directory, from the checkpoint that it finds there.

@@ -1,4 +1,4 @@
-"""The flight recorder: a file with the position of a process, which is still there after SIGKILL."""
+"""The flight recorder: a file with the position of a process, which survives SIGKILL."""
 
 from resumable._flight.recorder import Recorder
 

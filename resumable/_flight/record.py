@@ -1,14 +1,14 @@
-"""Record: the file of one rank. It is mapped into memory, so what was written is there after SIGKILL.
+"""The file of one rank. It is mapped into memory, so its content survives SIGKILL.
 
 It has 64 words of 8 bytes in the machine's byte order:
 
-      0..8    who writes it: once, with a checksum
-     16..18   how the process ended, the state that was taken last, the sample that is read; each changes alone
+      0..8    the writing process: once, with a checksum
+     16..18   how the process ended, the last saved state, the current sample; each changes independently
      32..38   a slot: count, epoch, step, global step, time, checksum, phase
      40..46   a second slot
 
 The batches alternate between the slots. The intact slot with the higher count is valid, so an interrupted write leaves
-the batch before it. A word is never torn, so the phase of a slot can change alone.
+the previous batch. A word is never torn, so the phase of a slot can change independently.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class DamagedError(Exception):
 
 
 class ForeignError(Exception):
-    """A file belongs to somebody else."""
+    """A file was never a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +77,14 @@ class FlightRecord:
         rank: of the process.
         world_size: number of ranks.
         phase: what the process did: "opened" (before its first batch), "reading" a batch or waiting for its workers,
-            "training" on it, "state" (the same, after a state was taken), "between" epochs.
+            "training" on it, "state" (the same, after a state was saved), "between" epochs.
         epoch: number of the epoch, from 0.
-        step: of the batch that was read or trained on, from 0, as `Loader.sample_indices` takes it; between epochs the
+        step: of the batch that was read or trained on, from 0, as for `Loader.sample_indices`; between epochs, the
             number of batches of the epoch.
         global_step: global batches over all epochs before that batch.
         sample: index of the sample that the process was reading; None if there was none, if workers read the samples,
-            or if they are read in whole batches or have no index.
-        saved: the global step of the state that was taken last; None before the first.
+            or if they are read in batches or have no index.
+        saved: the global step of the last saved state; None before the first.
         when: the time at which the batch was requested.
         pid: the process.
         ended: "running" (it is alive, or was killed), "cleanly", or "raised" (an exception).
@@ -107,7 +107,7 @@ class FlightRecord:
 
     @property
     def crashed(self) -> bool:
-        """Whether the process did not end cleanly; one of which nothing is known counts as ended."""
+        """Whether the process did not end cleanly; a process with unknown status counts as ended."""
         return self.ended == "raised" or (self.ended == "running" and not self.alive)
 
     @property
@@ -117,14 +117,14 @@ class FlightRecord:
 
     @property
     def status(self) -> str:
-        """How the process is, in a few words."""
+        """The status of the process, in a few words."""
         if self.ended != "running":
             return "ended cleanly" if self.ended == "cleanly" else "ended by an exception"
         return {True: "running", False: "killed", None: "running or killed"}[self.alive]
 
     @property
     def where(self) -> str:
-        """The place, as a part of a sentence."""
+        """The position, as part of a sentence."""
         sample = "" if self.sample is None else f"{', reading' * (self.phase != 'reading')} sample {self.sample}"
         return _WHERE[self.phase].format(epoch=self.epoch, step=self.step) + sample
 
@@ -139,7 +139,7 @@ def read(folder: str | os.PathLike[str]) -> list[FlightRecord]:
         folder: the `flight_recorder` of `wrap`.
 
     Returns:
-        One record per rank, by rank. The log names each file that is damaged or no record, and leaves it out.
+        One record per rank, sorted by rank. Files that are damaged or not records are left out, and logged.
 
     Raises:
         ConfigurationError: there is no such folder, or no record in it.
@@ -153,16 +153,16 @@ def read(folder: str | os.PathLike[str]) -> list[FlightRecord]:
     if not records:
         raise ConfigurationError(
             f"there is no record of a flight recorder in {folder}.\n"
-            'It is the folder of wrap(..., flight_recorder="runs/flight"), and has a file for each rank from its first '
-            "batch on, such as rank-00000.flight."
+            'Pass the folder of wrap(..., flight_recorder="runs/flight"). It has one file per rank, such as '
+            "rank-00000.flight, from the rank's first batch on."
         )
     return sorted(records, key=lambda record: record.rank)
 
 
 def odd_ones(records: Sequence[FlightRecord]) -> list[FlightRecord]:
-    """Return the records of the ranks that are elsewhere than most: at another batch, in another phase, or ended.
+    """Return the records of the ranks that differ from most: at a different batch, in a different phase, or ended.
 
-    If a training hangs, the other ranks wait for these. Without a majority, they are the ranks that are furthest back.
+    If training hangs, the other ranks wait for these. Without a majority, they are the least advanced ranks.
     Ranks of an earlier run with a different number of ranks are left out.
 
     Args:
@@ -197,7 +197,7 @@ def new_record(world: World, run: int) -> bytes:
     return (packed + _WORD.pack(crc32(packed))).ljust(SIZE, b"\0")
 
 
-def write_slot(  # noqa: PLR0913, PLR0917  # one call per batch is what the recorder costs
+def write_slot(  # noqa: PLR0913, PLR0917  # the only call per batch, so it must be fast
     memory: mmap | bytearray, number: int, epoch: int, step: int, global_step: int, phase: int
 ) -> int:
     """Write a batch, and return the word of its phase.
@@ -240,7 +240,7 @@ def read_record(path: Path) -> FlightRecord:
     _, epoch, step, global_step, time, _, phase = max(intact)
     end, saved, sample = (_word(content, at) for at in (END, SAVED, SAMPLE))
     if phase >= len(_PHASES) or end >= len(_ENDS):
-        raise DamagedError("it names no phase")
+        raise DamagedError("its phase is unknown")
     return FlightRecord(
         rank=rank,
         world_size=world_size,

@@ -1,4 +1,4 @@
-"""Recorder: writes where this process is while its Loader runs, and logs where the process before it ended."""
+"""Writes the position of this process while its Loader runs, and logs where the previous process ended."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _HOW = {"cleanly": "ended cleanly", "raised": "was ended by an exception", "runn
 
 
 class Recorder:
-    """Writes the record of this process. It writes to nowhere before a file is open, and if none can be opened.
+    """Writes the record of this process. Until a file is open, or if none can be opened, it writes to memory only.
 
     Args:
-        folder: of the files of all ranks; it is made if it does not exist.
+        folder: of the files of all ranks; it is created if it does not exist.
 
     Raises:
-        ConfigurationError: nothing can be written to the folder.
+        ConfigurationError: the folder is not writable.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = _writable(folder)
-        self._process = 0  # that opened the file
-        self._earlier: FlightRecord | None = None  # of the process before this one, until that is logged
+        self._process = 0  # the process that opened the file
+        self._earlier: FlightRecord | None = None  # from the previous process, until it is logged
         self._count, self._phase = 0, 0  # writes to the slots; the word with the phase of the last one
         self._write_to(bytearray(record.SIZE))
 
@@ -53,7 +53,7 @@ class Recorder:
         return type(None), ()
 
     def begin(self, world: World, fingerprint: Mapping[str, Any], at: Cursor, global_step: int) -> None:
-        """Open the file of this rank, once in a process; a fork finds that its parent records there.
+        """Open the file of this rank, once per process; a fork finds that its parent records there.
 
         Args:
             world: the rank.
@@ -66,7 +66,7 @@ class Recorder:
             self._note(at, global_step, record.OPENED)
 
     def reading(self, at: Cursor, global_step: int) -> None:
-        """Note that a batch is read; before the first one, log where the process before this one was."""
+        """Note that a batch is read; before the first one, log where the previous process was."""
         if self._earlier is not None:
             _tell(self._earlier, global_step)
             self._earlier = None
@@ -81,14 +81,14 @@ class Recorder:
         self._note(at, global_step, record.BETWEEN)
 
     def state_taken(self, global_step: int) -> None:
-        """Note that a state was taken."""
+        """Note that a state was saved."""
         self._words[record.SAVED] = global_step + 1
-        if self._words[self._phase] == record.TRAINING:  # a second thread may take a state while a batch is read
+        if self._words[self._phase] == record.TRAINING:  # a second thread may save a state while a batch is read
             self._words[self._phase] = record.STATE
 
     @contextmanager
     def noting(self, source: Any) -> Iterator[Any]:
-        """Note each sample that the block reads from the source that this yields."""
+        """Yield a source that records each sample read from it in the block."""
         if self._process != os.getpid():
             yield source
             return
@@ -120,7 +120,7 @@ class Recorder:
 
 
 class _Noting:
-    """A source that notes which sample is read."""
+    """A source that records which sample is read."""
 
     __slots__ = ("_source", "_words")
 
@@ -142,7 +142,7 @@ def _writable(folder: str) -> Path:
     except OSError as error:
         raise ConfigurationError(
             f"the folder of flight_recorder cannot be written to: {error}.\n"
-            "After a crash, there would be no record. Give a folder on a disk with room, or leave flight_recorder out."
+            "After a crash, there would be no record. Pass a folder on a disk with free space, or leave it out."
         ) from error
     return path.resolve()
 
@@ -151,7 +151,7 @@ def _left_at(path: Path, run: int) -> FlightRecord | None:
     """Return the record that an earlier process of this run left; None if there is none.
 
     Raises:
-        ForeignError: the file belongs to somebody else.
+        ForeignError: the file belongs to another process or program.
         OSError: it cannot be read.
     """
     try:
@@ -164,12 +164,12 @@ def _left_at(path: Path, run: int) -> FlightRecord | None:
     if earlier.alive and earlier.ended == "running":
         if earlier.pid == os.getpid():
             raise ForeignError("a second loader of this process records there; give each loader its own folder")
-        raise ForeignError(f"the process {earlier.pid}, which is alive, records there as rank {earlier.rank}, too")
-    if earlier._run == run:  # noqa: SLF001  # of this package
+        raise ForeignError(f"the process {earlier.pid}, which is alive, also records there as rank {earlier.rank}")
+    if earlier._run == run:  # noqa: SLF001  # same package
         return earlier
     _log.warning(
-        "flight recorder: the record %s is replaced by a new one: it is of a different run, with different data, a "
-        "different order or a different configuration. Give each run its own folder.",
+        "flight recorder: the record %s is replaced by a new one: it belongs to a run with different data, order or "
+        "options. Give each run its own folder.",
         path,
     )
     return None
@@ -179,14 +179,14 @@ def _replaced(path: Path, content: bytes) -> mmap.mmap:
     """Replace the file of an earlier process, and map the new one.
 
     Raises:
-        OSError: it cannot be written; the earlier file is still there.
+        OSError: it cannot be written; the earlier file still exists.
     """
     new = path.with_suffix(".new")
     try:
         with new.open("w+b") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())  # its blocks must exist: else writing to the memory may end the process
+            os.fsync(file.fileno())  # its blocks must exist, or writing to the memory could kill the process
             memory = mmap.mmap(file.fileno(), len(content))
         new.replace(path)
     except OSError:
@@ -196,12 +196,12 @@ def _replaced(path: Path, content: bytes) -> mmap.mmap:
 
 
 def _tell(earlier: FlightRecord, global_step: int) -> None:
-    """Log where the process before this one was, and how many steps are trained again from a global step on."""
-    saved = f" (the last state was taken at {earlier.saved})" if (earlier.saved or 0) > global_step else ""
+    """Log where the previous process was, and how many steps are trained again after a global step."""
+    saved = f" (the last state was saved at {earlier.saved})" if (earlier.saved or 0) > global_step else ""
     steps = max(0, earlier.delivered - global_step)
     _log.log(
         logging.WARNING if earlier.crashed else logging.INFO,
-        "flight recorder: the process before this one (rank %d, pid %d) %s %s; this one starts at global step %d%s: "
+        "flight recorder: the previous process (rank %d, pid %d) %s %s; this one starts at global step %d%s: "
         "%s trained again.",
         *(earlier.rank, earlier.pid, _HOW[earlier.ended], earlier.where, global_step, saved),
         "1 step is" if steps == 1 else f"{steps} steps are",
@@ -209,6 +209,6 @@ def _tell(earlier: FlightRecord, global_step: int) -> None:
 
 
 def _end(words: Any, process: int) -> None:
-    """Note how the process ended, or that its loader is gone."""
-    if os.getpid() == process:  # and not in a fork
+    """Record how the process ended, or that its loader is gone."""
+    if os.getpid() == process:  # not in a fork
         words[record.END] = record.CLEANLY if getattr(sys, "last_value", None) is None else record.RAISED

@@ -1,4 +1,4 @@
-"""Looking into checkpoints: what they hold, how two of them differ, and which samples a batch has."""
+"""Inspect checkpoints: what they contain, how two of them differ, and which samples a batch contains."""
 
 from __future__ import annotations
 

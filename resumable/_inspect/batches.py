@@ -1,4 +1,4 @@
-"""`resumable.samples`: the samples of any batch, from a state alone, and what their source says of them."""
+"""`resumable.samples`: the samples of any batch, computed from a state alone, and where the source stores them."""
 
 from __future__ import annotations
 
@@ -34,46 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["Samples", "samples"]
 
 
-@dataclass(frozen=True)
-class Samples:
-    """The samples of a batch.
-
-    Args:
-        path: of the checkpoint.
-        where: place of the state in it.
-        epoch: of the batch.
-        step: of the batch in its epoch.
-        rank: whose part of it; None for all of it.
-        world_size: number of ranks that share it.
-        global_batch: samples per step over all ranks, with which the steps are counted.
-        indices: of the samples, in their order.
-        notes: what else is to be said, a sentence each.
-        places: what the source says of each sample, as its `locate` does: shard and key of `Tars`, `Row` of `Parquet`,
-            `Span` of `Tokens`, several `Piece` of `Packed`, and of a mixture the name with what that source says; empty
-            where no source was given.
-    """
-
-    path: str
-    where: str
-    epoch: int
-    step: int
-    rank: int | None
-    world_size: int
-    global_batch: int
-    indices: tuple[int, ...]
-    notes: tuple[str, ...] = ()
-    places: tuple[Any, ...] = ()
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The places as texts, one for each sample."""
-        return tuple(map(in_words, self.places))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, as `resumable samples --json` prints them."""
-        return asdict(self)
-
-
 def samples(  # noqa: PLR0913  # which batch, and which of several orders
     path: str | os.PathLike[str],
     *,
@@ -84,27 +44,28 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
     order: Literal["feistel", "torch"] | None = None,
     source: Any = None,
 ) -> Samples:
-    """Compute which samples are in a batch, past or future, from a checkpoint alone: what `sample_indices` returns.
+    """Compute which samples a past or future batch contains, from a checkpoint alone, like `Loader.sample_indices`.
 
     Args:
-        path: of a checkpoint, as `resumable.inspect` takes it.
+        path: path of a checkpoint, as for `resumable.inspect`.
         epoch: from 0.
-        step: number of the batch in the epoch, from 0, counted with the global batch that is in force in the state.
-        rank: whose part of the batch, of the ranks that the state was taken with; None for the whole global batch.
-        loader: which state, by the name of the stream or its place, where the checkpoint has several.
-        order: what was given to `wrap`; needed for a rank of a `DataLoader` that does not shuffle.
-        source: that of the run, such as `Parquet`, `Packed` or a mixture, whose `locate` says what each sample is, as
-            `places` then has it.
+        step: number of the batch in the epoch, from 0, based on the global batch in the state.
+        rank: the rank whose part of the batch to return, with the number of ranks in the state; None for the global
+            batch.
+        loader: the name or the path of the state, if the checkpoint contains several.
+        order: the `order` passed to `wrap`; needed for one rank of a `DataLoader` that does not shuffle.
+        source: the run's source, such as `Parquet`, `Packed` or a mixture. Its `locate` describes each sample in
+            `places`.
 
     Raises:
         ConfigurationError: there is no such batch, rank or state.
-        UnsupportedError: the state does not say the order; the message names what is missing.
+        UnsupportedError: the state does not determine the order; the message says what is missing.
         CheckpointError: the checkpoint cannot be read.
-        StateFormatError: it has no state of a Loader, or a damaged one.
-        StateMismatchError: the state is of another source.
+        StateFormatError: it contains no state of a Loader, or a damaged one.
+        StateMismatchError: the state belongs to a different source.
     """
     if epoch < 0:
-        raise ConfigurationError(f"there is no epoch {epoch}: epochs count from 0.")
+        raise ConfigurationError(f"epoch={epoch} does not exist: epochs count from 0.")
     with open_checkpoint(path) as content:
         found = _choose(find_states(content.tree), loader, os.fspath(path))
         state = found.parse()
@@ -135,46 +96,99 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
     )
 
 
+@dataclass(frozen=True)
+class Samples:
+    """The samples of a batch.
+
+    Args:
+        path: of the checkpoint.
+        where: path of the state in it.
+        epoch: epoch of the batch.
+        step: number of the batch in its epoch.
+        rank: the rank whose part this is; None for the global batch.
+        world_size: number of ranks that share the batch.
+        global_batch: samples per step over all ranks, on which the step numbers are based.
+        indices: sample indices, in order.
+        notes: further remarks, one sentence each.
+        places: the result of the source's `locate` for each sample: shard and key for `Tars`, `Row` for `Parquet`,
+            `Span` for `Tokens`, several `Piece` for `Packed`, and for a mixture the name of the source with that
+            source's result; empty if no source was passed.
+    """
+
+    path: str
+    where: str
+    epoch: int
+    step: int
+    rank: int | None
+    world_size: int
+    global_batch: int
+    indices: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+    places: tuple[Any, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The locations as text, one for each sample."""
+        return tuple(map(in_words, self.places))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, as `resumable samples --json` prints them."""
+        return asdict(self)
+
+
+def in_words(place: Any) -> str:
+    """Return a location as text."""
+    if type(place) is tuple:  # named tuples have their own text
+        if len(place) == 2 and isinstance(place[0], str):  # noqa: PLR2004  # a pair
+            return f"{place[1]} in {place[0]}" if isinstance(place[1], str) else f"{place[0]}: {in_words(place[1])}"
+        return "; ".join(map(in_words, place)) or "nothing"
+    return f"sample {place}" if isinstance(place, int) else str(place)
+
+
 def _names_of(found: FoundState) -> set[str]:
-    """Return what a state may be asked for by; quotes in its place get lost in a shell."""
+    """Return the names that identify a state; the path also without quotes, because a shell removes them."""
     return {found.where, found.where.replace('"', ""), str(found.values.get("name"))}
 
 
 def _choose(found: list[FoundState], loader: str | None, path: str) -> FoundState:
-    """Return the state that was asked for; without a word, the one that is there, or the first of several alike."""
+    """Return the requested state; without a request the only state, or the first if all have the same order."""
     if not found:
         raise StateFormatError(
-            f"{path} holds no state of a Loader.\nNothing says the order. Save loader.state_dict() with the weights."
+            f"{path} contains no state of a Loader, so the order is unknown.\n"
+            "Save loader.state_dict() with the weights."
         )
     asked = [one for one in found if loader is None or loader in _names_of(one)]
     if asked and all(_order_of(one) == _order_of(asked[0]) for one in asked):
         return asked[0]
     listed = "".join(f"\n  {one.where or 'the file itself'}  (name {one.values.get('name', '')!r})" for one in found)
-    wanted = "which of them is meant" if loader is None else f"and loader={loader!r} is not one of them"
+    wanted = "so select one" if loader is None else f"but none with loader={loader!r}"
     raise ConfigurationError(
-        f"{path} holds {len(found)} state{'s' * (len(found) != 1)} of Loaders, {wanted}:{listed}\n"
-        "Give its name or its place: --loader, or samples(..., loader=...)."
+        f"{path} contains {len(found)} state{'s' * (len(found) != 1)} of Loaders, {wanted}:{listed}\n"
+        "Pass its name or its path: --loader, or samples(..., loader=...)."
     )
 
 
 def _order_of(found: FoundState) -> list[Any]:
-    """Return what two states have in common that say the same order, such as those of the ranks of a run."""
+    """Return the fields that states with the same order share, such as those of the ranks of a run."""
     return [found.values.get(name) for name in ("sampler", "tail", "global_batch", "world_size", "backend", "name")]
 
 
+STRIDED = {"torch-distributed-v1", "torch-generator-v1"}
+
+
 def _is_strided(state: State, order: str | None, world: World) -> bool:
-    """Return whether the ranks take the samples of a batch in turn, as with `order="torch"`."""
-    if state.fingerprint["sampler.name"] in IN_TURN:
+    """Return whether the ranks take every n-th sample of a batch, as with `order="torch"`."""
+    if state.fingerprint["sampler.name"] in STRIDED:
         return True
     sequential = (
         state.fingerprint["sampler.name"] == "sequential-v1" and state.fingerprint["backend.kind"] == "torch-map"
     )
     if order is None and sequential and world.size > 1:
         raise UnsupportedError(
-            "the state is of a DataLoader that does not shuffle, and does not say how its batches are shared by the "
-            'ranks: wrap(..., order="torch") deals them out in turn.\n'
-            "The samples of a rank could be others. Give order= as wrap got it (--order feistel or --order torch; the "
-            "default of wrap is feistel), or leave out the rank for the whole batch."
+            "the state belongs to a DataLoader that does not shuffle, and does not contain how the ranks divide its "
+            'batches: with wrap(..., order="torch"), they take every n-th sample.\n'
+            "The samples of one rank are ambiguous. Pass the order that wrap got (--order feistel or --order torch; "
+            "feistel is the default of wrap), or leave out the rank for the global batch."
         )
     return sequential and order == "torch"
 
@@ -184,25 +198,18 @@ def _notes(state: State) -> tuple[str, ...]:
     if not resizes:
         return ()
     changes = ", ".join(f"{one.was} to {one.now} at position {one.position} of epoch {one.epoch}" for one in resizes)
-    note = f"The global batch was changed during the run: {changes}."
-    counted = f"Steps are counted as if it had been {state.global_batch} all along, as Loader.sample_indices does."
+    note = f"The global batch changed during the run: {changes}."
+    counted = f"Steps are counted as if it had always been {state.global_batch}, as in Loader.sample_indices."
     return (f"{note} {counted}",)
-
-
-IN_TURN = {"torch-distributed-v1", "torch-generator-v1"}
-_WAY_OUT = (
-    "In a script that wraps the same data, loader.load_state_dict(state) and "
-    "loader.sample_indices(epoch=..., step=...) say it without reading any data."
-)
 
 
 def sampler_of(state: State) -> Sampler:
     """Return the sampler of a state.
 
     Raises:
-        UnsupportedError: the state has not all that the order depends on.
-        StateMismatchError: this version of torch draws other numbers.
-        StateFormatError: what it says makes no sampler.
+        UnsupportedError: the state does not contain everything that the order depends on.
+        StateMismatchError: this version of PyTorch generates different random numbers.
+        StateFormatError: its values do not define a sampler.
     """
     spec = {
         key.removeprefix("sampler."): value for key, value in state.fingerprint.items() if key.startswith("sampler.")
@@ -211,28 +218,28 @@ def sampler_of(state: State) -> Sampler:
     if name == "source-order-v1":
         raise UnsupportedError(
             f"the source of this state, {state.fingerprint.get('backend.source', 'unknown')} "
-            f"({state.fingerprint['backend.kind']}), gives its elements in an order of its own.\n"
-            "No state says what they are, and neither does one of this source. Indices are known of sources that are "
-            "read by index, without a sampler of your own."
+            f"({state.fingerprint['backend.kind']}), defines its own order.\n"
+            "The state does not contain that order, so the samples are unknown. Indices are available only for "
+            "indexed sources without a custom sampler."
         )
     make = _KNOWN.get(name)
     try:
         sampler = None if make is None or "subset" in spec else _by_epoch(make, spec)
     except ImportError as error:
         raise MissingDependencyError(
-            f"the order of this state is that of torch, and torch is not installed.\nInstall it: {pip_install('torch')}"
+            f"the order of this state is PyTorch's, but torch is not installed.\nInstall it: {pip_install('torch')}"
         ) from error
     except (KeyError, TypeError, ValueError) as error:
         raise StateFormatError(
-            f"the state is damaged: its sampler is {spec}.\nNo order follows from it. Use another checkpoint."
+            f"the state is damaged: its sampler is {spec}.\nIt does not define an order. Use another checkpoint."
         ) from error
     if sampler is None:
-        raise UnsupportedError(f"{_missing(spec)}\nThe samples cannot be computed from the state alone. {_WAY_OUT}")
+        raise UnsupportedError(f"{_missing(spec)}\nThe samples cannot be computed from the state alone. {_INSTEAD}")
     return _check(sampler, spec)
 
 
 def _by_epoch(make: Callable[[Mapping[str, Any]], Sampler | None], spec: Mapping[str, Any]) -> Sampler | None:
-    """Make a sampler, with the epoch in its indices where the state is of packed documents."""
+    """Create a sampler, with the epoch in its indices if the state is of packed documents."""
     inner = make(spec)
     return inner if inner is None or "packing" not in spec else Laps(inner, spec["windows"], spec["packing"])
 
@@ -243,26 +250,22 @@ def _check(sampler: Sampler, spec: Mapping[str, Any]) -> Sampler:
         return sampler
     if "torch" in spec and {**made, "torch": None} == {**spec, "torch": None}:
         raise StateMismatchError(
-            "this version of torch draws other numbers by the seed of the state, so the samples would be others.\n"
+            "this version of PyTorch generates different random numbers from the same seed, so the samples would "
+            "differ.\n"
             f"  in the checkpoint: {spec['torch']}\n  drawn here:        {made['torch']}\n"
-            "Use the version of torch that the run was started with."
+            "Use the version of PyTorch that the run was started with."
         )
     other = sorted(name for name in {*made, *spec} if made.get(name) != spec.get(name))
     raise UnsupportedError(
-        f"the sampler {spec['name']} of this state depends on more than is known here: {', '.join(other)}.\n"
-        f"The samples cannot be computed from the state alone. {_WAY_OUT}"
+        f"the sampler {spec['name']} of this state depends on fields that are unknown here: {', '.join(other)}.\n"
+        f"The samples cannot be computed from the state alone. {_INSTEAD}"
     )
 
 
-def _missing(spec: Mapping[str, Any]) -> str:
-    if "subset" in spec:
-        return f"the state has a digest of the subset's indices ({spec['subset']}), and not the indices."
-    if (lacks := _LACKS.get(str(spec["name"]))) is not None:
-        what, field = lacks
-        return f"the state has a digest of {what} ({spec.get(field)}), and not these."
-    return f"the sampler of this state, {spec['name']}, is not one of this package."
-
-
+_INSTEAD = (
+    "In a script that wraps the same data, use loader.load_state_dict(state) and "
+    "loader.sample_indices(epoch=..., step=...), which read no data."
+)
 _LACKS = {
     "weighted-v1": ("the weights", "weights"),
     "paged-v1": ("the pages of the samples", "pages"),
@@ -271,8 +274,17 @@ _LACKS = {
 }
 
 
+def _missing(spec: Mapping[str, Any]) -> str:
+    if "subset" in spec:
+        return f"the state contains only a digest of the subset's indices ({spec['subset']}), not the indices."
+    if (lacks := _LACKS.get(str(spec["name"]))) is not None:
+        what, field = lacks
+        return f"the state contains only a digest of {what} ({spec.get(field)}), not the values."
+    return f"the sampler of this state, {spec['name']}, does not belong to this package."
+
+
 def _blocks(spec: Mapping[str, Any]) -> Sampler | None:
-    """Make the shuffle in blocks again; None where the sizes of the shards are too many to be in a state."""
+    """Recreate the shuffle in blocks; None if the shards were too many for the state to contain their sizes."""
     sizes = parse_sizes(spec["sizes"]) if "sizes" in spec else spec["length"]
     if sizes is None:
         return None
@@ -280,14 +292,14 @@ def _blocks(spec: Mapping[str, Any]) -> Sampler | None:
 
 
 def _distributed(spec: Mapping[str, Any]) -> Sampler:
-    from resumable.backends.torch.orders import Seeded  # noqa: PLC0415  # torch comes with it
+    from resumable.backends.torch.orders import Seeded  # noqa: PLC0415  # imports torch
 
     return Seeded(spec["length"], spec["torch_seed"])
 
 
 def _generator(spec: Mapping[str, Any]) -> Sampler:
-    """Make the `DataLoader` again whose generator draws what the state says, over numbers."""
-    import torch  # noqa: PLC0415  # only for states of torch's order
+    """Recreate the `DataLoader` whose generator is described in the state, over sample indices."""
+    import torch  # noqa: PLC0415  # only for states with PyTorch's order
     from torch.utils.data import DataLoader, RandomSampler  # noqa: PLC0415  # the same
 
     from resumable.backends.torch.orders import Chained  # noqa: PLC0415  # the same
@@ -322,11 +334,11 @@ _KNOWN: dict[str, Callable[[Mapping[str, Any]], Sampler | None]] = {
 
 
 def places_of(source: Any, indices: Sequence[int], state: State) -> tuple[Any, ...]:
-    """Return what a source says of samples, if it is that of a state; see `locate`.
+    """Return the location of each sample, if the source is the one of the state; see `locate`.
 
     Raises:
-        ConfigurationError: it says nothing of them.
-        StateMismatchError: the state is of another one.
+        ConfigurationError: it has no `locate`.
+        StateMismatchError: the state belongs to a different source.
     """
     _check_locates(source)
     length = len(source)
@@ -335,19 +347,17 @@ def places_of(source: Any, indices: Sequence[int], state: State) -> tuple[Any, .
         if before not in {None, now}:
             raise StateMismatchError(_another(f"its {name} differ", before, now))
     DataFingerprint(Columns(source, length), length).check(state.data, strict=True)
-    by_epoch = hasattr(type(source), "resumable_epochs")  # whose indices go on with each epoch
+    by_epoch = hasattr(type(source), "resumable_epochs")  # its indices continue from epoch to epoch
     if not by_epoch and indices and max(indices) >= length:
-        raise StateMismatchError(
-            _another("it has a sample that is not there", f"sample {max(indices)}", f"{length} samples")
-        )
+        raise StateMismatchError(_another("a sample does not exist", f"sample {max(indices)}", f"{length} samples"))
     return tuple(locate(source, indices))
 
 
 def locate(source: Any, indices: Sequence[int]) -> list[Any]:
-    """Return what a source says of samples: of a mixture, the name of the source with what that says of them.
+    """Return the location of each sample; for a mixture, the name of the source with the location in that source.
 
     Raises:
-        ConfigurationError: it says nothing of them.
+        ConfigurationError: the source has no `locate`.
     """
     _check_locates(source)
     found = list(source.locate(indices))
@@ -363,7 +373,7 @@ def _check_locates(source: Any) -> None:
     if not hasattr(source, "locate"):
         raise ConfigurationError(
             "source must have a method locate(indices), as Tars, Parquet, Tokens, Packed and mixtures have, but it is "
-            f"{source!r}.\nWhat a sample is could not be said. Leave it out to have the indices."
+            f"{source!r}.\nThe samples could not be described. Leave source out to get only the indices."
         )
 
 
@@ -371,17 +381,8 @@ def _inside(source: Any, indices: list[int]) -> list[Any]:
     return locate(source, indices) if hasattr(source, "locate") else list(indices)
 
 
-def in_words(place: Any) -> str:
-    """Return a place as a text."""
-    if type(place) is tuple:  # a named one says by itself what it is
-        if len(place) == 2 and isinstance(place[0], str):  # noqa: PLR2004  # a pair
-            return f"{place[1]} in {place[0]}" if isinstance(place[1], str) else f"{place[0]}: {in_words(place[1])}"
-        return "; ".join(map(in_words, place)) or "nothing"
-    return f"sample {place}" if isinstance(place, int) else str(place)
-
-
 def _another(why: str, before: object, now: object) -> str:
     return (
-        f"the state is of another source: {why}.\n  in the checkpoint: {before}\n  in the source:     {now}\n"
-        "Other samples would be named. Give the source that the run was started with."
+        f"the state belongs to a different source: {why}.\n  in the checkpoint: {before}\n  in the source:     {now}\n"
+        "The locations would be wrong. Pass the source that the run was started with."
     )

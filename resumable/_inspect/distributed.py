@@ -1,4 +1,4 @@
-"""Folders of torch.distributed.checkpoint: `.metadata` says which bytes of which file are which part."""
+"""Folders of torch.distributed.checkpoint: `.metadata` maps each part to byte ranges of files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ METADATA, SHARD = ".metadata", ".distcp"
 
 
 def read_distributed(place: CheckpointPath) -> dict[Any, Any]:
-    """Return what a folder of torch.distributed.checkpoint holds, as it was before it was made flat.
+    """Return the content of a folder of torch.distributed.checkpoint, nested as before saving.
 
     Raises:
-        CorruptCheckpointError: its metadata, or a file that they name, is cut, damaged or missing.
+        CorruptCheckpointError: its metadata, or a file listed there, is truncated, damaged or missing.
     """
     metadata = read_pickle(place.child(METADATA).read())
     try:
@@ -38,15 +38,14 @@ def read_distributed(place: CheckpointPath) -> dict[Any, Any]:
             tree.put(paths.get(name, (name,)), _part(name, about, stored))
         return tree.plain()
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        raise CorruptCheckpointError(f"its {METADATA} is none of torch's: {type(error).__name__}: {error}") from error
+        raise CorruptCheckpointError(f"its {METADATA} is not PyTorch's: {type(error).__name__}: {error}") from error
 
 
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 _Stored = dict[tuple[str, tuple[int, ...] | None], Any]
 
 
 def _stored(place: CheckpointPath, metadata: dict[str, Any]) -> _Stored:
-    """Return what reads each stored piece, by name and offsets."""
+    """Return a reader for each stored piece, by name and offsets."""
     found: _Stored = {}
     for index, info in metadata["storage_data"].items():
         at = info.state
@@ -59,7 +58,7 @@ def _stored(place: CheckpointPath, metadata: dict[str, Any]) -> _Stored:
 
 def _plain_name(path: str) -> str:
     if "/" in path or "\\" in path or path in {".", ".."}:
-        raise ValueError(f"it names the file {path!r}, outside of the folder")
+        raise ValueError(f"it refers to the file {path!r}, outside the folder")
     return path
 
 
@@ -89,13 +88,13 @@ def _assemble(
     chunks: list[tuple[tuple[int, ...], tuple[int, ...]]],
     stored: _Stored,
 ) -> NDArray[Any]:
-    """Put a tensor together from its shards."""
+    """Assemble a tensor from its shards."""
     whole: NDArray[Any] | None = None
     covered = 0
     for offsets, sizes in chunks:
         shard = stored[name, offsets]()
         if not isinstance(shard, Tensor) or shard.shape != sizes:
-            raise CorruptCheckpointError(f"the part {name} is stored in another shape than its {METADATA} says")
+            raise CorruptCheckpointError(f"the shape of the part {name} differs from its {METADATA}")
         if sizes == shape:
             return shard.read()
         if whole is None:
@@ -103,12 +102,12 @@ def _assemble(
         whole[tuple(slice(at, at + size) for at, size in zip(offsets, sizes, strict=True))] = shard.read()
         covered += shard.size
     if whole is None or covered != whole.size:
-        raise CorruptCheckpointError(f"of the part {name}, shards are missing")
+        raise CorruptCheckpointError(f"shards of the part {name} are missing")
     return whole
 
 
 class _Tree:
-    """Dicts, and lists where the keys are the numbers from 0 on that a list has."""
+    """Nested dicts; a dict with the keys 0, 1, 2, ... becomes a list."""
 
     def __init__(self) -> None:
         self._root: dict[Any, Any] = {}
@@ -124,7 +123,7 @@ class _Tree:
 
 
 class _Node(dict[Any, Any]):
-    """A dict that was made here, and not found."""
+    """A dict that was created here, not read from the file."""
 
 
 def _plain(value: Any) -> Any:
@@ -137,6 +136,9 @@ def _plain(value: Any) -> Any:
     return {_key(key): part for key, part in inner.items()}
 
 
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
+
+
 def _key(key: Any) -> Any:
-    """Return a key as it was: torch writes whole numbers, such as those of an optimizer's weights, as text."""
+    """Return the original key: PyTorch writes integers, such as an optimizer's parameter numbers, as text."""
     return int(key) if isinstance(key, str) and _NUMBER.fullmatch(key) else key

@@ -1,4 +1,4 @@
-"""`resumable.inspect` and `resumable.diff`: what a checkpoint holds, and how two of them differ."""
+"""`resumable.inspect` and `resumable.diff`: what a checkpoint contains, and how two of them differ."""
 
 from __future__ import annotations
 
@@ -24,42 +24,48 @@ if TYPE_CHECKING:
 __all__ = ["Diff", "Inspection", "Part", "StateDifference", "TensorDifference", "ValueDifference", "diff", "inspect"]
 
 
-@dataclass(frozen=True)
-class Part:
-    """A part at the top level of a checkpoint.
+def inspect(path: str | os.PathLike[str]) -> Inspection:
+    """Show what a checkpoint contains, including the states of Loaders. No code in it runs, and no file is written.
+
+    Supported are `CheckpointStore` (the folder of a run or of a step), `torch.save`, Lightning,
+    `torch.distributed.checkpoint`, the Hugging Face Trainer, Accelerate, safetensors, and JSON.
 
     Args:
-        name: its key.
-        type: of the value.
-        tensors: how many are in it.
-        bytes: of its tensors; of a file that is no checkpoint, its size.
-        values: how many numbers, strings and the like are in it.
-        objects: the classes of objects that were not made, in alphabetical order.
-        problem: why it could not be read; empty where it could.
-    """
+        path: path of a file or folder, or a URL that fsspec knows.
 
-    name: str
-    type: str
-    tensors: int = 0
-    bytes: int = 0
-    values: int = 0
-    objects: tuple[str, ...] = ()
-    problem: str = ""
+    Raises:
+        ConfigurationError: it is a flight recorder's folder, or a URL that fsspec does not know.
+        CheckpointNotFoundError: nothing exists there, or it is empty.
+        CorruptCheckpointError: it is truncated or damaged.
+        CheckpointError: it is not a checkpoint, or could not be read.
+    """
+    with open_checkpoint(path) as content:
+        states = describe_states(find_states(content.tree))
+        return Inspection(
+            os.fspath(path),
+            content.kind,
+            content.size,
+            content.step,
+            content.steps,
+            states,
+            _parts(content),
+            content.notes,
+        )
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is in a checkpoint.
+    """The content of a checkpoint.
 
     Args:
-        path: as it was given.
-        kind: of checkpoint, in words.
+        path: the path as passed.
+        kind: kind of checkpoint, in words.
         size: in bytes.
-        step: of a CheckpointStore; None elsewhere.
-        steps: all those of a store.
-        states: those of Loaders.
-        parts: at the top level.
-        notes: what else is to be said, a sentence each.
+        step: the step of a CheckpointStore; None for other checkpoints.
+        steps: all steps of a store.
+        states: the states of Loaders.
+        parts: the top-level parts.
+        notes: further remarks, one sentence each.
     """
 
     path: str
@@ -76,33 +82,27 @@ class Inspection:
         return {**asdict(self), "steps": [one._asdict() for one in self.steps]}
 
 
-def inspect(path: str | os.PathLike[str]) -> Inspection:
-    """Look into a checkpoint, and at the states of Loaders in it. Nothing of it is executed, and no file is written.
-
-    It may be of `CheckpointStore` (the folder of a run, or of a step), `torch.save`, Lightning,
-    `torch.distributed.checkpoint`, the Hugging Face Trainer, Accelerate, safetensors, or JSON.
+@dataclass(frozen=True)
+class Part:
+    """A top-level part of a checkpoint.
 
     Args:
-        path: of a file or folder; or a URL that fsspec knows.
-
-    Raises:
-        ConfigurationError: it is a flight recorder's folder, or a URL that fsspec does not know.
-        CheckpointNotFoundError: there is nothing, or nothing in it.
-        CorruptCheckpointError: it is cut or damaged.
-        CheckpointError: it is no checkpoint, or could not be read.
+        name: its key.
+        type: type of the value.
+        tensors: number of tensors in it.
+        bytes: size of its tensors; the file size if it is a file that is not a checkpoint.
+        values: number of numbers, strings and other values in it.
+        objects: classes of objects that were not created, in alphabetical order.
+        problem: why it could not be read; empty if it could.
     """
-    with open_checkpoint(path) as content:
-        states = describe_states(find_states(content.tree))
-        return Inspection(
-            os.fspath(path),
-            content.kind,
-            content.size,
-            content.step,
-            content.steps,
-            states,
-            _parts(content),
-            content.notes,
-        )
+
+    name: str
+    type: str
+    tensors: int = 0
+    bytes: int = 0
+    values: int = 0
+    objects: tuple[str, ...] = ()
+    problem: str = ""
 
 
 def _parts(content: Content) -> tuple[Part, ...]:
@@ -133,51 +133,49 @@ def _type_of(value: Any) -> str:
     return value.kind if isinstance(value, Opaque) else type(value).__name__
 
 
-_LONGEST = 10_000  # characters of a value
+def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Diff:
+    """Compare two checkpoints part by part. No code in them runs, and no file is written.
 
-
-@dataclass(frozen=True)
-class ValueDifference:
-    """A value that differs.
+    The checkpoints may be of different kinds: parts are matched by path, such as `optimizer.state.0.exp_avg`.
 
     Args:
-        where: its place, with a dot between the keys.
-        a: the value in the first checkpoint.
-        b: the one in the second.
+        a: path or URL of a checkpoint, as for `resumable.inspect`.
+        b: path or URL of the second one.
+
+    Raises:
+        CheckpointError: one of them cannot be read, or they have no part in common.
     """
-
-    where: str
-    a: Any
-    b: Any
-
-
-@dataclass(frozen=True)
-class StateDifference:
-    """A state of a Loader that differs.
-
-    Args:
-        where: its place.
-        fields: those that differ; `where` of each is its place within the state.
-    """
-
-    where: str
-    fields: tuple[ValueDifference, ...]
+    with open_checkpoint(a) as first, open_checkpoint(b) as second:
+        compared = _Comparison(find_states(first.tree), find_states(second.tree))
+        compared.compare(first.tree, second.tree)
+        notes = (*(f"a: {note}" for note in first.notes), *(f"b: {note}" for note in second.notes))
+        result = compared.result(os.fspath(a), os.fspath(b), notes)
+    if not (result.equal or result.tensors or result.states or result.values) and not result.is_equal:
+        parts = [
+            ", ".join(sorted({split(place)[0] for place in places})[:5]) for places in (result.only_a, result.only_b)
+        ]
+        raise CheckpointError(
+            f"{a} and {b} have no part in common, so they cannot be compared.\n"
+            f"  the first one has:  {parts[0]}\n  the second one has: {parts[1]}\n"
+            "Pass checkpoints with the same structure, such as two steps of one run."
+        )
+    return result
 
 
 @dataclass(frozen=True)
 class Diff:
-    """What is equal in two checkpoints, and what is not.
+    """The result of comparing two checkpoints.
 
     Args:
         a: path of the first one.
-        b: path of the second.
-        equal: places of tensors and values that are equal.
-        tensors: those that differ.
+        b: path of the second one.
+        equal: paths of tensors and values that are equal.
+        tensors: tensors that differ.
         states: states of Loaders that differ.
         values: other values that differ.
-        only_a: places that only the first one has.
-        only_b: places that only the second one has.
-        notes: what else is to be said, a sentence each.
+        only_a: paths that exist only in the first one.
+        only_b: paths that exist only in the second one.
+        notes: further remarks, one sentence each.
     """
 
     a: str
@@ -200,37 +198,57 @@ class Diff:
         return {"is_equal": self.is_equal, **asdict(self)}
 
 
-def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Diff:
-    """Compare two checkpoints part by part. Nothing of them is executed, and no file is written.
-
-    They may be of different kinds: parts correspond by their place, such as `optimizer.state.0.exp_avg`.
+@dataclass(frozen=True)
+class StateDifference:
+    """A state of a Loader that differs.
 
     Args:
-        a: path or URL of a checkpoint, as `resumable.inspect` takes it.
-        b: of the other one.
-
-    Raises:
-        CheckpointError: one cannot be read, or they have no part in common.
+        where: its path in the checkpoint.
+        fields: the fields that differ; `where` of each is its path within the state.
     """
-    with open_checkpoint(a) as first, open_checkpoint(b) as second:
-        compared = _Comparison(find_states(first.tree), find_states(second.tree))
-        compared.compare(first.tree, second.tree)
-        notes = (*(f"a: {note}" for note in first.notes), *(f"b: {note}" for note in second.notes))
-        result = compared.result(os.fspath(a), os.fspath(b), notes)
-    if not (result.equal or result.tensors or result.states or result.values) and not result.is_equal:
-        parts = [
-            ", ".join(sorted({split(place)[0] for place in places})[:5]) for places in (result.only_a, result.only_b)
-        ]
-        raise CheckpointError(
-            f"{a} and {b} have no part in common, so they cannot be compared.\n"
-            f"  the first one has:  {parts[0]}\n  the second one has: {parts[1]}\n"
-            "Give checkpoints of the same shape, such as two steps of a run."
-        )
-    return result
+
+    where: str
+    fields: tuple[ValueDifference, ...]
+
+
+@dataclass(frozen=True)
+class ValueDifference:
+    """A value that differs.
+
+    Args:
+        where: its path in the checkpoint, keys joined with dots.
+        a: the value in the first checkpoint.
+        b: the value in the second one.
+    """
+
+    where: str
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True)
+class TensorDifference:
+    """A tensor that differs.
+
+    Args:
+        where: its path in the checkpoint, keys joined with dots.
+        shapes: in the first checkpoint and in the second.
+        dtypes: in the first checkpoint and in the second.
+        elements: number of elements; None if shapes or types differ, because then no numbers are compared.
+        differing: number of elements that differ. NaN equals NaN; -0.0 and 0.0 differ.
+        largest: the largest absolute difference; None for types that NumPy lacks (8-bit floats).
+    """
+
+    where: str
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    dtypes: tuple[str, str]
+    elements: int | None = None
+    differing: int | None = None
+    largest: float | None = None
 
 
 class _Comparison:
-    """Goes through two trees at once, each pair of parts once."""
+    """Walks two trees in parallel, and visits each pair of parts once."""
 
     def __init__(self, first: list[Any], second: list[Any]) -> None:
         self._states = {_text(one.path) for one in first} & {_text(one.path) for one in second}
@@ -315,7 +333,7 @@ def _place(path: tuple[str, ...]) -> str:
 
 
 def _unpack_both(a: Any, b: Any) -> tuple[Any, Any] | None:
-    """Return what was packed into two parts that differ; None where they are equal, or nothing was."""
+    """Return the content packed into two parts that differ; None if they are equal, or nothing is packed."""
     if isinstance(a, str | bytes) and isinstance(b, str | bytes) and a != b:
         one, other = unpack(a), unpack(b)
         if one is not None and other is not None:
@@ -328,26 +346,29 @@ def _is_container(value: Any) -> bool:
 
 
 def _shape(value: Any) -> str:
-    """Return what has to be the same for parts to correspond; lists and tuples are the same, as in JSON."""
+    """Return the kind that two matching containers share; lists and tuples are the same, as in JSON."""
     if isinstance(value, Opaque):
         return f"object {value.kind}"
     return "dict" if isinstance(value, dict) else "list"
 
 
 def _without_digest(fields: list[ValueDifference]) -> tuple[ValueDifference, ...]:
-    """Leave out the digest where something else differs, too: it follows from that."""
+    """Leave out the digest if another field differs: the digest then differs as a result."""
     others = tuple(one for one in fields if one.where != "digest")
     return others or tuple(fields)
 
 
 def _same(a: Any, b: Any) -> bool:
     if type(a) is not type(b) or isinstance(a, File):
-        return False  # of a file nothing was read
+        return False  # files are not read
     return text_of(a) == text_of(b) if isinstance(a, str | bytes | int | float) else parts_of(a) == parts_of(b)
 
 
+_LONGEST = 10_000  # characters of a value
+
+
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
+    """Return a value as JSON shows it."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Tensor):
@@ -361,35 +382,14 @@ def _plain(value: Any) -> Any:
     return (value if isinstance(value, str) else str(value) if isinstance(value, Name) else repr(value))[:_LONGEST]
 
 
-_AT_ONCE = 1 << 20  # elements, so that memory is needed for the two tensors and little else
-
-
-@dataclass(frozen=True)
-class TensorDifference:
-    """A tensor that differs.
-
-    Args:
-        where: its place, with a dot between the keys.
-        shapes: in the first checkpoint, and in the second.
-        dtypes: the same.
-        elements: how many there are; None where the shapes or types differ, so that no numbers were compared.
-        differing: how many elements differ. Those that are no numbers in both are equal; -0.0 and 0.0 differ.
-        largest: the largest absolute difference; None where it is none that NumPy can compute (8-bit floats).
-    """
-
-    where: str
-    shapes: tuple[tuple[int, ...], tuple[int, ...]]
-    dtypes: tuple[str, str]
-    elements: int | None = None
-    differing: int | None = None
-    largest: float | None = None
+_AT_ONCE = 1 << 20  # elements per comparison, to limit memory to the two tensors and little else
 
 
 def compare_tensors(where: str, a: Tensor, b: Tensor) -> TensorDifference | None:
-    """Compare two tensors; None where they are equal.
+    """Compare two tensors; None if they are equal.
 
     Raises:
-        CorruptCheckpointError: the file of one ends before it does.
+        CorruptCheckpointError: a file ends inside a tensor.
     """
     kinds = (a.shape, b.shape), (a.dtype, b.dtype)
     if a.shape != b.shape or a.dtype != b.dtype:
@@ -411,7 +411,7 @@ def compare_tensors(where: str, a: Tensor, b: Tensor) -> TensorDifference | None
 
 
 def _without_repeats(a: NDArray[Any], b: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Take one of the elements that a dimension repeats in both tensors, as after `expand`."""
+    """Keep one of the elements that a dimension repeats in both tensors, as after `expand`."""
     repeated = tuple(
         slice(0, 1) if not one and not other else slice(None) for one, other in zip(a.strides, b.strides, strict=True)
     )
@@ -439,7 +439,7 @@ def _bits_differ(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
 
 def _largest(a: NDArray[Any], b: NDArray[Any]) -> float:
     if a.dtype.kind in "iu":
-        wide = np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64)  # exact, as it wraps around
+        wide = np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64)  # exact, due to wrap-around
         return float(wide.max())
     wider = a.astype(np.complex128 if a.dtype.kind == "c" else np.float64)
     with np.errstate(all="ignore"):
@@ -447,5 +447,5 @@ def _largest(a: NDArray[Any], b: NDArray[Any]) -> float:
 
 
 def _larger(one: float, other: float) -> float:
-    """Return the larger number; where one is none, that."""
+    """Return the larger number, or NaN if either is NaN."""
     return other if other != other or other > one else one  # noqa: PLR0124  # not a number

@@ -1,12 +1,11 @@
-"""Pickles, and the files of `torch.save` that are made of them, read without running anything.
+"""Read pickles, and the files of `torch.save` that contain them, without running anything.
 
-Every class and function is a name, and every object a stand-in. The reader goes through the opcodes as the standard
-library lists them. Nothing is imported and nothing of the pickle is called, whatever it asks for, so that a pickle made
-to do harm is as readable as any other. Tensors, ordered dicts, sizes, sets and bytes are put together by the functions
-below, as they are known to mean what they say.
+Every class and function becomes a name, and every object a stand-in. The reader follows the opcodes as the standard
+library lists them. It imports nothing and calls nothing in the pickle, so a malicious pickle is as safe to read as any
+other. Only tensors, ordered dicts, sizes, sets and bytes are rebuilt, by the functions below.
 
-joblib, by which scikit-learn's models are saved, writes the numbers of an array between two opcodes, after the object
-that stands for it. They become one of its attributes.
+joblib, which saves scikit-learn's models, writes the numbers of an array between two opcodes, after the object that
+represents it. They become one of its attributes.
 """
 
 from __future__ import annotations
@@ -35,6 +34,136 @@ if TYPE_CHECKING:
 
 __all__ = ["BUILDERS", "MOST_PACKED", "read_bare_pickle", "read_pickle", "read_torch_zip", "unpack"]
 
+
+def read_torch_zip(file: BinaryIO) -> Any:
+    """Return the content of a file of `torch.save`.
+
+    Args:
+        file: stays open as long as tensors may be read.
+
+    Raises:
+        CorruptCheckpointError: it is truncated or damaged.
+        CheckpointError: it is a different kind of zip file.
+    """
+    try:
+        archive = zipfile.ZipFile(file)
+    except (zipfile.BadZipFile, ValueError, struct.error, EOFError, NotImplementedError) as error:
+        raise CorruptCheckpointError(f"it starts as a zip file, but is truncated or damaged: {error}") from error
+    names = {info.filename: info for info in archive.infolist()}
+    pickles = [name for name in names if name == "data.pkl" or name.endswith("/data.pkl")]
+    if not pickles:
+        more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+        held = ", ".join(list(names)[:_FEW]) or "nothing"
+        raise CheckpointError(f"it is a zip file, but not from torch.save or NumPy: it contains {held}{more}")
+    folder = pickles[0].removesuffix("data.pkl")
+    order = ">" if f"{folder}byteorder" in names and _record(archive, f"{folder}byteorder") == b"big" else "<"
+    read = partial(_data, archive, folder)
+    return read_pickle(_record(archive, pickles[0]), lambda pid: _storage_of(pid, read, order))
+
+
+_FEW = 3  # file names in a message
+
+
+def _data(archive: zipfile.ZipFile, folder: str, key: str) -> bytes:
+    return _record(archive, f"{folder}data/{key}")
+
+
+def _record(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Read a record; the zip file verifies its checksum. PyTorch compresses none."""
+    try:
+        if (info := archive.getinfo(name)).compress_type != zipfile.ZIP_STORED:
+            raise CorruptCheckpointError(f"its record {name} is compressed, which torch.save never does")
+        return archive.read(info)
+    except (
+        KeyError,
+        zipfile.BadZipFile,
+        EOFError,
+        ValueError,
+        struct.error,
+        RuntimeError,
+        NotImplementedError,
+    ) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CorruptCheckpointError(f"its record {name} is truncated or damaged: {error}") from error
+
+
+def read_bare_pickle(file: BinaryIO) -> tuple[bool, Any]:
+    """Return whether a pickle has the format of torch.save before the zip files, and its content.
+
+    In a pickle of tensors that `pickle.dump` wrote, each storage is such a file, in bytes.
+
+    Raises:
+        CorruptCheckpointError: it is truncated or damaged.
+    """
+    return _read_older(io.BytesIO(file.read()), {**BUILDERS, "torch.storage._load_from_bytes": _of_bytes})
+
+
+def _of_bytes(content: bytes) -> Any:
+    is_file, value = _read_older(io.BytesIO(content), BUILDERS)
+    if not is_file or not isinstance(value, _Storage):
+        raise ValueError("no storage of torch")
+    return value
+
+
+_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of a file of the older format
+_PROTOCOL = 1001
+
+
+def _read_older(content: io.BytesIO, builders: Mapping[str, Callable[..., Any]]) -> tuple[bool, Any]:
+    first = read_pickle(content, builders=builders)
+    if first != _MAGIC:
+        return False, first
+    if read_pickle(content, builders=builders) != _PROTOCOL:
+        raise CorruptCheckpointError("it is a file of torch.save of an unknown format")
+    read_pickle(content, builders=builders)  # describes the machine that wrote it; always the same
+    kinds: dict[str, str] = {}
+    where: dict[str, bytes] = {}
+    value = read_pickle(content, partial(_older_storage, kinds, where), builders)
+    for key in read_pickle(content, builders=builders):
+        (count,) = struct.unpack("<q", content.read(8).ljust(8, b"\xff"))
+        size = max(count, 0) * DTYPES[kinds.get(key, "uint8")][0]
+        where[key] = content.read(size)
+        if count < 0 or len(where[key]) != size:
+            raise CorruptCheckpointError(f"its file ends inside the tensor {key}")
+    return True, value
+
+
+def _older_storage(kinds: dict[str, str], where: dict[str, bytes], pid: Any) -> _Storage | Opaque:
+    found = _storage_of(pid, lambda key: where.get(key, b""), "<")
+    if isinstance(found, _Storage):
+        kinds[str(pid[2])] = found.dtype
+    return found
+
+
+# If only text or bytes can be stored, states are packed into a file of JSON, `torch.save` or pickle: for example in
+# Hugging Face's `trainer_state.json`, or as one leaf of torch.distributed.checkpoint.
+MOST_PACKED = 4  # levels of packed files
+_ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
+_ENCODED = ("UEsDB", "gA")  # their first characters in base64
+
+
+def unpack(value: Any) -> Any:
+    """Return the dict or list packed into bytes or text; None if there is none. No code in it runs."""
+    try:
+        inside = _read(value)
+    except (CheckpointError, ValueError, RecursionError):
+        return None
+    return inside if isinstance(inside, dict | list) else None
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(_ENCODED):
+        value = base64.b64decode(value, validate=True)
+    if isinstance(value, str | bytes) and value[:1] in {"{", b"{", "[", b"["}:
+        return json.loads(value)
+    if not isinstance(value, bytes):
+        return None
+    if value.startswith(_ZIP):
+        return read_torch_zip(io.BytesIO(value))
+    return read_bare_pickle(io.BytesIO(value))[1] if value.startswith(_PICKLE) else None
+
+
 _KINDS = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -50,7 +179,7 @@ _KINDS = {
     "ComplexDoubleStorage": "complex128",
     "ComplexFloatStorage": "complex64",
 }
-_REPEATED = 4  # times that an element may stand in a tensor, besides in dimensions that repeat it throughout
+_REPEATED = 4  # how often a tensor may repeat an element, apart from dimensions with stride 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +188,8 @@ class _Storage:
 
     Args:
         dtype: type of its elements.
-        read: gives its bytes.
-        order: of the bytes, `"<"` or `">"`.
+        read: returns its bytes.
+        order: byte order, `"<"` or `">"`.
     """
 
     dtype: str
@@ -69,7 +198,7 @@ class _Storage:
 
 
 def _storage_of(pid: Any, read: Callable[[str], bytes], order: str) -> _Storage | Opaque:
-    """Return what a persistent id of torch's stands for: ("storage", kind, key, device, size)."""
+    """Resolve a persistent id of PyTorch: ("storage", kind, key, device, size)."""
     if isinstance(pid, tuple) and len(pid) > 2 and pid[0] == "storage" and isinstance(pid[1], Name):  # noqa: PLR2004
         dtype, key = _KINDS.get(pid[1].name), str(pid[2])
         if dtype is not None:
@@ -98,7 +227,7 @@ def _tensor_of(storage: _Storage, dtype: str, offset: int, shape: Any, stride: A
 
 
 def _view(storage: _Storage, dtype: str, offset: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> NDArray[Any]:
-    """Look at a storage as a tensor. Dimensions that repeat an element are read once, and repeated without a copy."""
+    """Return a storage as a tensor. Dimensions with stride 0 are read once, and repeated without a copy."""
     size, name = DTYPES[dtype]
     raw = storage.read()
     flat = np.frombuffer(raw[: len(raw) // size * size], np.dtype(name).newbyteorder(storage.order))  # type: ignore[arg-type]
@@ -108,13 +237,13 @@ def _view(storage: _Storage, dtype: str, offset: int, shape: tuple[int, ...], st
         return np.empty(shape, flat.dtype)
     if last >= len(flat) or np.prod([float(one) for one in counted]) > _REPEATED * len(flat):
         raise CorruptCheckpointError(
-            f"a tensor of shape {shape} needs {last + 1} elements, and {len(flat)} are there for it"
+            f"a tensor of shape {shape} needs {last + 1} elements, but its storage has {len(flat)}"
         )
     return np.lib.stride_tricks.as_strided(flat[offset:], shape, [step * size for step in stride], writeable=False)
 
 
 def _from_type(build: Any, _type: Any, args: Any, *_: Any) -> Any:
-    """Give the tensor that a subclass, or one with attributes, is made of."""
+    """Return the tensor that a subclass, or a tensor with attributes, is based on."""
     return BUILDERS[str(build)](*args)
 
 
@@ -123,7 +252,7 @@ def _first(value: Any, *_: Any) -> Any:
 
 
 def _encoded(text: str, encoding: str) -> bytes:
-    """Give the bytes that a pickle of protocol 2 writes as text."""
+    """Return the bytes that a pickle of protocol 2 writes as text."""
     if encoding not in {"latin1", "latin-1"}:
         raise ValueError("not how bytes are written")
     return text.encode("latin-1")
@@ -138,7 +267,7 @@ def _default(_: Any = None, *pairs: Any) -> dict[Any, Any]:
 
 
 def _bytes_only(raw: bytes = b"") -> bytes:
-    """Give the bytes of a bytearray; not as many zeros as a number says."""
+    """Return the bytes of a bytearray; a number, which would create that many zeros, is rejected."""
     if not isinstance(raw, bytes):
         raise TypeError("no bytes")
     return raw
@@ -161,6 +290,28 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "torch._tensor._rebuild_from_type_v2": _from_type,
     **{f"{module}.{name}": build for module in ("builtins", "__builtin__") for name, build in _BUILTINS.items()},
 }
+_DAMAGE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, MemoryError, RecursionError)
+
+
+def read_pickle(
+    data: Any,
+    persistent: Callable[[Any], Any] = lambda pid: Opaque("reference", pid),
+    builders: Mapping[str, Callable[..., Any]] = BUILDERS,
+) -> Any:
+    """Return the content of a pickle, with stand-ins for all objects.
+
+    Args:
+        data: bytes, or a file from which one pickle is read.
+        persistent: resolves a persistent id.
+        builders: rebuild objects, by the names of their classes and functions.
+
+    Raises:
+        CorruptCheckpointError: it is not a pickle, truncated or damaged.
+    """
+    try:
+        return _Machine(builders, persistent).run(data)
+    except _DAMAGE as error:
+        raise CorruptCheckpointError(f"its pickle is truncated or damaged: {type(error).__name__}: {error}") from error
 
 
 _MARK = object()
@@ -172,30 +323,8 @@ _VALUES = {
     *("BINBYTES8", "BYTEARRAY8"),
 }
 _IGNORED = {"PROTO", "FRAME"}
-_DAMAGE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, MemoryError, RecursionError)
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _ARRAY_OF_JOBLIB = "joblib.numpy_pickle.NumpyArrayWrapper"
-
-
-def read_pickle(
-    data: Any,
-    persistent: Callable[[Any], Any] = lambda pid: Opaque("reference", pid),
-    builders: Mapping[str, Callable[..., Any]] = BUILDERS,
-) -> Any:
-    """Return what a pickle says, with stand-ins for all objects.
-
-    Args:
-        data: bytes, or a file, of which one pickle is read.
-        persistent: gives what a persistent id stands for.
-        builders: of what is put together, by the names of the classes and functions that stand for it.
-
-    Raises:
-        CorruptCheckpointError: it is no pickle, cut or damaged.
-    """
-    try:
-        return _Machine(builders, persistent).run(data)
-    except _DAMAGE as error:
-        raise CorruptCheckpointError(f"its pickle is cut or damaged: {type(error).__name__}: {error}") from error
 
 
 class _Machine:
@@ -235,7 +364,7 @@ class _Machine:
         elif (act := getattr(self, f"_{name.lower()}", None)) is not None:
             act(arg)
         else:
-            raise ValueError(f"{name} has no meaning in a file")
+            raise ValueError(f"the opcode {name} is not allowed in a file")
 
     # ------------------------------------------------------------------ the stack
 
@@ -245,7 +374,7 @@ class _Machine:
     def _pop(self, _: Any = None) -> Any:
         value = self._stack.pop()
         if value is _MARK:
-            raise ValueError("a mark is where a value belongs")
+            raise ValueError("found a mark instead of a value")
         return value
 
     def _take(self, count: int) -> list[Any]:
@@ -309,7 +438,7 @@ class _Machine:
         onto = self._stack[-1]
         (onto.pairs if isinstance(onto, Opaque) else onto).update(zip(values[::2], values[1::2], strict=True))
 
-    # ------------------------------------------------------------------ objects, of which none is made
+    # ------------------------------------------------------------------ objects, which are never created
 
     def _global(self, arg: str) -> None:
         module, _, name = arg.partition(" ")
@@ -349,7 +478,7 @@ class _Machine:
                 self._stack[-1].state = {"dtype": kind.str, "shape": state["shape"], "order": order, "numbers": numbers}
 
     def _numbers(self, kind: np.dtype[Any], shape: tuple[int, ...], *, aligned: bool) -> Any:
-        """Read the numbers that follow on an object of joblib's."""
+        """Read the numbers that follow an object of joblib."""
         if kind.hasobject:
             return _Machine(self._builders, self._persistent).run(self._file)
         if aligned:
@@ -357,7 +486,7 @@ class _Machine:
         size = kind.itemsize * math.prod(shape)
         raw = self._file.read(size)
         if size < 0 or len(raw) < size:
-            raise ValueError(f"{size} bytes of an array are to follow, and there are {len(raw)}")
+            raise ValueError(f"expected {size} bytes of an array, found {len(raw)}")
         return raw
 
     def _build_of(self, what: Any, args: Any) -> Any:
@@ -366,7 +495,7 @@ class _Machine:
             try:
                 return build(*args)
             except (TypeError, ValueError, LookupError, AttributeError):
-                pass  # other arguments than it has: no such thing
+                pass  # unexpected arguments: not the class that its name says
         return Opaque(str(what) if isinstance(what, Name) else "call of an object", args)
 
     def _persid(self, arg: str) -> None:
@@ -379,130 +508,3 @@ class _Machine:
         self._push(Name("extension", str(arg)))
 
     _ext2 = _ext4 = _ext1
-
-
-_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of a file of the older format
-_PROTOCOL = 1001
-_FEW = 3  # names that are shown
-
-
-def read_torch_zip(file: BinaryIO) -> Any:
-    """Return what a file of `torch.save` holds.
-
-    Args:
-        file: stays open as long as tensors are to be read.
-
-    Raises:
-        CorruptCheckpointError: it is cut or damaged.
-        CheckpointError: it is another kind of zip file.
-    """
-    try:
-        archive = zipfile.ZipFile(file)
-    except (zipfile.BadZipFile, ValueError, struct.error, EOFError, NotImplementedError) as error:
-        raise CorruptCheckpointError(f"it begins as a zip file, and is cut or damaged: {error}") from error
-    names = {info.filename: info for info in archive.infolist()}
-    pickles = [name for name in names if name == "data.pkl" or name.endswith("/data.pkl")]
-    if not pickles:
-        more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-        held = ", ".join(list(names)[:_FEW]) or "nothing"
-        raise CheckpointError(f"it is a zip file, but none of torch.save or NumPy: it holds {held}{more}")
-    folder = pickles[0].removesuffix("data.pkl")
-    order = ">" if f"{folder}byteorder" in names and _record(archive, f"{folder}byteorder") == b"big" else "<"
-    read = partial(_data, archive, folder)
-    return read_pickle(_record(archive, pickles[0]), lambda pid: _storage_of(pid, read, order))
-
-
-def _data(archive: zipfile.ZipFile, folder: str, key: str) -> bytes:
-    return _record(archive, f"{folder}data/{key}")
-
-
-def _record(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Read a record, whose checksum the zip file has; torch compresses none."""
-    try:
-        if (info := archive.getinfo(name)).compress_type != zipfile.ZIP_STORED:
-            raise CorruptCheckpointError(f"its record {name} is compressed, which torch.save never does")
-        return archive.read(info)
-    except (
-        KeyError,
-        zipfile.BadZipFile,
-        EOFError,
-        ValueError,
-        struct.error,
-        RuntimeError,
-        NotImplementedError,
-    ) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CorruptCheckpointError(f"its record {name} is cut or damaged: {error}") from error
-
-
-def read_bare_pickle(file: BinaryIO) -> tuple[bool, Any]:
-    """Return what a pickle holds, and whether it is of the format that torch.save had before the zip files.
-
-    In a pickle that `pickle.dump` wrote of tensors, each storage is such a file by itself, in bytes.
-
-    Raises:
-        CorruptCheckpointError: it is cut or damaged.
-    """
-    return _read_older(io.BytesIO(file.read()), {**BUILDERS, "torch.storage._load_from_bytes": _of_bytes})
-
-
-def _of_bytes(content: bytes) -> Any:
-    is_file, value = _read_older(io.BytesIO(content), BUILDERS)
-    if not is_file or not isinstance(value, _Storage):
-        raise ValueError("no storage of torch")
-    return value
-
-
-def _read_older(content: io.BytesIO, builders: Mapping[str, Callable[..., Any]]) -> tuple[bool, Any]:
-    first = read_pickle(content, builders=builders)
-    if first != _MAGIC:
-        return False, first
-    if read_pickle(content, builders=builders) != _PROTOCOL:
-        raise CorruptCheckpointError("it is a file of torch.save of an unknown format")
-    read_pickle(content, builders=builders)  # about the machine that wrote it, which all that count are alike
-    kinds: dict[str, str] = {}
-    where: dict[str, bytes] = {}
-    value = read_pickle(content, partial(_older_storage, kinds, where), builders)
-    for key in read_pickle(content, builders=builders):
-        (count,) = struct.unpack("<q", content.read(8).ljust(8, b"\xff"))
-        size = max(count, 0) * DTYPES[kinds.get(key, "uint8")][0]
-        where[key] = content.read(size)
-        if count < 0 or len(where[key]) != size:
-            raise CorruptCheckpointError(f"its file ends in the numbers of the tensor {key}")
-    return True, value
-
-
-def _older_storage(kinds: dict[str, str], where: dict[str, bytes], pid: Any) -> _Storage | Opaque:
-    found = _storage_of(pid, lambda key: where.get(key, b""), "<")
-    if isinstance(found, _Storage):
-        kinds[str(pid[2])] = found.dtype
-    return found
-
-
-# A state that has to go where only text or bytes may stand is packed into a file of JSON, `torch.save` or pickle: in
-# Hugging Face's `trainer_state.json`, or as one leaf of torch.distributed.checkpoint.
-MOST_PACKED = 4  # files in one another
-_ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
-_ENCODED = ("UEsDB", "gA")  # how these begin in base64
-
-
-def unpack(value: Any) -> Any:
-    """Return the dict or list that was packed into bytes or a text; None where none was. Nothing of it is executed."""
-    try:
-        inside = _read(value)
-    except (CheckpointError, ValueError, RecursionError):
-        return None
-    return inside if isinstance(inside, dict | list) else None
-
-
-def _read(value: Any) -> Any:
-    if isinstance(value, str) and value.startswith(_ENCODED):
-        value = base64.b64decode(value, validate=True)
-    if isinstance(value, str | bytes) and value[:1] in {"{", b"{", "[", b"["}:
-        return json.loads(value)
-    if not isinstance(value, bytes):
-        return None
-    if value.startswith(_ZIP):
-        return read_torch_zip(io.BytesIO(value))
-    return read_bare_pickle(io.BytesIO(value))[1] if value.startswith(_PICKLE) else None

@@ -1,4 +1,4 @@
-"""Which kind of checkpoint a file or folder is, told by its content, and what it holds."""
+"""Detect the kind of a checkpoint from its content, and read it."""
 
 from __future__ import annotations
 
@@ -39,39 +39,42 @@ if TYPE_CHECKING:
 
 __all__ = ["Content", "Step", "open_checkpoint"]
 
-_MOST_FILES = 500  # below the number of files that a process may have open
-_DEEPEST = 3
-_FLIGHT = re.compile(r"rank-\d+\.flight")
-_ACCELERATE = re.compile(r"custom_checkpoint_\d+\.pkl|dl_state_dict(_\d+)?\.bin|random_states_\d+\.pkl")
-_LIGHTNING_META = "meta.pt"  # beside the shards of its distributed strategies
-_HEAD = 16
 
+@contextlib.contextmanager
+def open_checkpoint(path: str | os.PathLike[str]) -> Iterator[Content]:
+    """Read a checkpoint of any kind; its tensors can be read until the block exits.
 
-class Step(NamedTuple):
-    """A step of a store.
-
-    Attributes:
-        step: its number.
-        size: of its data in bytes; None where it is not committed.
-        problem: what is wrong with it; empty where nothing is known to be.
+    Raises:
+        ConfigurationError: it is a flight recorder's folder, or a URL that fsspec does not know.
+        CheckpointNotFoundError: nothing exists there, or it is empty.
+        CorruptCheckpointError: it is truncated or damaged.
+        CheckpointError: it is not a checkpoint, or could not be read.
     """
-
-    step: int
-    size: int | None
-    problem: str = ""
+    with open_path(path) as place:
+        try:
+            content = _read_folder(place) if place.is_folder() else _read_file(place)
+        except (CorruptCheckpointError, CheckpointNotFoundError) as error:
+            raise type(error)(
+                f"{os.fspath(path)}: {error}.\nThis checkpoint cannot be used to resume. Use another one."
+            ) from error
+        except CheckpointError as error:
+            if error.__cause__ is not None:
+                raise
+            raise CheckpointError(f"{os.fspath(path)}: {error}.\n{_KNOWN}") from error
+        yield content
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
     Args:
-        kind: of checkpoint, in words.
-        tree: dicts, lists, numbers, and stand-ins for what is none of these.
-        size: in bytes, of all that was looked at.
-        steps: of a store.
-        step: which of them the tree is of.
-        notes: what else is to be said.
+        kind: kind of checkpoint, in words.
+        tree: dicts, lists, numbers, and stand-ins for everything else.
+        size: in bytes, over all files that were read.
+        steps: the steps of a store.
+        step: the step that the tree belongs to.
+        notes: further remarks.
     """
 
     kind: str
@@ -82,34 +85,25 @@ class Content:
     notes: tuple[str, ...] = ()
 
 
-@contextlib.contextmanager
-def open_checkpoint(path: str | os.PathLike[str]) -> Iterator[Content]:
-    """Read a checkpoint of any kind; the numbers of its tensors can be read until the end.
+class Step(NamedTuple):
+    """A step of a store.
 
-    Raises:
-        ConfigurationError: it is a flight recorder's folder, or a URL that fsspec does not know.
-        CheckpointNotFoundError: there is nothing, or nothing in it.
-        CorruptCheckpointError: it is cut or damaged.
-        CheckpointError: it is no checkpoint, or could not be read.
+    Attributes:
+        step: its number.
+        size: size of its data in bytes; None if it is not committed.
+        problem: what is wrong with it; empty if no problem is known.
     """
-    with open_path(path) as place:
-        try:
-            content = _read_folder(place) if place.is_folder() else _read_file(place)
-        except (CorruptCheckpointError, CheckpointNotFoundError) as error:
-            raise type(error)(
-                f"{os.fspath(path)}: {error}.\nIt cannot be resumed from. Use another checkpoint."
-            ) from error
-        except CheckpointError as error:
-            if error.__cause__ is not None:
-                raise
-            raise CheckpointError(f"{os.fspath(path)}: {error}.\n{_KNOWN}") from error
-        yield content
+
+    step: int
+    size: int | None
+    problem: str = ""
 
 
 _KNOWN = (
-    "Give a file of torch.save, Lightning, safetensors, NumPy or JSON, a pickle, or a folder of CheckpointStore, "
+    "Pass a file of torch.save, Lightning, safetensors, NumPy or JSON, a pickle, or a folder of CheckpointStore, "
     "torch.distributed.checkpoint, Accelerate or the Hugging Face Trainer."
 )
+_HEAD = 16
 
 
 def _read_file(place: CheckpointPath) -> Content:
@@ -137,11 +131,11 @@ def _read_file(place: CheckpointPath) -> Content:
         raise _is_flight(place)
     if head.lstrip()[:1] in {b"{", b"["}:
         return _read_json(file.read(), size)
-    raise CheckpointError("it is no checkpoint that is known")
+    raise CheckpointError("it is not a known kind of checkpoint")
 
 
 def _read_json(text: bytes, size: int) -> Content:
-    """Read one document; or one in each line, as logs have them."""
+    """Read one document, or one per line, as in logs."""
     try:
         return Content("JSON", json.loads(text), size)
     except (ValueError, RecursionError) as error:
@@ -149,16 +143,16 @@ def _read_json(text: bytes, size: int) -> Content:
         if len(lines) > 1:
             with contextlib.suppress(ValueError, RecursionError):
                 return Content("JSON, line by line", list(map(json.loads, lines)), size)
-        raise CorruptCheckpointError(f"it begins as JSON, and is cut or damaged: {error}") from error
+        raise CorruptCheckpointError(f"it starts as JSON, but is truncated or damaged: {error}") from error
 
 
-_NPY = b"\x93NUMPY"  # how the file of one array begins
+_NPY = b"\x93NUMPY"  # the first bytes of a file with one array
 _NUMPYS = (ValueError, OSError, EOFError, MemoryError, RuntimeError, NotImplementedError, zipfile.BadZipFile)
-_OF_OBJECTS = ("allow_pickle", "Python objects")  # how NumPy says that it does not read an array
+_OF_OBJECTS = ("allow_pickle", "Python objects")  # in NumPy's messages about arrays that it does not read
 
 
 def _is_npz(file: BinaryIO) -> bool:
-    """Return whether a zip file holds arrays and nothing else."""
+    """Return whether a zip file contains only arrays."""
     try:
         names = zipfile.ZipFile(file).namelist()
     except _NUMPYS:
@@ -179,7 +173,7 @@ def _array(name: str, load: Callable[[], NDArray[Any]]) -> Any:
     except _NUMPYS as error:
         if any(one in str(error) for one in _OF_OBJECTS):
             return Opaque("array of objects")
-        raise CorruptCheckpointError(f"{name} is cut or damaged: {error}") from error
+        raise CorruptCheckpointError(f"{name} is truncated or damaged: {error}") from error
     if array.dtype.name in DTYPES:
         return Tensor(array.shape, array.dtype.name, lambda: array)
     return array.tolist()
@@ -202,7 +196,8 @@ def _package(name: str, what: str, extra: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise MissingDependencyError(
-            f"{what} is read by the package {name}, which failed to import: {error}.\nInstall it: {pip_install(extra)}"
+            f"reading {what} needs the package {name}, which failed to import: {error}.\n"
+            f"Install it: {pip_install(extra)}"
         ) from error
 
 
@@ -211,7 +206,7 @@ def _read_safetensors(place: CheckpointPath) -> dict[str, Any]:
     try:
         if place.is_local:
             file = safetensors.safe_open(place.path, "np")
-            found = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+            found = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # not a dict
             return {
                 name: _tensor(one.get_dtype(), one.get_shape(), partial(_numbers, place.path, name, one.get_dtype()))
                 for name, one in found.items()
@@ -219,7 +214,7 @@ def _read_safetensors(place: CheckpointPath) -> dict[str, Any]:
         parts = dict(safetensors.deserialize(place.read()))
         return {name: _tensor(one["dtype"], one["shape"], partial(one.get, "data")) for name, one in parts.items()}
     except safetensors.SafetensorError as error:
-        raise CorruptCheckpointError(f"its header is cut or damaged: {error}") from error
+        raise CorruptCheckpointError(f"its header is truncated or damaged: {error}") from error
 
 
 def _tensor(kind: str, shape: list[int], read: Callable[[], Any]) -> Any:
@@ -243,9 +238,12 @@ def _is_lightning(tree: Any) -> bool:
 
 def _is_flight(place: CheckpointPath) -> ConfigurationError:
     return ConfigurationError(
-        f"{place.path} is of a flight recorder, which knows where a run is and holds no state.\n"
-        "To see it: resumable flight FOLDER"
+        f"{place.path} belongs to a flight recorder, which records the position of a run but no state.\n"
+        "To show it, run: resumable flight FOLDER"
     )
+
+
+_FLIGHT = re.compile(r"rank-\d+\.flight")
 
 
 def _read_folder(place: CheckpointPath) -> Content:
@@ -272,7 +270,7 @@ def _read_step(place: CheckpointPath, sizes: dict[str, Any]) -> Content:
 
 
 def _step_of(place: CheckpointPath) -> int:
-    """Return the step that a marker says itself, in a folder that was renamed."""
+    """Return the step in the marker of a folder that was renamed."""
     try:
         return int(json.loads(place.child(MARKER).read())["step"])
     except (ValueError, TypeError, KeyError) as error:
@@ -285,7 +283,7 @@ def _problem(marker: Marker, sizes: dict[str, Any]) -> str:
         if held is None:
             return f"its data file {name} is missing"
         if held != size:
-            return f"its data file {name} holds {held} bytes, and {size} were written"
+            return f"its data file {name} has {held} bytes instead of {size}"
     return ""
 
 
@@ -305,7 +303,7 @@ def _read_store(place: CheckpointPath, sizes: dict[str, Any]) -> Content:
         size,
         steps,
         inside.step,
-        (f"The content is that of step {inside.step}, the newest.",),
+        (f"This is the content of step {inside.step}, the newest.",),
     )
 
 
@@ -320,15 +318,8 @@ def _look_at(place: CheckpointPath, step: int) -> Step:
     return Step(step, sum(marker.sizes.values()), _problem(marker, sizes))
 
 
-class _Looked:
-    """At how many files it was looked, and how large they are."""
-
-    files = size = 0
-
-    def at(self, size: int | None) -> None:
-        self.files, self.size = self.files + 1, self.size + (size or 0)
-        if self.files > _MOST_FILES:
-            raise CheckpointError(f"it is a folder of more than {_MOST_FILES} files, and no checkpoint that is known")
+_ACCELERATE = re.compile(r"custom_checkpoint_\d+\.pkl|dl_state_dict(_\d+)?\.bin|random_states_\d+\.pkl")
+_LIGHTNING_META = "meta.pt"  # next to the shards of Lightning's distributed strategies
 
 
 def _read_files(place: CheckpointPath, sizes: dict[str, Any]) -> Content:
@@ -336,7 +327,7 @@ def _read_files(place: CheckpointPath, sizes: dict[str, Any]) -> Content:
     looked = _Looked()
     tree = _gather(place, sizes, looked, notes)
     if not _is_content(tree):
-        raise CheckpointError("; ".join(notes) or "it is a folder, and nothing in it is a checkpoint that is known")
+        raise CheckpointError("; ".join(notes) or "it is a folder that contains no known kind of checkpoint")
     return Content(_kind_of(sizes, tree), tree, looked.size, notes=tuple(notes))
 
 
@@ -351,6 +342,9 @@ def _kind_of(sizes: dict[str, Any], tree: dict[Any, Any]) -> str:
 
 def _is_content(tree: Any) -> bool:
     return not isinstance(tree, File) and (not isinstance(tree, dict) or any(map(_is_content, tree.values())))
+
+
+_DEEPEST = 3
 
 
 def _gather(
@@ -378,3 +372,17 @@ def _read_one(place: CheckpointPath, size: int | None, looked: _Looked, notes: l
         return File(size, str(error))
     except (CheckpointError, ConfigurationError):
         return File(size)
+
+
+_MOST_FILES = 500  # below the usual limit of open files per process
+
+
+class _Looked:
+    """Counts the files that were read, and their size."""
+
+    files = size = 0
+
+    def at(self, size: int | None) -> None:
+        self.files, self.size = self.files + 1, self.size + (size or 0)
+        if self.files > _MOST_FILES:
+            raise CheckpointError(f"it is a folder of more than {_MOST_FILES} files, not a known kind of checkpoint")

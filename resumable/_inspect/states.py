@@ -1,4 +1,4 @@
-"""The states of Loaders inside of a checkpoint: where they lie, and what each of them says."""
+"""The states of Loaders in a checkpoint: where they are, and what they contain."""
 
 from __future__ import annotations
 
@@ -17,50 +17,128 @@ if TYPE_CHECKING:
 
 __all__ = ["FoundState", "LoaderState", "describe_state", "describe_states", "find_states", "schedule_of"]
 
-_ORDERS = {
-    "sequential-v1": (False, "sequential"),
-    "feistel8-v1": (True, "shuffled"),
-    "uniform-v1": (True, "drawn with replacement"),
-    "weighted-v1": (True, "drawn by weights"),
-    "blocks-v1": (True, "shuffled in blocks"),
-    "mixture-v1": (True, "a mixture of sources"),
-    "paged-v1": (True, "shuffled page by page"),
-    "torch-distributed-v1": (True, "that of torch's DistributedSampler"),
-    "torch-generator-v1": (True, "that of torch's sampler"),
-    "source-order-v1": (None, "the source's own"),
-}
+
+def find_states(tree: Any, packed: int = 0) -> list[FoundState]:
+    """Return the states of Loaders in a tree, in order; a state inside another state is part of that state.
+
+    States that were packed into bytes or text are found as well.
+
+    Args:
+        tree: of a checkpoint.
+        packed: depth of packed files.
+    """
+    found: list[FoundState] = []
+    for path, node in walk(tree):
+        if any(path[: len(one.path)] == one.path for one in found):
+            continue
+        if is_state(node) and not isinstance(node.get("cursor"), Tensor):
+            found.append(FoundState(path, node))
+        elif packed < MOST_PACKED and (inside := unpack(node)) is not None:
+            found += [FoundState((*path, *one.path), one.values) for one in find_states(inside, packed + 1)]
+    return found
+
+
+@dataclass(frozen=True)
+class FoundState:
+    """A state in a checkpoint, with its path."""
+
+    path: tuple[Any, ...]
+    values: dict[Any, Any]
+
+    @property
+    def where(self) -> str:
+        """The path, keys joined with dots."""
+        return dotted(self.path)
+
+    def parse(self) -> State:
+        """Parse the state.
+
+        Raises:
+            StateFormatError: it is damaged, or written by a newer version.
+        """
+        return parse(self.values)
+
+
+def describe_states(found: list[FoundState]) -> tuple[LoaderState, ...]:
+    """Describe each state; identical states are listed once."""
+    alike: list[list[FoundState]] = []
+    for one in found:
+        group = next((group for group in alike if group[0].values == one.values), None)
+        if group is None:
+            alike.append([one])
+        else:
+            group.append(one)
+    return tuple(replace(describe_state(first), also=tuple(one.where for one in others)) for first, *others in alike)
+
+
+def describe_state(found: FoundState) -> LoaderState:
+    """Describe a state; if it cannot be read, say why."""
+    try:
+        state = found.parse()
+    except ResumableError as error:
+        return LoaderState(found.where, found.values["format"], problem=str(error).partition("\n")[0])
+    facts, cursor = state.fingerprint, state.mark.cursor
+    sampler = {key.removeprefix("sampler."): value for key, value in facts.items() if key.startswith("sampler.")}
+    shuffle, order = _ORDERS.get(str(sampler["name"]), ("seed" in sampler, f"of the sampler {sampler['name']}"))
+    total = _total(state)
+    return LoaderState(
+        found.where,
+        found.values["format"],
+        kind=facts["backend.kind"],
+        source=str(facts.get("backend.source", "")),
+        epoch=cursor.epoch,
+        step=cursor.step,
+        position=cursor.position,
+        steps_in_epoch=total,
+        percent=None if not total else round(100 * cursor.step / total, 2),
+        global_step=state.mark.global_step,
+        samples_seen=state.mark.samples_seen,
+        seed=facts["randomness.seed"],
+        name=facts.get("name", ""),
+        world_size=state.world_size,
+        rank=facts.get("rank"),
+        global_batch=state.global_batch,
+        batch_size=state.batch_size,
+        tail=facts["tail"],
+        shuffle=shuffle,
+        order=f"{order}, of a subset" if "subset" in sampler else order,
+        sampler=sampler,
+        length=facts.get("backend.length"),
+        fingerprint=state.data,
+        problem=_doubt(state),
+    )
 
 
 @dataclass(frozen=True)
 class LoaderState:
-    """A state of a Loader, as it was found.
+    """A state of a Loader in a checkpoint.
 
     Args:
-        where: its place in the checkpoint, with a dot between the keys; empty where the checkpoint is the state.
-        format: of the state.
-        kind: of source.
+        where: its path in the checkpoint, keys joined with dots; empty if the checkpoint is the state.
+        format: format of the state.
+        kind: type of the source.
         source: name of the data.
         epoch: number of the epoch, from 0.
-        step: global batches of this epoch that are done.
-        position: samples of this epoch that are done, over all ranks.
-        steps_in_epoch: global batches of the whole epoch; None where the length is unknown.
-        percent: of the epoch that is done; None where the length is unknown.
+        step: completed global batches of this epoch.
+        position: completed samples of this epoch, over all ranks.
+        steps_in_epoch: global batches of the whole epoch; None if the length is unknown.
+        percent: how much of the epoch is done; None if the length is unknown.
         global_step: global batches over all epochs.
         samples_seen: samples over all epochs and ranks.
         seed: of order and randomness.
-        name: of the stream.
-        world_size: number of ranks when it was taken.
-        rank: whose state it is, where each rank has its own.
+        name: name of the stream.
+        world_size: number of ranks when the state was saved.
+        rank: the rank that saved it, if each rank has a separate state.
         global_batch: samples per step over all ranks.
         batch_size: samples per rank and step that the script asked for.
         tail: what happens with the last samples of an epoch.
-        shuffle: whether the order is random; None where the source gives it.
+        shuffle: whether the order is random; None if the source defines it.
         order: in words.
         sampler: the sampler's spec.
-        length: samples of the data; None where unknown.
-        fingerprint: what some samples are like as they are stored; None where nothing is known of them.
-        problem: why a loader would refuse it; empty where it is whole.
-        also: other places of the checkpoint that have the very same state, such as those of other ranks.
+        length: number of samples in the data; None if unknown.
+        fingerprint: digests of some stored samples; None if they are unknown.
+        problem: why a loader would reject it; empty if it is intact.
+        also: other paths in the checkpoint with an identical state, such as the states of other ranks.
     """
 
     where: str
@@ -94,103 +172,26 @@ class LoaderState:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class FoundState:
-    """A state as it is in the checkpoint, with its path."""
-
-    path: tuple[Any, ...]
-    values: dict[Any, Any]
-
-    @property
-    def where(self) -> str:
-        """The path with dots."""
-        return dotted(self.path)
-
-    def parse(self) -> State:
-        """Read it.
-
-        Raises:
-            StateFormatError: it is damaged, or of a newer version.
-        """
-        return parse(self.values)
-
-
-def find_states(tree: Any, packed: int = 0) -> list[FoundState]:
-    """Return the states of Loaders in a tree, in order; those inside of another state are parts of that.
-
-    Those that were packed into bytes or a text are found, too.
-
-    Args:
-        tree: of a checkpoint.
-        packed: how many files it is inside of.
-    """
-    found: list[FoundState] = []
-    for path, node in walk(tree):
-        if any(path[: len(one.path)] == one.path for one in found):
-            continue
-        if is_state(node) and not isinstance(node.get("cursor"), Tensor):
-            found.append(FoundState(path, node))
-        elif packed < MOST_PACKED and (inside := unpack(node)) is not None:
-            found += [FoundState((*path, *one.path), one.values) for one in find_states(inside, packed + 1)]
-    return found
-
-
-def describe_states(found: list[FoundState]) -> tuple[LoaderState, ...]:
-    """Return what each state says, and those that are the same once."""
-    alike: list[list[FoundState]] = []
-    for one in found:
-        group = next((group for group in alike if group[0].values == one.values), None)
-        if group is None:
-            alike.append([one])
-        else:
-            group.append(one)
-    return tuple(replace(describe_state(first), also=tuple(one.where for one in others)) for first, *others in alike)
-
-
-def describe_state(found: FoundState) -> LoaderState:
-    """Return what a state says; of one that cannot be read, why."""
-    try:
-        state = found.parse()
-    except ResumableError as error:
-        return LoaderState(found.where, found.values["format"], problem=str(error).partition("\n")[0])
-    facts, cursor = state.fingerprint, state.mark.cursor
-    sampler = {key.removeprefix("sampler."): value for key, value in facts.items() if key.startswith("sampler.")}
-    shuffle, order = _ORDERS.get(str(sampler["name"]), ("seed" in sampler, f"that of the sampler {sampler['name']}"))
-    total = _total(state)
-    return LoaderState(
-        found.where,
-        found.values["format"],
-        kind=facts["backend.kind"],
-        source=str(facts.get("backend.source", "")),
-        epoch=cursor.epoch,
-        step=cursor.step,
-        position=cursor.position,
-        steps_in_epoch=total,
-        percent=None if not total else round(100 * cursor.step / total, 2),
-        global_step=state.mark.global_step,
-        samples_seen=state.mark.samples_seen,
-        seed=facts["randomness.seed"],
-        name=facts.get("name", ""),
-        world_size=state.world_size,
-        rank=facts.get("rank"),
-        global_batch=state.global_batch,
-        batch_size=state.batch_size,
-        tail=facts["tail"],
-        shuffle=shuffle,
-        order=f"{order}, of a subset" if "subset" in sampler else order,
-        sampler=sampler,
-        length=facts.get("backend.length"),
-        fingerprint=state.data,
-        problem=_doubt(state),
-    )
+_ORDERS = {
+    "sequential-v1": (False, "sequential"),
+    "feistel8-v1": (True, "shuffled"),
+    "uniform-v1": (True, "random with replacement"),
+    "weighted-v1": (True, "weighted random"),
+    "blocks-v1": (True, "shuffled in blocks"),
+    "mixture-v1": (True, "a mixture of sources"),
+    "paged-v1": (True, "shuffled page by page"),
+    "torch-distributed-v1": (True, "of PyTorch's DistributedSampler"),
+    "torch-generator-v1": (True, "of PyTorch's sampler"),
+    "source-order-v1": (None, "of the source"),
+}
 
 
 def _doubt(state: State) -> str:
-    """Say that a state was edited, where its digest can be computed without the source."""
+    """Report a state that was edited, if its digest can be computed without the source."""
     return (
         ""
         if state.intact or state.mark.source is not None
-        else "its digest does not belong to it: it was changed by hand, or mixed from states of several ranks"
+        else "its digest does not match: it was edited by hand, or combined from the states of several ranks"
     )
 
 
@@ -201,18 +202,18 @@ def _total(state: State) -> int | None:
         return None
 
 
+_TAILS = ("drop", "pad", "partial", "carry", "pad_ranks", "drop_ranks")
+
+
 def schedule_of(state: State) -> Schedule:
-    """Return how a state's epochs are cut into batches.
+    """Return how a state's epochs are divided into batches.
 
     Raises:
         KeyError: the length of its source is unknown.
-        ConfigurationError: it has no batch, or a tail that is unknown here.
+        ConfigurationError: it has no batch, or an unknown tail.
     """
     length, tail = state.fingerprint["sampler.length"], state.fingerprint["tail"]
     if type(length) is not int or length < 1 or tail not in _TAILS:
-        raise ConfigurationError(f"the state says length={length!r} and tail={tail!r}, which make no epoch.")
+        raise ConfigurationError(f"the state contains length={length!r} and tail={tail!r}, which define no epoch.")
     ranks = state.world_size if tail in {"pad_ranks", "drop_ranks"} else 1
     return Schedule(length, state.global_batch, tail, ranks)
-
-
-_TAILS = ("drop", "pad", "partial", "carry", "pad_ranks", "drop_ranks")

@@ -1,11 +1,11 @@
-"""Where a checkpoint is, and what is found in it.
+"""Paths of checkpoints, and the values found in them.
 
-A checkpoint is a file or a folder, on a local disk or on whatever fsspec knows. It is only ever read. What is found is
-inert: dicts, lists and numbers as they are, and a stand-in for all else.
+A checkpoint is a file or a folder, on a local disk or on any fsspec filesystem. It is only read. The values found are
+inert: dicts, lists and numbers are unchanged, and everything else becomes a stand-in.
 
-Tensor    shape and type; its numbers are read when they are asked for
-Opaque    an object of a class that is not imported: its name, and what would have been given to it
-File      a file that is no part of a checkpoint that could be read
+Tensor    shape and type; the numbers are read on demand
+Opaque    an object whose class is not imported: its class name and its arguments
+File      a file that is not part of a readable checkpoint
 """
 
 from __future__ import annotations
@@ -28,145 +28,32 @@ if TYPE_CHECKING:
 
 __all__ = ["DTYPES", "CheckpointPath", "File", "Name", "Opaque", "Tensor", "children", "open_path", "walk"]
 
-_DEEPEST = 200
 
-# torch's name -> bytes of an element, and NumPy's name; what NumPy lacks is compared as the bits that it is
-DTYPES: dict[str, tuple[int, str]] = {
-    "float64": (8, "f8"),
-    "float32": (4, "f4"),
-    "float16": (2, "f2"),
-    "bfloat16": (2, "u2"),
-    "int64": (8, "i8"),
-    "int32": (4, "i4"),
-    "int16": (2, "i2"),
-    "int8": (1, "i1"),
-    "uint64": (8, "u8"),
-    "uint32": (4, "u4"),
-    "uint16": (2, "u2"),
-    "uint8": (1, "u1"),
-    "bool": (1, "u1"),
-    "complex128": (16, "c16"),
-    "complex64": (8, "c8"),
-    **{f"float8_{kind}": (1, "u1") for kind in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")},
-}
+@contextlib.contextmanager
+def open_path(path: str | os.PathLike[str]) -> Iterator[CheckpointPath]:
+    """Find a path or URL; files opened from it are closed at the end.
 
-
-@dataclass(frozen=True)
-class Name:
-    """The name of a class or function, of which nothing was imported."""
-
-    module: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.module}.{self.name}"
-
-
-@dataclass(frozen=True, eq=False)
-class Tensor:
-    """A tensor whose numbers stay in the file until `read` is called.
-
-    Args:
-        shape: its shape.
-        dtype: its type, by torch's name.
-        read: gives its numbers as an array of this shape; those of types that NumPy lacks as unsigned integers.
+    Raises:
+        ConfigurationError: fsspec does not know the URL.
+        MissingDependencyError: the filesystem's package is not installed.
+        CheckpointNotFoundError: nothing exists there.
+        CheckpointError: it cannot be read.
     """
-
-    shape: tuple[int, ...]
-    dtype: str
-    read: Callable[[], NDArray[Any]] = field(repr=False)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return self.size * DTYPES[self.dtype][0] if self.dtype in DTYPES else 0
-
-
-@dataclass(eq=False)
-class Opaque:
-    """An object of a class that was not imported. It is a key, where it was one, and equal to nothing else."""
-
-    kind: str
-    args: Any = ()
-    state: Any = None
-    items: list[Any] = field(default_factory=list)
-    pairs: dict[Any, Any] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<{self.kind}>"
-
-
-@dataclass(frozen=True)
-class File:
-    """A file of a folder, of which only the size is known.
-
-    Args:
-        size: in bytes.
-        why: what was wrong with it; empty where it is no checkpoint at all.
-    """
-
-    size: int
-    why: str = ""
-
-
-def children(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the parts of a container, each with its key; none of anything else."""
-    if isinstance(value, dict):
-        yield from value.items()
-    elif isinstance(value, list | tuple):
-        yield from enumerate(value)
-    elif isinstance(value, Opaque):
-        yield from _children_of_object(value)
-
-
-def _children_of_object(value: Opaque) -> Iterator[tuple[Any, Any]]:
-    """Yield what is in an object under the names that it has there; what has none, as it stands in the file."""
-    if value.args:
-        yield "args", value.args
-    yield from enumerate(value.items)
-    yield from value.pairs.items()
-    if isinstance(value.state, dict) and not value.pairs:
-        yield from value.state.items()
-    elif _has_slots(value.state):
-        for part in value.state:
-            yield from (part or {}).items()
-    elif value.state:
-        yield "state", value.state
-
-
-def _has_slots(state: Any) -> bool:
-    """Return whether attributes are those of a dict, if there is one, and those in slots."""
-    pair = isinstance(state, tuple) and len(state) == 2  # noqa: PLR2004
-    return pair and isinstance(state[1], dict) and isinstance(state[0], dict | None)
-
-
-def walk(value: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield every part of a tree with its path, in order; what stands at several places, with all its parts once.
-
-    A tree that was made to be endless, or to grow with every level, is gone through in the time of reading it.
-    """
-    seen: set[int] = set()
-
-    def read(path: tuple[Any, ...], part: Any, depth: int) -> Any:
-        if id(part) in seen or depth > _DEEPEST:
-            return (part,), ()
-        seen.add(id(part))
-        return (part,), [((*path, key), inner) for key, inner in children(part)]
-
-    return _content.walk(value, read, path=())
-
-
-class Opened(contextlib.ExitStack):
-    """The files that are open, each once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.files: dict[str, BinaryIO] = {}
+    url = os.fspath(path)
+    try:
+        filesystem, inside = open_url(url, what=repr(url))
+        with Opened() as opened:
+            if not url or not filesystem.exists(inside):  # an empty path would be the working directory
+                raise CheckpointNotFoundError(  # noqa: TRY301  # passes through `except ResumableError`
+                    f"{url or repr(url)} does not exist.\nPass a checkpoint: a file, a folder or a URL."
+                )
+            yield CheckpointPath(filesystem, inside, opened)
+    except ResumableError:
+        raise
+    except Exception as error:  # cloud clients raise their own errors
+        raise CheckpointError(
+            f"{url} could not be read.\n  {in_one_line(error)}\nCheck that you have access, and try again."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -175,8 +62,8 @@ class CheckpointPath:
 
     Args:
         filesystem: fsspec's.
-        path: on it.
-        opened: closes the files that tensors are read from.
+        path: on the filesystem.
+        opened: closes the files from which tensors are read.
     """
 
     filesystem: Any
@@ -190,7 +77,7 @@ class CheckpointPath:
 
     @property
     def is_local(self) -> bool:
-        """Whether a library that wants a file's path can have it."""
+        """Whether the file has a path that other libraries can open."""
         return "file" in self.filesystem.protocol
 
     def child(self, name: str) -> CheckpointPath:
@@ -217,41 +104,156 @@ class CheckpointPath:
         return int(self.filesystem.info(self.path)["size"])
 
     def read(self, offset: int = 0, length: int | None = None) -> bytes:
-        """Return the bytes of the file, or some of them."""
+        """Return the bytes of the file, or a range of them."""
         file = self.open()
         file.seek(offset)
         return bytes(file.read() if length is None else file.read(length))
 
     def open(self) -> BinaryIO:
-        """Open the file until the whole checkpoint is closed."""
+        """Open the file; it stays open until the checkpoint is closed."""
         files = self.opened.files
         if self.path not in files:
             files[self.path] = self.opened.enter_context(self.filesystem.open(self.path, "rb"))
         return files[self.path]
 
 
-@contextlib.contextmanager
-def open_path(path: str | os.PathLike[str]) -> Iterator[CheckpointPath]:
-    """Find a path or URL; what was opened of it is closed at the end.
+class Opened(contextlib.ExitStack):
+    """The open files, each opened once."""
 
-    Raises:
-        ConfigurationError: a URL that fsspec does not know.
-        MissingDependencyError: the filesystem's package is not installed.
-        CheckpointNotFoundError: nothing is there.
-        CheckpointError: it cannot be read.
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[str, BinaryIO] = {}
+
+
+# PyTorch's name -> bytes per element, and NumPy's name; types that NumPy lacks are compared by their bits
+DTYPES: dict[str, tuple[int, str]] = {
+    "float64": (8, "f8"),
+    "float32": (4, "f4"),
+    "float16": (2, "f2"),
+    "bfloat16": (2, "u2"),
+    "int64": (8, "i8"),
+    "int32": (4, "i4"),
+    "int16": (2, "i2"),
+    "int8": (1, "i1"),
+    "uint64": (8, "u8"),
+    "uint32": (4, "u4"),
+    "uint16": (2, "u2"),
+    "uint8": (1, "u1"),
+    "bool": (1, "u1"),
+    "complex128": (16, "c16"),
+    "complex64": (8, "c8"),
+    **{f"float8_{kind}": (1, "u1") for kind in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A tensor whose numbers stay in the file until `read` is called.
+
+    Args:
+        shape: its shape.
+        dtype: PyTorch's name of its type.
+        read: returns its numbers as an array of this shape; types that NumPy lacks become unsigned integers.
     """
-    url = os.fspath(path)
-    try:
-        filesystem, inside = open_url(url, what=repr(url))
-        with Opened() as opened:
-            if not url or not filesystem.exists(inside):  # without one it would be the working directory
-                raise CheckpointNotFoundError(  # noqa: TRY301  # ours are told apart below
-                    f"there is nothing at {url or repr(url)}.\nGive a checkpoint: a file, a folder or a URL."
-                )
-            yield CheckpointPath(filesystem, inside, opened)
-    except ResumableError:
-        raise
-    except Exception as error:  # cloud clients raise errors of their own
-        raise CheckpointError(
-            f"{url} could not be read.\n  {in_one_line(error)}\nLook whether it may be read, and try again."
-        ) from error
+
+    shape: tuple[int, ...]
+    dtype: str
+    read: Callable[[], NDArray[Any]] = field(repr=False)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * DTYPES[self.dtype][0] if self.dtype in DTYPES else 0
+
+
+@dataclass(eq=False)
+class Opaque:
+    """An object of a class that was not imported. It can be a dict key, and equals only itself."""
+
+    kind: str
+    args: Any = ()
+    state: Any = None
+    items: list[Any] = field(default_factory=list)
+    pairs: dict[Any, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind}>"
+
+
+@dataclass(frozen=True)
+class Name:
+    """The name of a class or function that was not imported."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+@dataclass(frozen=True)
+class File:
+    """A file in a folder, of which only the size is known.
+
+    Args:
+        size: in bytes.
+        why: what is wrong with it; empty if it is not a checkpoint at all.
+    """
+
+    size: int
+    why: str = ""
+
+
+_DEEPEST = 200
+
+
+def walk(value: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield every part of a tree with its path, in order; a part with several paths is visited once.
+
+    A tree crafted to be endless, or to grow with every level, takes no longer to walk than to read.
+    """
+    seen: set[int] = set()
+
+    def read(path: tuple[Any, ...], part: Any, depth: int) -> Any:
+        if id(part) in seen or depth > _DEEPEST:
+            return (part,), ()
+        seen.add(id(part))
+        return (part,), [((*path, key), inner) for key, inner in children(part)]
+
+    return _content.walk(value, read, path=())
+
+
+def children(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the parts of a container with their keys; nothing for other values."""
+    if isinstance(value, dict):
+        yield from value.items()
+    elif isinstance(value, list | tuple):
+        yield from enumerate(value)
+    elif isinstance(value, Opaque):
+        yield from _children_of_object(value)
+
+
+def _children_of_object(value: Opaque) -> Iterator[tuple[Any, Any]]:
+    """Yield the parts of an object under their attribute names, or as stored in the file if they have none."""
+    if value.args:
+        yield "args", value.args
+    yield from enumerate(value.items)
+    yield from value.pairs.items()
+    if isinstance(value.state, dict) and not value.pairs:
+        yield from value.state.items()
+    elif _has_slots(value.state):
+        for part in value.state:
+            yield from (part or {}).items()
+    elif value.state:
+        yield "state", value.state
+
+
+def _has_slots(state: Any) -> bool:
+    """Return whether the state is a pair of attributes in a dict, if any, and attributes in slots."""
+    pair = isinstance(state, tuple) and len(state) == 2  # noqa: PLR2004
+    return pair and isinstance(state[1], dict) and isinstance(state[0], dict | None)

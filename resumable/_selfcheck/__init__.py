@@ -1,4 +1,4 @@
-"""Checks of a user's own loaders, checkpoints and environment: what `resumable check`, `verify` and `doctor` do."""
+"""Checks of a user's loaders, checkpoints and environment: `resumable check`, `verify` and `doctor`."""
 
 from __future__ import annotations
 

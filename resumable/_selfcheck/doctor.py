@@ -1,4 +1,4 @@
-"""`resumable doctor`: which versions are installed, which rank this process has, and how workers start."""
+"""`resumable doctor`: installed versions, the rank of this process, and the start method of its workers."""
 
 from __future__ import annotations
 
@@ -17,45 +17,9 @@ from resumable.errors import ConfigurationError
 
 __all__ = ["Health", "doctor"]
 
-_PACKAGES = (
-    *("numpy", "fsspec", "torch", "torchdata", "pytorch-lightning", "lightning", "accelerate", "transformers"),
-    *("datasets", "tensorflow", "tensorflow-cpu", "tensorflow-datasets", "nvidia-dali-cuda120", "ffcv"),
-)
-_SIZES = {"OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "MPI"}
-_WORLD = "Give wrap(..., world=World(rank, size)), or call init_process_group() before the first batch."
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """The result of `doctor`.
-
-    Args:
-        known: names and values of versions, rank and start method.
-        traps: what makes each process read all the data, or stops it.
-    """
-
-    known: dict[str, str]
-    traps: tuple[str, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing breaks a promise."""
-        return not self.traps
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
-        return {"ok": self.ok, **asdict(self)}
-
-    def __str__(self) -> str:
-        width = max(map(len, self.known))
-        lines = [_fold(f"{name:<{width}}  ", value) for name, value in self.known.items()]
-        traps = ["\n".join(indented(f"TRAP: {trap}", "")) for trap in self.traps]
-        end = "Nothing found that breaks a promise." if self.ok else "A promise would break: see TRAP above."
-        return "\n\n".join(["\n".join(lines), *traps, end])
-
 
 def doctor() -> Health:
-    """Look at the versions, the rank and the start method of this process. No framework is imported."""
+    """Check the versions, the rank and the start method of this process. No framework is imported."""
     known = {"python": f"{platform.python_version()} on {platform.system()} {platform.machine()}"}
     known["resumable"] = __version__
     for name in _PACKAGES:
@@ -76,14 +40,51 @@ def doctor() -> Health:
     return Health(known, tuple(_alone()))
 
 
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The result of `doctor`.
+
+    Args:
+        known: versions, rank and start method, by name.
+        traps: problems that make each process read all the data, or stop it.
+    """
+
+    known: dict[str, str]
+    traps: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no problem was found."""
+        return not self.traps
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result as plain values, for JSON."""
+        return {"ok": self.ok, **asdict(self)}
+
+    def __str__(self) -> str:
+        width = max(map(len, self.known))
+        lines = [_fold(f"{name:<{width}}  ", value) for name, value in self.known.items()]
+        traps = ["\n".join(indented(f"TRAP: {trap}", "")) for trap in self.traps]
+        end = "No problems found." if self.ok else "A promise would break: see TRAP above."
+        return "\n\n".join(["\n".join(lines), *traps, end])
+
+
+_PACKAGES = (
+    *("numpy", "fsspec", "torch", "torchdata", "pytorch-lightning", "lightning", "accelerate", "transformers"),
+    *("datasets", "tensorflow", "tensorflow-cpu", "tensorflow-datasets", "nvidia-dali-cuda120", "ffcv"),
+)
+_SIZES = {"OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "MPI"}
+_WORLD = "Pass wrap(..., world=World(rank, size)), or call init_process_group() before the first batch."
+
+
 def _alone() -> list[str]:
-    """Return the variables that contradict a process which is alone."""
+    """Return the environment variables that contradict a single process."""
     traps = []
     if "RANK" in os.environ and "WORLD_SIZE" not in os.environ:
-        traps.append(f"RANK is set and WORLD_SIZE is not, so each process reads all the data. {_WORLD}")
+        traps.append(f"RANK is set but WORLD_SIZE is not, so each process reads all the data. {_WORLD}")
     traps += [
-        f"{launcher} has started {os.environ[name]} processes ({name}), and nothing says the rank of this one, so "
-        f"each process reads all the data. {_WORLD}"
+        f"{launcher} started {os.environ[name]} processes ({name}), but the rank of this one is unknown, so each "
+        f"process reads all the data. {_WORLD}"
         for name, launcher in _SIZES.items()
         if os.environ.get(name, "1") != "1"
     ]
@@ -91,6 +92,6 @@ def _alone() -> list[str]:
 
 
 def _fold(name: str, value: str) -> str:
-    """Put a value after its name, in as many lines as it needs."""
+    """Put a value after its name, on as many lines as it needs."""
     lines = wrap(value, WIDTH - len(name), break_on_hyphens=False) or [""]
     return "\n".join((name if number == 0 else " " * len(name)) + line for number, line in enumerate(lines))

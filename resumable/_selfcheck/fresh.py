@@ -1,4 +1,4 @@
-"""A fresh process with another PYTHONHASHSEED reads the same loaders: what runs there, and what asks for it."""
+"""Reads the same loaders in a fresh process with a different PYTHONHASHSEED: the parent's side and the child's."""
 
 from __future__ import annotations
 
@@ -19,49 +19,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "Process", "Read", "is_fresh", "main"]
 
-_LEAST = 20.0  # seconds that such a process has, whatever is left: importing a framework takes some of them
+_LEAST = 20.0  # seconds granted to the process regardless of the time left, as importing a framework is slow
 _VARIABLE = "PYTHONHASHSEED"
 _CODE = (
     "import sys; sys.path.append(sys.argv[1]); from resumable._selfcheck.fresh import main; "
     "sys.exit(main(*sys.argv[1:]))"
 )
-_inside = False  # this is such a process
-
-
-class Job(NamedTuple):
-    """What is read of one loader.
-
-    Args:
-        key: of the loader.
-        length: number of batches, from the beginning and from the state each.
-        state: to go on from, pickled: its classes may be those of the script; None for none.
-    """
-
-    key: str
-    length: int
-    state: bytes | None
-
-
-class Read(NamedTuple):
-    """What was read.
-
-    Args:
-        beginning: the first batches.
-        rest: those after the state; an error in words where it was refused.
-    """
-
-    beginning: list[Batch]
-    rest: list[Batch] | str
 
 
 class Process:
-    """A process that reads; asked for what it read when it is needed.
+    """A process that reads in the background until `result` is called.
 
     Args:
         spec: of the function.
         jobs: what to read.
-        generators: state of the global generators; None for what they are in a new process.
-        seconds: for its loops.
+        generators: state of the global RNGs; None for a new process's own.
+        seconds: time limit of its loops.
     """
 
     def __init__(self, spec: str, jobs: list[Job], generators: Any, seconds: float) -> None:
@@ -78,7 +51,7 @@ class Process:
         )
 
     def result(self) -> dict[str, Read] | str:
-        """Return what was read of each loader, or in words why nothing was."""
+        """Return what was read from each loader, or a message that says why nothing was read."""
         try:
             status = self._child.wait(self._seconds + _LEAST)
         except subprocess.TimeoutExpired:
@@ -88,12 +61,12 @@ class Process:
         if status:
             self._said.seek(0)
             told = self._said.read().decode(errors="replace").strip()
-            return f"It ended with the status {status}.\n{told[-2000:]}"
+            return f"It failed with exit status {status}.\n{told[-2000:]}"
         found: dict[str, Read] = pickle.loads(Path(self._folder.name, "read").read_bytes())  # noqa: S301  # our own file
         return found
 
     def close(self) -> None:
-        """End it, and remove its files."""
+        """End the process, and remove its files."""
         self._end()
         self._said.close()
         self._folder.cleanup()
@@ -104,9 +77,50 @@ class Process:
             self._child.wait()
 
 
+class Job(NamedTuple):
+    """A request to read from one loader.
+
+    Args:
+        key: of the loader.
+        length: number of batches, both from the start and from the state.
+        state: the state to continue from, pickled because its classes may belong to the script; None for none.
+    """
+
+    key: str
+    length: int
+    state: bytes | None
+
+
+class Read(NamedTuple):
+    """The batches that were read from one loader.
+
+    Args:
+        beginning: the first batches.
+        rest: the batches after the state, or an error message.
+    """
+
+    beginning: list[Batch]
+    rest: list[Batch] | str
+
+
+_inside = False  # whether this is such a process
+
+
 def is_fresh() -> bool:
-    """Return whether this is such a process, which must start no further one."""
+    """Return whether this is such a process; it must not start another one."""
     return _inside
+
+
+def main(_: str, asked: str, answer: str) -> int:
+    """Read what the parent asked for, and return the exit status."""
+    global _inside  # noqa: PLW0603  # describes the process
+    _inside = True
+    try:
+        _answer(Path(asked), Path(answer))
+    except ResumableError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
 
 
 def _answer(asked: Path, answer: Path) -> None:
@@ -126,18 +140,6 @@ def _read(maker: Maker, job: Job, clock: Clock) -> Read:
         try:
             with maker.loader(job.key, pickle.loads(job.state)) as loader:  # noqa: S301  # our own bytes
                 rest = read(loader, job.length, clock)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is what is told
+        except Exception as error:  # noqa: BLE001  # any error is a result
             rest = f"{type(error).__name__}: {error}"
     return Read(beginning, rest)
-
-
-def main(_: str, asked: str, answer: str) -> int:
-    """Do what the process before asked for, and return the exit status."""
-    global _inside  # noqa: PLW0603  # of this process, as a whole
-    _inside = True
-    try:
-        _answer(Path(asked), Path(answer))
-    except ResumableError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0

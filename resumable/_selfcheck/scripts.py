@@ -1,4 +1,4 @@
-"""A user's code: finds a function, runs it as a training script would, and makes fresh loaders of what it returns."""
+"""Finds a user's function, runs it as a training script would, and makes fresh loaders from its results."""
 
 from __future__ import annotations
 
@@ -33,23 +33,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Maker", "absolute", "call", "check_callable", "hearing", "living_workers", "loading", "raised", "spec_of"]
 
-_ARGUMENTS = "Give a function without arguments that returns the loader; functools.partial fills arguments in."
-
 
 @contextmanager
 def loading(spec: str, words: Sequence[str] = ()) -> Iterator[Callable[[], Any]]:
-    """Give the function of a spec, with `sys.path` and `sys.argv` as its script would have them.
+    """Yield the function of a spec, with `sys.path` and `sys.argv` set as for its script.
 
     Args:
         spec: of the function.
-        words: of the script's command line.
+        words: arguments of the script's command line.
 
     Raises:
-        ConfigurationError: there is no such file, module or name, it raised, or it cannot be called without arguments.
+        ConfigurationError: the file, module or name does not exist, it raised, or it needs arguments.
     """
     where, colon, name = spec.rpartition(":")
     if not colon or not where or not name:
-        raise ConfigurationError(f"{spec!r} names no function of a script.\n{FORM}")
+        raise ConfigurationError(f"{spec!r} does not identify a function of a script.\n{FORM}")
     is_file = where.endswith(".py") or "/" in where
     before, arguments = list(sys.path), list(sys.argv)
     sys.argv = [where, *words]
@@ -64,13 +62,13 @@ def loading(spec: str, words: Sequence[str] = ()) -> Iterator[Callable[[], Any]]
 
 
 def absolute(spec: str) -> str:
-    """Return a spec that names the same script from any folder: a script may go to another one."""
+    """Return a spec with an absolute path, because a script may change the working directory."""
     where, colon, name = spec.rpartition(":")
     return f"{Path(where).resolve()}:{name}" if colon and where.endswith(".py") else spec
 
 
 def spec_of(make: Callable[..., Any]) -> str | None:
-    """Return the spec of a function; None where another process cannot find it, as one inside of another function."""
+    """Return the spec of a function; None if another process cannot find it, for example a nested function."""
     name, module = getattr(make, "__qualname__", "<"), sys.modules.get(getattr(make, "__module__", None) or "")
     file = getattr(module, "__file__", None)
     if "<" in name or module is None or file is None or not Path(file).is_file():
@@ -80,6 +78,9 @@ def spec_of(make: Callable[..., Any]) -> str | None:
         found = getattr(found, part, None)
     in_package = "." in module.__name__ and module.__name__ != "__main__"
     return f"{module.__name__ if in_package else Path(file).resolve()}:{name}" if found == make else None
+
+
+FORM = "Pass script.py:name or package.module:name, as in: resumable check train.py:make_loader"
 
 
 def _load_module(name: str) -> ModuleType:
@@ -92,7 +93,8 @@ def _load_module(name: str) -> ModuleType:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise ConfigurationError(raised(f"importing {name}", error)) from error
         raise ConfigurationError(
-            f"there is no module {error.name!r} here or in what is installed.\nNothing was loaded. {FORM}"
+            f"there is no module {error.name!r} in this folder or among the installed packages.\n"
+            f"Nothing was loaded. {FORM}"
         ) from None
     except SystemExit as error:
         raise ConfigurationError(ended(error)) from error
@@ -106,49 +108,51 @@ def _attribute(module: ModuleType, where: str, name: str) -> Any:
         if not hasattr(found, part):
             there = [one for one, value in vars(module).items() if inspect.isfunction(value) and one[0] != "_"]
             own = [one for one in there if getattr(module, one).__module__ == module.__name__]
-            listed = f"It has {', '.join(own[:8])}." if own else "It has no function of its own."
-            raise ConfigurationError(f"{where} has no name {name!r}.\nNothing was checked. {listed}")
+            listed = f"It has {', '.join(own[:8])}." if own else "It defines no functions."
+            raise ConfigurationError(f"{where} has no attribute {name!r}.\nNothing was checked. {listed}")
         found = getattr(found, part)
     return found
 
 
+_ARGUMENTS = "Pass a function without arguments that returns the loader; functools.partial can bind arguments."
+
+
 def check_callable(make: Any, what: str) -> None:
-    """Refuse what cannot be called without arguments.
+    """Reject anything that cannot be called without arguments.
 
     Raises:
-        ConfigurationError: it is so.
+        ConfigurationError: it cannot.
     """
     if not callable(make):
         raise ConfigurationError(
-            f"{what} is a {type(make).__name__} and no function.\n"
+            f"{what} is a {type(make).__name__}, not a function.\n"
             f"A check needs a fresh loader several times. {_ARGUMENTS}"
         )
     try:
         signature = inspect.signature(make)
-    except (TypeError, ValueError):  # some functions made in C do not tell
+    except (TypeError, ValueError):  # some C functions have no signature
         return
     empty, by_itself = inspect.Parameter.empty, (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = [one.name for one in signature.parameters.values() if one.default is empty and one.kind not in by_itself]
     if needed:
         raise ConfigurationError(
-            f"{what} needs the arguments {', '.join(needed)}, and is called without any.\nNothing was checked. "
+            f"{what} needs the arguments {', '.join(needed)}, but a check passes none.\nNothing was checked. "
             f"{_ARGUMENTS}"
         )
 
 
-FORM = "Give script.py:name or package.module:name, as in: resumable check train.py:make_loader"
 _STAND_IN = """__file__ = {file!r}
 with open(__file__, "rb") as script:
     exec(compile(script.read(), __file__, "exec"))
 """
-_folders: list[tempfile.TemporaryDirectory[str]] = []  # of stand-ins
+_folders: list[tempfile.TemporaryDirectory[str]] = []  # with stand-in modules
 
 
 def load_file(path: Path) -> ModuleType:
     """Load a script, and put its folder first in `sys.path`.
 
     Raises:
-        ConfigurationError: there is none, it raised, or it ended itself.
+        ConfigurationError: it does not exist, it raised, or it exited.
     """
     if not path.is_file():
         raise ConfigurationError(f"there is no file {path}.\nNothing was loaded. {FORM}")
@@ -173,13 +177,13 @@ def load_file(path: Path) -> ModuleType:
 
 
 def remove_stand_ins() -> None:
-    """Remove what workers imported scripts by."""
+    """Remove the modules through which workers imported scripts."""
     while _folders:
         _folders.pop().cleanup()
 
 
 def _free_name(path: Path) -> str:
-    """Return its own name, if no other module has that; else one that workers find by a stand-in."""
+    """Return the script's name if no other module has it, else the name of a stand-in that workers can import."""
     name = path.stem
     if name.isidentifier() and not _is_taken(name, path):
         return name
@@ -203,15 +207,15 @@ def _advice(path: Path, error: Exception) -> str:
     if isinstance(error, ImportError) and "relative import" in str(error):
         folders = [one.name for one in path.parents if (one / "__init__.py").is_file()]
         dotted = ".".join([*reversed(folders), path.stem]) if folders else "package.module"
-        return f"A script that is given by its path is in no package. Give its module: {dotted}:make"
-    return 'What is to run in training only belongs below `if __name__ == "__main__":`.'
+        return f"A script loaded from its path belongs to no package. Pass its module instead: {dotted}:make"
+    return 'Put code that should run only in training below `if __name__ == "__main__":`.'
 
 
 def call(make: Callable[[], Any], what: str = "") -> Any:
     """Call a user's function.
 
     Raises:
-        ConfigurationError: it raised; the message has its traceback.
+        ConfigurationError: it raised; the message contains its traceback.
     """
     try:
         return make()
@@ -223,7 +227,7 @@ def call(make: Callable[[], Any], what: str = "") -> Any:
 
 
 def raised(what: str, error: BaseException) -> str:
-    """Say that a user's code raised, with the traceback from its own first line on."""
+    """Report an error in a user's code, with the traceback from the user's first line."""
     frames = traceback.extract_tb(error.__traceback__)
     own = str(Path(__file__).parents[1])
     first = next((number for number, frame in enumerate(frames) if not _is_ours(frame.filename, own)), 0)
@@ -232,13 +236,13 @@ def raised(what: str, error: BaseException) -> str:
 
 
 def ended(error: SystemExit) -> str:
-    """Say that a script ended itself while it was imported, as argparse does."""
+    """Report that a script exited while it was imported, as argparse does."""
     status = 0 if error.code is None else error.code if isinstance(error.code, int) else 1
     reason = f": {error.code}" if isinstance(error.code, str) else ""
     return (
-        f"the script ended itself while it was imported (status {status}){reason}.\n"
-        "Nothing was checked. Give it its arguments after two dashes, as in: resumable check train.py:make -- -v. "
-        'Or put what is to run in training only below `if __name__ == "__main__":`.'
+        f"the script exited while it was imported (status {status}){reason}.\n"
+        "Nothing was checked. Pass its arguments after two dashes, as in: resumable check train.py:make -- -v. "
+        'Or put code that should run only in training below `if __name__ == "__main__":`.'
     )
 
 
@@ -246,15 +250,12 @@ def _is_ours(file: str, own: str) -> bool:
     return file.startswith((own, "<frozen importlib")) or "importlib" in Path(file).parts
 
 
-_PATIENCE = 5.0  # seconds for workers to be gone after close()
-
-
 class Maker:
-    """Makes the loaders of a user's function, as often as wanted.
+    """Makes the loaders of a user's function, as often as needed.
 
     Args:
         make: the function.
-        generators: are put back before each call.
+        generators: restored before each call.
         what: the function, for messages.
     """
 
@@ -267,7 +268,7 @@ class Maker:
         """Return all loaders of one call, by their keys.
 
         Raises:
-            ConfigurationError: the function raised, or there is no loader in what it returned.
+            ConfigurationError: the function raised, or did not return a loader.
         """
         self._generators.put_back()
         found = dict(_loaders(call(self._make, self._what), ""))
@@ -280,19 +281,19 @@ class Maker:
     def _refuse_known(self, loader: Loader) -> None:
         if any(one() is loader for one in self._seen):
             raise ConfigurationError(
-                "the function returned the same loader twice.\nIt cannot be compared with itself. Make a new one "
-                "at each call of the function."
+                "the function returned the same loader twice.\nIt cannot be compared with itself. Create a new one on "
+                "each call of the function."
             )
         self._seen.append(weakref.ref(loader))
 
     @contextmanager
     def loader(self, key: str, state: Any = None, seek: tuple[int, int] | None = None) -> Iterator[Loader]:
-        """Give a fresh loader, and close it and all others of its call at the end.
+        """Yield a fresh loader; at the end, close it and all others from the same call.
 
         Args:
             key: of the loader.
             state: to load first; None for none.
-            seek: epoch and step to go to first.
+            seek: epoch and step to seek to first.
         """
         loaders = self.all()
         try:
@@ -306,8 +307,53 @@ class Maker:
                 one.close()
 
 
+def _loaders(made: Any, key: str) -> Iterator[tuple[str, Loader]]:
+    if made is None:
+        raise UnsupportedError("the function returned None instead of a loader.\nNothing was checked. Return a loader.")
+    if isinstance(made, dict):
+        for name, one in made.items():
+            yield from _loaders(one, f"{key}[{name!r}]")
+    elif isinstance(made, (list, tuple)) and made and _is_loader(made[0]):
+        for number, one in enumerate(made):
+            yield from _loaders(one, f"{key}[{number}]")
+    elif not isinstance(made, Loader) and callable(getattr(made, "train_dataloader", None)):
+        yield from _loaders(_of_module(made), key)
+    else:
+        yield key, _unrecorded(made if isinstance(made, Loader) else wrap(made))
+
+
+def _is_loader(one: Any) -> bool:
+    """Return whether a list that starts with this is a list of loaders, not of samples."""
+    if isinstance(one, Loader) or any(base.__name__ == "DataLoader" for base in type(one).__mro__):
+        return True
+    try:
+        refuse_list([one])
+    except UnsupportedError:
+        return True
+    return False
+
+
+def _of_module(module: Any) -> Any:
+    """Return the train loaders of a LightningDataModule, without a Trainer."""
+    for name, arguments in (("prepare_data", ()), ("setup", ("fit",))):
+        if callable(getattr(module, name, None)):
+            call(partial(getattr(module, name), *arguments), name)
+    return call(module.train_dataloader)
+
+
+def _unrecorded(loader: Loader) -> Loader:
+    """Remove the flight recorder, because its folder belongs to the real run."""
+    options = loader._options  # noqa: SLF001  # there is no public access
+    if options.recorder is not None:
+        loader.progress = Progress(loader._fetcher, options.unrecorded())  # noqa: SLF001  # the same
+    return loader
+
+
+_PATIENCE = 5.0  # seconds that workers may take to end after close()
+
+
 def living_workers(before: set[int | None]) -> list[str]:
-    """Return the child processes that were not there before, after they had some time to end."""
+    """Return the child processes that did not exist before, after they had time to end."""
     end = time.monotonic() + _PATIENCE
     while True:
         living = [one for one in multiprocessing.active_children() if one.pid not in before]
@@ -318,7 +364,7 @@ def living_workers(before: set[int | None]) -> list[str]:
 
 @contextmanager
 def hearing() -> Iterator[list[str]]:
-    """Give a list that gets each warning of this package once, and keep them from being shown."""
+    """Yield a list that collects each warning of this package once; they are not shown."""
     said: list[str] = []
     log, listener = logging.getLogger("resumable"), _Listener(said)
     passes_on = log.propagate
@@ -346,45 +392,3 @@ class _Listener(logging.Handler):
 def _note(said: list[str], text: str) -> None:
     if text not in said:
         said.append(text)
-
-
-def _loaders(made: Any, key: str) -> Iterator[tuple[str, Loader]]:
-    if made is None:
-        raise UnsupportedError("the function returned None, and no loader.\nNothing was checked. Let it return one.")
-    if isinstance(made, dict):
-        for name, one in made.items():
-            yield from _loaders(one, f"{key}[{name!r}]")
-    elif isinstance(made, (list, tuple)) and made and _is_loader(made[0]):
-        for number, one in enumerate(made):
-            yield from _loaders(one, f"{key}[{number}]")
-    elif not isinstance(made, Loader) and callable(getattr(made, "train_dataloader", None)):
-        yield from _loaders(_of_module(made), key)
-    else:
-        yield key, _unrecorded(made if isinstance(made, Loader) else wrap(made))
-
-
-def _is_loader(one: Any) -> bool:
-    """Return whether a list that begins with this is one of loaders, and not one of samples."""
-    if isinstance(one, Loader) or any(base.__name__ == "DataLoader" for base in type(one).__mro__):
-        return True
-    try:
-        refuse_list([one])
-    except UnsupportedError:
-        return True
-    return False
-
-
-def _of_module(module: Any) -> Any:
-    """Return what a LightningDataModule trains from, without a Trainer."""
-    for name, arguments in (("prepare_data", ()), ("setup", ("fit",))):
-        if callable(getattr(module, name, None)):
-            call(partial(getattr(module, name), *arguments), name)
-    return call(module.train_dataloader)
-
-
-def _unrecorded(loader: Loader) -> Loader:
-    """Take the flight recorder out: its folder has the record of the real run."""
-    options = loader._options  # noqa: SLF001  # there is no other way to ask
-    if options.recorder is not None:
-        loader.progress = Progress(loader._fetcher, options.unrecorded())  # noqa: SLF001  # likewise
-    return loader

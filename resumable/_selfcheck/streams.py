@@ -1,4 +1,4 @@
-"""Runs of a loader: a part of its stream, batch by batch and by content, with the states that are cut at later."""
+"""Runs of a loader: part of its stream, batch by batch and by content, with the states to resume from later."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "BatchDifference",
     "Clock",
-    "Difference",
     "Generators",
     "Recorded",
     "borders_of",
@@ -44,76 +44,18 @@ __all__ = [
     "take_apart",
 ]
 
-_FIRST = frozenset({0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144})  # after so many batches, a state is kept
-_LEAST = 3  # batches that are read however long they take
-
-
-@dataclass(slots=True)
-class Clock:
-    """The time that a check has.
-
-    Args:
-        seconds: of it.
-    """
-
-    seconds: float
-    began: float = field(default_factory=time.monotonic)
-    was_short: bool = False
-
-    @property
-    def left(self) -> float:
-        """Seconds that are left."""
-        return self.began + self.seconds - time.monotonic()
-
-    def is_over(self) -> bool:
-        """Return whether the time is over, and note that it is."""
-        self.was_short = self.was_short or self.left <= 0
-        return self.left <= 0
-
-
-class Recorded(NamedTuple):
-    """The uninterrupted run.
-
-    Args:
-        batches: in their order.
-        states: after so many batches; as they were then.
-        changed: of those, the first that was another one at the end of the run than when it was taken.
-        moved: the first batch in whose reading the global generators were moved; None where there is none.
-    """
-
-    batches: list[Batch]
-    states: dict[int, Any]
-    changed: int | None
-    moved: Batch | None
-
-
-def read(loader: Loader, count: int, clock: Clock, *, draw: bool = False) -> list[Batch]:
-    """Read so many batches, fewer where the source ends or the time is over.
-
-    Args:
-        loader: stands where the first of them is.
-        count: how many.
-        clock: ends it.
-        draw: draw from the global generators after each, as a trainer does.
-    """
-    batches = []
-    for batch in _stream(loader, count):
-        batches.append(batch)
-        if draw:
-            draw_from_generators()
-        if len(batches) >= _LEAST and clock.is_over():
-            break
-    return batches
+_FIRST = frozenset({0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144})  # numbers of batches after which states are kept
+_LEAST = 3  # batches that are read even if the time is over
 
 
 def recorded(loader: Loader, count: int, clock: Clock, share: float) -> Recorded:
-    """Read the uninterrupted run, and take a state after each batch; those at epoch borders are kept, and some more.
+    """Read the uninterrupted run, and save a state after each batch; keep those at epoch borders and some more.
 
     Args:
-        loader: stands where the first batch is.
-        count: of batches, at most.
+        loader: at the first batch.
+        count: maximum number of batches.
         clock: of the whole check.
-        share: of its time that may be used for this.
+        share: fraction of its time available for this run.
     """
     end = time.monotonic() + clock.seconds * share
     batches: list[Batch] = []
@@ -133,14 +75,65 @@ def recorded(loader: Loader, count: int, clock: Clock, share: float) -> Recorded
     return Recorded(batches, states.values, states.changed(), moved)
 
 
+class Recorded(NamedTuple):
+    """The uninterrupted run.
+
+    Args:
+        batches: in order.
+        states: by the number of batches before them.
+        changed: the first of them that changed by the end of the run.
+        moved: the first batch during which the global RNGs changed; None if there is none.
+    """
+
+    batches: list[Batch]
+    states: dict[int, Any]
+    changed: int | None
+    moved: Batch | None
+
+
+def read(loader: Loader, count: int, clock: Clock, *, draw: bool = False) -> list[Batch]:
+    """Read `count` batches, or fewer if the source ends or the time is over.
+
+    Args:
+        loader: at the first of them.
+        count: how many.
+        clock: the time limit.
+        draw: whether to use the global RNGs after each batch, as a trainer does.
+    """
+    batches = []
+    for batch in _stream(loader, count):
+        batches.append(batch)
+        if draw:
+            draw_from_generators()
+        if len(batches) >= _LEAST and clock.is_over():
+            break
+    return batches
+
+
+def _stream(loader: Loader, count: int) -> Iterator[Batch]:
+    """Yield the next batches, by content; a source that can be read only once ends after one pass."""
+    batches = iter(loader) if loader.evaluation else loader.steps(math.inf)
+    for number in range(count):
+        try:
+            batch = next(batches)
+        except (StopIteration, OnePassError):
+            if not number:
+                raise
+            return
+        if loader.ack_mode == "manual":
+            loader.ack()
+        at = loader.cursor
+        yield take_apart(batch, at.epoch, at.step - 1)
+
+
 def _is_enough(batches: list[Batch]) -> bool:
-    """Return whether two epochs are over, and two batches of the third are read."""
+    """Return whether two epochs and two batches of the third were read."""
     first = batches[0].epoch
     return len(batches) > 1 and batches[-2].epoch == batches[-1].epoch and batches[-1].epoch - first > 1
 
 
 class _States:
-    """The states of a run: of all that are taken those that are of use, and digests that show whether they change."""
+    """The states of a run that are used later, and digests that show whether they change."""
 
     def __init__(self) -> None:
         self.values: dict[int, Any] = {}
@@ -165,13 +158,13 @@ class _States:
 
 
 def borders_of(batches: list[Batch]) -> list[int]:
-    """Return after how many batches an epoch was over that is followed by another one here."""
+    """Return the numbers of batches after which an epoch ends and another one follows."""
     pairs = enumerate(pairwise(batches), start=1)
     return [number for number, (one, other) in pairs if one.epoch != other.epoch]
 
 
 def carried(state: Any) -> Any:
-    """Return a state as it comes back from a checkpoint: by JSON if that has it all, else by torch, else by pickle."""
+    """Return a state as restored from a checkpoint: through JSON if that is lossless, else PyTorch, else pickle."""
     try:
         text = json.dumps(state)
         if json.loads(text) == state:
@@ -190,66 +183,19 @@ def carried(state: Any) -> Any:
     return pickle.loads(pickle.dumps(state))  # noqa: S301  # the same
 
 
-def _stream(loader: Loader, count: int) -> Iterator[Batch]:
-    """Yield the next batches, by content; a source that can be read once ends with its one pass."""
-    batches = iter(loader) if loader.evaluation else loader.steps(math.inf)
-    for number in range(count):
-        try:
-            batch = next(batches)
-        except (StopIteration, OnePassError):
-            if not number:
-                raise
-            return
-        if loader.ack_mode == "manual":
-            loader.ack()
-        at = loader.cursor
-        yield take_apart(batch, at.epoch, at.step - 1)
-
-
 def _digest(state: Any) -> str:
     parts = take_apart(state, 0, 0).parts
     return digest(parts)
-
-
-def _generators() -> Any:
-    """Return what tells whether the global generators were moved."""
-    numpy: Any = np.random.get_state(legacy=True)  # noqa: NPY002  # the global one is meant
-    torch = sys.modules.get("torch")
-    torchs = None if torch is None else torch.get_rng_state().numpy().tobytes()
-    return hash(random.getstate()), numpy[1].tobytes(), numpy[2:], torchs
-
-
-class Generators:
-    """Puts the global generators back before each fresh loader, to where they were at the beginning.
-
-    Args:
-        state: of `resumable.rng`; None for the present one.
-    """
-
-    def __init__(self, state: dict[str, Any] | None = None) -> None:
-        self.state = rng.state_dict() if state is None else state
-
-    def put_back(self) -> None:
-        """Do it; a torch that came later gets the state that it has in a new process."""
-        rng.restore(self.state)
-        torch = sys.modules.get("torch")
-        if torch is not None and "torch" not in self.state:
-            torch.manual_seed(torch.Generator().initial_seed())
-
-
-_log = logging.getLogger("resumable")
-_MOST = 512  # parts that are kept by themselves; the others count together
-_ROWS = 1024  # samples that are told apart
 
 
 class Batch(NamedTuple):
     """A batch, by content.
 
     Args:
-        epoch: in which it is.
-        step: its number there.
-        parts: path and content of each part, in a short text that differs where the content does.
-        samples: digest of each sample, as far as they can be told apart; in their order.
+        epoch: its epoch.
+        step: its number in the epoch.
+        parts: path and content of each part, as a short text that identifies the content.
+        samples: digest of each sample, in order, as far as samples can be distinguished.
     """
 
     epoch: int
@@ -259,31 +205,17 @@ class Batch(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The place in words."""
+        """The position in words."""
         return f"epoch {self.epoch}, step {self.step}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Difference:
-    """The first batch in which two runs differ.
-
-    Args:
-        epoch: of the batch.
-        step: its number in the epoch.
-        part: dotted path of the first part that differs; empty for the batch itself.
-        expected: what the uninterrupted run has there: values, or type, shape and digest.
-        found: what the other run has there.
-    """
-
-    epoch: int
-    step: int
-    part: str
-    expected: str
-    found: str
+_log = logging.getLogger("resumable")
+_MOST = 512  # parts that are listed; the rest share one digest
+_ROWS = 1024  # samples that are distinguished
 
 
 def take_apart(batch: Any, epoch: int, step: int) -> Batch:
-    """Return what a batch is compared by."""
+    """Return the content by which a batch is compared."""
     parts: list[tuple[str, str]] = []
     more = hashlib.blake2b(digest_size=8)
     arrays: list[Array] = []
@@ -303,7 +235,7 @@ def take_apart(batch: Any, epoch: int, step: int) -> Batch:
 
 
 def _told(leaves: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Say which parts are not compared, once for each reason."""
+    """Warn about parts that are not compared, once per reason."""
     told: set[str] = set()
     for path, leaf in leaves:
         if isinstance(leaf, Uncompared) and leaf not in told:
@@ -313,27 +245,95 @@ def _told(leaves: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
         yield path, leaf
 
 
-def first_difference(expected: Sequence[Batch], found: Sequence[Batch]) -> Difference | None:
-    """Return the first difference between two runs; None where each batch of the shorter one is the same."""
+def first_difference(expected: Sequence[Batch], found: Sequence[Batch]) -> BatchDifference | None:
+    """Return the first difference between two runs; None if each batch of the shorter one is the same."""
     for ours, theirs in zip(expected, found, strict=False):
         if ours != theirs:
             return _difference(ours, theirs)
     return None
 
 
-def order_differs(expected: Sequence[Batch], found: Sequence[Batch]) -> bool:
-    """Return whether two runs have the same samples, in another order."""
-    counts = [Counter(sample for batch in run for sample in batch.samples) for run in (expected, found)]
-    return bool(counts[0]) and counts[0] == counts[1]
+@dataclasses.dataclass(frozen=True, slots=True)
+class BatchDifference:
+    """The first batch in which two runs differ.
+
+    Args:
+        epoch: of the batch.
+        step: its number in the epoch.
+        part: dotted path of the first part that differs; empty for the whole batch.
+        expected: the part in the uninterrupted run: values, or type, shape and digest.
+        found: the part in the other run.
+    """
+
+    epoch: int
+    step: int
+    part: str
+    expected: str
+    found: str
 
 
-def _difference(ours: Batch, theirs: Batch) -> Difference:
+def _difference(ours: Batch, theirs: Batch) -> BatchDifference:
     if ours[:2] != theirs[:2]:
-        return Difference(ours.epoch, ours.step, "", f"a batch of {ours.place}", f"a batch of {theirs.place}")
+        return BatchDifference(ours.epoch, ours.step, "", f"a batch of {ours.place}", f"a batch of {theirs.place}")
     for one, other in zip(ours.parts, theirs.parts, strict=False):
         if one != other:
             path = one[0] if one[0] == other[0] else ""
             first, second = (one[1], other[1]) if one[0] == other[0] else (f"a part {one[0]}", f"a part {other[0]}")
-            return Difference(ours.epoch, ours.step, path, first, second)
+            return BatchDifference(ours.epoch, ours.step, path, first, second)
     lengths = (f"{len(batch.parts)} parts" for batch in (ours, theirs))
-    return Difference(ours.epoch, ours.step, "", *lengths)
+    return BatchDifference(ours.epoch, ours.step, "", *lengths)
+
+
+def order_differs(expected: Sequence[Batch], found: Sequence[Batch]) -> bool:
+    """Return whether two runs have the same samples in a different order."""
+    counts = [Counter(sample for batch in run for sample in batch.samples) for run in (expected, found)]
+    return bool(counts[0]) and counts[0] == counts[1]
+
+
+@dataclass(slots=True)
+class Clock:
+    """The time limit of a check.
+
+    Args:
+        seconds: the limit.
+    """
+
+    seconds: float
+    began: float = field(default_factory=time.monotonic)
+    was_short: bool = False
+
+    @property
+    def left(self) -> float:
+        """Remaining seconds."""
+        return self.began + self.seconds - time.monotonic()
+
+    def is_over(self) -> bool:
+        """Return whether the time is over, and record it if so."""
+        self.was_short = self.was_short or self.left <= 0
+        return self.left <= 0
+
+
+class Generators:
+    """Restores the global RNGs to their initial state before each fresh loader.
+
+    Args:
+        state: of `resumable.rng`; None for the current one.
+    """
+
+    def __init__(self, state: dict[str, Any] | None = None) -> None:
+        self.state = rng.state_dict() if state is None else state
+
+    def put_back(self) -> None:
+        """Restore them; if torch was imported later, seed it as in a new process."""
+        rng.restore(self.state)
+        torch = sys.modules.get("torch")
+        if torch is not None and "torch" not in self.state:
+            torch.manual_seed(torch.Generator().initial_seed())
+
+
+def _generators() -> Any:
+    """Return a value that changes if a global RNG is used."""
+    numpy: Any = np.random.get_state(legacy=True)  # noqa: NPY002  # the global one is meant
+    torch = sys.modules.get("torch")
+    torchs = None if torch is None else torch.get_rng_state().numpy().tobytes()
+    return hash(random.getstate()), numpy[1].tobytes(), numpy[2:], torchs

@@ -1,4 +1,4 @@
-"""`resumable.check`: cuts a user's own loaders in several places, resumes them, and compares every batch."""
+"""`resumable.check`: interrupts a user's loaders at several points, resumes them, and compares every batch."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from resumable._selfcheck.report import (
 )
 from resumable._selfcheck.scripts import Maker, check_callable, hearing, living_workers, raised, spec_of
 from resumable._selfcheck.streams import (
+    BatchDifference,
     Clock,
-    Difference,
     Generators,
     borders_of,
     carried,
@@ -45,33 +45,32 @@ if TYPE_CHECKING:
 
 __all__ = ["check"]
 
-_SHARE = 0.08  # of the time, for the uninterrupted run: it is read about ten times
+_SHARE = 0.08  # of the time, for the uninterrupted run, which is read about ten times
 _INSIDE = (
-    "check() was called while a script was loaded for a check.\nEach would begin another one. Call it below "
+    "check() was called while a check was loading the script.\nEach check would start a further one. Call it below "
     '`if __name__ == "__main__":`.'
 )
 
 
 def check(make: Callable[[], Any], *, seconds: float = 30.0, spec: str | None = None) -> CheckReport:
-    """Check that your own loader resumes at the exact batch: cut it, resume it, and compare every batch by content.
+    """Check that your own loader resumes at the exact batch: interrupt it, resume it, and compare all batches.
 
         report = resumable.check(make_loader)
         print(report)
         assert report
 
-    A bounded part of the data is read: two epochs where they are short, else the beginning, and the end of the first
-    epoch where going there reads nothing before it. The global generators are put back before each call of `make`,
-    and after the check.
+    The check reads a bounded part of the data: two epochs if they are short, else the start, and the end of the first
+    epoch if the loader can seek there. The global RNGs are restored before each call of `make`, and after the check.
 
     Args:
         make: returns a fresh loader each time: a Loader, anything that `wrap` takes, a dict or list of these, or a
             LightningDataModule, whose `train_dataloader()` is checked.
-        seconds: after which nothing more is tried: it ends soon after, as your code is not interrupted. What was left
-            out is told.
-        spec: where a fresh process finds the function, as in "train.py:make_loader"; by default found out.
+        seconds: time limit for new trials. Your code is not interrupted, so the check ends shortly after. The report
+            says what was left out.
+        spec: where a fresh process finds the function, such as "train.py:make_loader"; by default it is detected.
 
     Raises:
-        ConfigurationError: `make` needs arguments, or it or the uninterrupted run raised; the message has the
+        ConfigurationError: `make` needs arguments, or it or the uninterrupted run raised; the message contains the
             traceback.
         UnsupportedError: it returns something that cannot be wrapped.
     """
@@ -81,7 +80,7 @@ def check(make: Callable[[], Any], *, seconds: float = 30.0, spec: str | None = 
         raise ConfigurationError(f"seconds must be above 0, but it is {seconds!r}.\nNothing would be checked.")
     check_callable(make, getattr(make, "__qualname__", repr(make)))
     generators, clock = Generators(), Clock(seconds)
-    inherited = None if spec else generators.state  # a script that is run sets them itself, maybe outside of `make`
+    inherited = None if spec else generators.state  # a script sets them itself, possibly outside `make`
     try:
         with hearing() as said, contextlib.redirect_stdout(sys.stderr):
             check_all = _Check(Maker(make, generators), clock, spec or spec_of(make), inherited)
@@ -96,7 +95,7 @@ class _Check:
         self._maker, self._clock, self._spec, self._inherited = maker, clock, spec, inherited
 
     def run(self) -> tuple[LoaderReport, ...]:
-        """Check each loader; the fresh process reads meanwhile."""
+        """Check each loader, while the fresh process reads."""
         parts = {key: parts_of(loader) for key, loader in self._maker.all().items()}
         share = _SHARE / sum(map(len, parts.values()))
         runs = {key: [self._record(key, part, share) for part in some] for key, some in parts.items()}
@@ -120,7 +119,7 @@ class _Check:
         return [Trials(self._maker, key, part, run, self._clock) for part, run in zip(parts, runs, strict=True)]
 
     def _try_first(self, trials: Trials, run: Recorded) -> list[Trial]:
-        """Try what tells most, while there is time."""
+        """Try the most informative checks first."""
         found = trials.repeatable()
         return [found, trials.middle()] if run.states and found.kept is not False else [found]
 
@@ -149,8 +148,21 @@ def _in_words(run: Recorded) -> str:
 
 
 _MOST = 200  # batches of a part
-_FEW = 32  # of the beginning of a long epoch
-_AROUND = 3  # batches before the end of a long epoch, and after it
+_FEW = 32  # batches from the start of a long epoch
+_AROUND = 3  # batches before and after the end of a long epoch
+
+
+def parts_of(loader: Loader) -> list[Part]:
+    """Return what to read: slightly more than two epochs if they are short, else the start and the end of the first."""
+    if loader.evaluation or not loader.is_sized:
+        return [Part(_MOST)]
+    length = loader.total_steps(0)
+    if 2 * length + 2 <= _MOST:
+        return [Part(2 * length + 2)]
+    fetcher = loader._fetcher  # noqa: SLF001  # nothing public says whether it can seek
+    if isinstance(fetcher, IndexedFetcher) and not fetcher.remembers:
+        return [Part(_FEW), Part(2 * _AROUND, (0, length - _AROUND))]
+    return [Part(_MOST)]
 
 
 class Part(NamedTuple):
@@ -158,57 +170,26 @@ class Part(NamedTuple):
 
     Args:
         length: number of batches.
-        seek: epoch and step of its first one; None for the beginning.
+        seek: epoch and step of its first batch; None for the start.
     """
 
     length: int
     seek: tuple[int, int] | None = None
 
 
-class Cut(NamedTuple):
-    """A place at which a run is cut.
-
-    Args:
-        where: in words.
-        after: so many batches of the part.
-    """
-
-    where: str
-    after: int
-
-
-def parts_of(loader: Loader) -> list[Part]:
-    """Return what is read: two epochs and a bit where they are short, else the beginning and the end of the first."""
-    if loader.evaluation or not loader.is_sized:
-        return [Part(_MOST)]
-    length = loader.total_steps(0)
-    if 2 * length + 2 <= _MOST:
-        return [Part(2 * length + 2)]
-    fetcher = loader._fetcher  # noqa: SLF001  # whether going to a place reads nothing is not seen from outside
-    if isinstance(fetcher, IndexedFetcher) and not fetcher.remembers:
-        return [Part(_FEW), Part(2 * _AROUND, (0, length - _AROUND))]
-    return [Part(_MOST)]
-
-
-def middle_of(run: Recorded) -> int:
-    """Return after how many batches a run is cut in its middle."""
-    most = len(run.batches)
-    return min((done for done in run.states if done < most), key=lambda done: abs(2 * done - most))
-
-
 def cuts_of(run: Recorded, part: Part) -> list[Cut]:
-    """Return where a part is cut: at its beginning, in its middle, and around the ends of epochs."""
+    """Return where a part is interrupted: at its start, in its middle, and around the ends of epochs."""
     batches, cuts = run.batches, list[Cut]()
     if part.seek is None:
-        cuts += [Cut("cut before the first batch", 0), Cut("cut after the first batch", 1)]
+        cuts += [Cut("stopped before the first batch", 0), Cut("stopped after the first batch", 1)]
         middle = middle_of(run)
-        cuts.append(Cut(f"cut after {middle} batches", middle))
+        cuts.append(Cut(f"stopped after {middle} batches", middle))
     for number in borders_of(batches):
         epoch = batches[number - 1].epoch
         cuts += [
-            Cut(f"cut before the last batch of epoch {epoch}", number - 1),
-            Cut(f"cut after the last batch of epoch {epoch}", number),
-            Cut(f"cut after the first batch of epoch {epoch + 1}", number + 1),
+            Cut(f"stopped before the last batch of epoch {epoch}", number - 1),
+            Cut(f"stopped after the last batch of epoch {epoch}", number),
+            Cut(f"stopped after the first batch of epoch {epoch + 1}", number + 1),
         ]
     found: dict[int, Cut] = {}
     for cut in cuts:
@@ -217,7 +198,25 @@ def cuts_of(run: Recorded, part: Part) -> list[Cut]:
     return list(found.values())
 
 
-NO_TIME = "The time was over before."
+class Cut(NamedTuple):
+    """A point at which a run is interrupted.
+
+    Args:
+        where: in words.
+        after: number of batches of the part before it.
+    """
+
+    where: str
+    after: int
+
+
+def middle_of(run: Recorded) -> int:
+    """Return after how many batches a run is interrupted in its middle."""
+    most = len(run.batches)
+    return min((done for done in run.states if done < most), key=lambda done: abs(2 * done - most))
+
+
+NO_TIME = "There was no time left."
 _END = "the end of the run"
 
 
@@ -229,14 +228,14 @@ class Trials:
         key: of the loader.
         part: of the stream.
         run: the uninterrupted run over it.
-        clock: ends it.
+        clock: the time limit.
     """
 
     def __init__(self, maker: Maker, key: str, part: Part, run: Recorded, clock: Clock) -> None:
         self._maker, self._key, self._part, self._run, self._clock = maker, key, part, run, clock
 
     def repeatable(self) -> Trial:
-        """Another uninterrupted run: without states, and with a trainer that draws from the global generators."""
+        """Run it again, without saving states and with a trainer that uses the global RNGs."""
         name = "two runs of fresh loaders are the same"
         trial, again = self._try(name, lambda: self._read(draw=True), self._run.batches)
         if trial.kept is not False or not again:
@@ -245,17 +244,17 @@ class Trials:
         return replace(trial, cause=of_runs(self._run.batches, again, third))
 
     def generators(self) -> Trial:
-        """Whether the trainer's generators were left alone."""
-        name = "the global generators are left alone"
+        """Check whether the loader leaves the trainer's RNGs unchanged."""
+        name = "the global RNGs are unchanged"
         if self._randomness() == "off":
-            return Trial(name, None, cause='randomness="off" leaves them to the dataset.')
+            return Trial(name, None, cause='With randomness="off", the dataset may change them.')
         if (moved := self._run.moved) is None:
             return Trial(name, True)
         return Trial(name, False, cause=MOVED.format(moved.place))
 
     def states(self) -> Trial:
-        """Whether a state stays the same: while its run goes on, and where it is loaded and taken again."""
-        name = "a state stays as it was taken"
+        """Check whether a state stays the same, while its run continues and after it is loaded and saved again."""
+        name = "a saved state stays unchanged"
         if self._run.changed is not None:
             return Trial(name, False, cause=ALIAS.format(self._run.changed))
         for done, state in self._run.states.items():
@@ -264,24 +263,26 @@ class Trials:
             with self._maker.loader(self._key, carried(state)) as loader:
                 again = loader.state_dict()
             if (found := first_difference(_as_run(carried(state)), _as_run(carried(again)))) is not None:
-                text = f"the state after {done} batches has {found.part} {found.expected}; loaded, {found.found}"
-                return Trial(name, False, cause=f"Taken again after a load, it is another one: {text}.")
+                text = (
+                    f"the state after {done} batches has {found.part} {found.expected}, but {found.found} after a load"
+                )
+                return Trial(name, False, cause=f"Saved again after a load, it differs: {text}.")
         return Trial(name, True)
 
     def cuts(self) -> list[Trial]:
-        """Cut at each place but the middle of the first part, resume a fresh loader, and compare the rest."""
+        """Interrupt at each point except the middle of the first part, resume a fresh loader, and compare the rest."""
         cuts = cuts_of(self._run, self._part)
         return [self._cut(cut) for cut in cuts if self._part.seek is not None or cut.after != middle_of(self._run)]
 
     def middle(self) -> Trial:
-        """Do so in the middle."""
+        """Do the same in the middle."""
         cuts = {cut.after: cut for cut in cuts_of(self._run, self._part)}
         return self._cut(cuts[middle_of(self._run)])
 
     def used(self) -> Trial:
-        """Load a state into a loader that has read on elsewhere, whose workers read ahead."""
+        """Load a state into a used loader that has read other batches, and whose workers have prefetched."""
         middle = middle_of(self._run)
-        name = f"cut after {middle}, loaded by a loader in use"
+        name = f"stopped after {middle}, loaded into a used loader"
 
         def resumed() -> list[Batch]:
             with self._maker.loader(self._key) as loader:
@@ -293,9 +294,9 @@ class Trials:
         return replace(trial, kept=None) if trial.cause.startswith(OnePassError.__name__) else trial
 
     def twice(self) -> Trial:
-        """Cut a run that was resumed already."""
+        """Interrupt a run that was already resumed."""
         first = middle_of(self._run)
-        name = f"cut after {first} batches, and again after {first + 1}"
+        name = f"stopped after {first} batches, and again after {first + 1}"
 
         def resumed() -> list[Batch]:
             with self._maker.loader(self._key, carried(self._run.states[first])) as loader:
@@ -307,14 +308,14 @@ class Trials:
         return self._resumed(name, first, resumed)
 
     def closes(self) -> Trial:
-        """Whether close() leaves workers."""
+        """Check whether close() leaves workers running."""
         name, before = "close() leaves no workers", {one.pid for one in multiprocessing.active_children()}
         if self._clock.is_over():
             return Trial(name, None, cause=NO_TIME)
         with self._maker.loader(self._key) as loader:
             read(loader, 1, self._clock)
         left = living_workers(before)
-        return Trial(name, not left, cause=f"These are left: {', '.join(left)}." if left else "")
+        return Trial(name, not left, cause=f"Still running: {', '.join(left)}." if left else "")
 
     def _read(self, *, draw: bool = False) -> list[Batch]:
         with self._maker.loader(self._key, seek=self._part.seek) as loader:
@@ -342,7 +343,7 @@ class Trials:
             found = run()
         except ResumableError as error:
             return Trial(name, False, cause=f"{type(error).__name__}: {error}"), []
-        except Exception as error:  # noqa: BLE001  # of the user's code, where the run before had none
+        except Exception as error:  # noqa: BLE001  # from the user's code; the first run had none
             return Trial(name, False, cause=f"It raised {type(error).__name__}: {error}"), []
         return compared(name, expected, found, cut_short=self._clock.was_short), found
 
@@ -357,7 +358,7 @@ def compared(name: str, expected: list[Batch], found: list[Batch], *, cut_short:
     same = min(len(expected), len(found))
     if difference is None and len(found) < len(expected) and not cut_short:
         missing = expected[len(found)]
-        difference = Difference(missing.epoch, missing.step, "", "a batch", _END)
+        difference = BatchDifference(missing.epoch, missing.step, "", "a batch", _END)
     if difference is not None:
         return Trial(name, False, same, difference)
     return Trial(name, True, same) if found else Trial(name, None, cause=NO_TIME)
@@ -371,20 +372,20 @@ def _as_run(state: Any) -> list[Batch]:
     return [take_apart(state, 0, 0)]
 
 
-_MOST_OF_FRESH = 24  # batches that a fresh process reads of a loader, from the beginning and from the state each
+_MOST_OF_FRESH = 24  # batches that a fresh process reads from a loader, both from the start and from the state
 _SAME = "a fresh process reads the same"
 _RESUMED = "a fresh process resumes after {} batches"
-_NO_SPEC = "A fresh process cannot find the function: it is inside of another one, or in no file."
-_DIFFERS = "Two runs of this process differ already."
+_NO_SPEC = "A fresh process cannot import the function: it is nested in a function, or not in a file."
+_DIFFERS = "Two runs of this process already differ."
 
 
 class Across:
-    """A fresh process with another PYTHONHASHSEED, which reads the beginnings of the loaders and goes on from a state.
+    """A fresh process with a different PYTHONHASHSEED, which reads the first batches and continues from a state.
 
     Args:
-        spec: where it finds the function; None where it cannot.
-        generators: state of the global generators that it gets; None for its own.
-        runs: the uninterrupted ones, by the key of the loader.
+        spec: where it finds the function; None if it cannot.
+        generators: state of the global RNGs that it starts with; None for its own.
+        runs: the uninterrupted runs, by key of the loader.
         clock: of the check.
     """
 
@@ -396,7 +397,7 @@ class Across:
         self._found: dict[str, Read] | str | None = None
 
     def trials(self, key: str, before: list[Trial]) -> list[Trial]:
-        """Return what comes out for a loader, after what was tried in this process."""
+        """Return the trials of a loader, given those of this process."""
         if before[0].kept is False:
             return [Trial(_SAME, None, cause=_DIFFERS)]
         if self._process is None:
@@ -440,7 +441,7 @@ class Across:
         return replace(trial, cause=of_cut(run.batches, after, rest, has_snapshot=snapshot))
 
     def _another(self, key: str) -> list[Batch] | None:
-        """Return what one more process reads, with the PYTHONHASHSEED of the first one."""
+        """Return what another process with the same PYTHONHASHSEED reads."""
         assert self._spec is not None
         self.close()
         self._process = self._start(self._spec)
@@ -449,6 +450,6 @@ class Across:
 
 
 def _middle_of_fresh(run: Recorded) -> int | None:
-    """Return after how many batches the fresh process resumes; None where there is no state to resume from."""
+    """Return after how many batches the fresh process resumes; None if there is no state to resume from."""
     some = [done for done in run.states if done < len(run.batches)]
     return min(some, key=lambda done: abs(2 * done - min(len(run.batches), 2 * _MOST_OF_FRESH)), default=None)

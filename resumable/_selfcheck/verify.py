@@ -1,4 +1,4 @@
-"""Whether the states of a checkpoint belong to the loaders of a script."""
+"""Verify that the states of a checkpoint fit the loaders of a script."""
 
 from __future__ import annotations
 
@@ -26,75 +26,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Verdict", "Verified", "verify"]
 
-_SHOWN = 4  # parts of a batch
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What came out for one loader.
-
-    Args:
-        loader: its key; empty where there is one.
-        state: place of its state in the checkpoint, as Python writes it.
-        fits: whether the loader takes the state and reads the next batch.
-        place: where it goes on, in words; what the state says, where it does not fit.
-        batch: what the next batch has, by part.
-        why: the error, where it does not fit.
-    """
-
-    loader: str
-    state: str
-    fits: bool
-    place: str
-    batch: tuple[str, ...]
-    why: str
-
-    def __str__(self) -> str:
-        head = f"{'fits' if self.fits else 'DOES NOT FIT'}: {f'state{self.state}'}"
-        lines = [head + (f", loader {self.loader}" if self.loader else ""), *indented(self.place, "  ")]
-        return "\n".join([*lines, *(f"  {part}" for part in self.batch), *indented(self.why, "  ")])
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """What came out.
-
-    Args:
-        verdicts: one per loader.
-        unused: places of the states that no loader was compared with.
-        notes: warnings that came up, each once.
-    """
-
-    verdicts: tuple[Verdict, ...]
-    unused: tuple[str, ...]
-    notes: tuple[str, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether every loader has a state that fits."""
-        return all(one.fits for one in self.verdicts)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
-        return {"ok": self.ok, **asdict(self)}
-
-    def __str__(self) -> str:
-        unused = [f"note: no loader was compared with state{place}" for place in self.unused]
-        notes = ["\n".join(indented(f"note: {note}", "")) for note in self.notes]
-        return "\n\n".join([*map(str, self.verdicts), *unused, *notes])
-
 
 def verify(checkpoint: str | os.PathLike[str], make: Callable[[], Any]) -> Verified:
-    """Load each state of a checkpoint strictly into the loader that it belongs to, and read one batch.
+    """Load each state of a checkpoint into its loader with `strict=True`, and read one batch.
 
-    A state belongs to the loader with its key or name; else to the first one that takes it.
+    A state belongs to the loader with its key or name, else to the first one that accepts it.
 
     Args:
-        checkpoint: path or URL of a checkpoint, as `resumable.inspect` takes it.
+        checkpoint: path or URL of a checkpoint, as for `resumable.inspect`.
         make: as for `resumable.check`.
 
     Raises:
-        ConfigurationError: the checkpoint has no state, `make` or the data raised, or a loader has no place to save.
+        ConfigurationError: the checkpoint contains no state, `make` or the data raised, or a loader has no position to
+            save.
         CheckpointError: the checkpoint cannot be read.
     """
     states, generators = _states_in(checkpoint), Generators()
@@ -110,20 +54,74 @@ def verify(checkpoint: str | os.PathLike[str], make: Callable[[], Any]) -> Verif
     return Verified(tuple(verdicts), tuple(left), tuple(notes))
 
 
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The result of `verify`.
+
+    Args:
+        verdicts: one per loader.
+        unused: paths of the states that were not tried with any loader.
+        notes: warnings, each once.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    unused: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every loader has a state that fits."""
+        return all(one.fits for one in self.verdicts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result as plain values, for JSON."""
+        return {"ok": self.ok, **asdict(self)}
+
+    def __str__(self) -> str:
+        unused = [f"note: state{place} was not tried with any loader" for place in self.unused]
+        notes = ["\n".join(indented(f"note: {note}", "")) for note in self.notes]
+        return "\n\n".join([*map(str, self.verdicts), *unused, *notes])
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result for one loader.
+
+    Args:
+        loader: its key; empty if there is only one.
+        state: path of its state in the checkpoint, as Python writes it.
+        fits: whether the loader accepts the state and reads the next batch.
+        place: the position of the next batch, in words; the saved position if it does not fit.
+        batch: the parts of the next batch.
+        why: the error, if it does not fit.
+    """
+
+    loader: str
+    state: str
+    fits: bool
+    place: str
+    batch: tuple[str, ...]
+    why: str
+
+    def __str__(self) -> str:
+        head = f"{'fits' if self.fits else 'DOES NOT FIT'}: {f'state{self.state}'}"
+        lines = [head + (f", loader {self.loader}" if self.loader else ""), *indented(self.place, "  ")]
+        return "\n".join([*lines, *(f"  {part}" for part in self.batch), *indented(self.why, "  ")])
+
+
 def _states_in(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the states in a checkpoint by their places in it, as Python writes them."""
+    """Return the states in a checkpoint by their paths, as Python writes them."""
     with open_checkpoint(path) as content:
         states = find_states(content.tree)
         if not states:
             raise ConfigurationError(
-                f"no state of a Loader is in {path}.\nNothing was verified. It is what loader.state_dict() returns: "
-                "save it with the model."
+                f"{path} contains no state of a Loader.\nNothing was verified. Save loader.state_dict() with the model."
             )
         return {"".join(f"[{key!r}]" for key in one.path): _loaded(one.values) for one in states}
 
 
 def _loaded(value: Any) -> Any:
-    """Return a part of a state as `torch.load(weights_only=True)` gives it, for what was read from the file."""
+    """Return a part of a state as `torch.load(weights_only=True)` returns it."""
     if isinstance(value, dict):
         return {key: _loaded(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -136,9 +134,9 @@ def _loaded(value: Any) -> Any:
     if isinstance(value, Opaque | Name):
         kind = value.kind if isinstance(value, Opaque) else value
         raise ConfigurationError(
-            f"the state of a Loader holds {kind}, which is neither a tensor nor a plain value.\n"
-            "Nothing was verified, as loading such objects may run any code. Let the source's state_dict() "
-            "return plain values and tensors only. `resumable inspect` shows the state."
+            f"the state of a Loader contains {kind}, which is neither a tensor nor a plain value.\n"
+            "Nothing was verified, because loading such objects could run any code. The source's state_dict() must "
+            "return only plain values and tensors. `resumable inspect` shows the state."
         )
     return value
 
@@ -168,6 +166,9 @@ def _try(maker: Maker, key: str, where: str, state: Any) -> Verdict:
         raise
     except Exception as error:
         raise ConfigurationError(raised("reading the next batch", error)) from error
+
+
+_SHOWN = 4  # parts of a batch
 
 
 def _next_batch(loader: Loader) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
-"""Chaos: run a training script, break it on purpose, start it again, and prove that nothing was lost.
+"""Chaos testing: run a training script, break it on purpose, restart it, and prove that nothing was lost.
 
     report = resumable.chaos.run(["python", "train.py"], faults=["kill", "torn-write"])
     assert report.ok, report.timeline()
 
-On the command line it is `resumable chaos run -- python train.py`. A script that saves its weights neither by
-`CheckpointStore` nor by Lightning, and leaves no file with them, shows them at its end:
-`resumable.chaos.record_weights(model)`.
+The command line equivalent is `resumable chaos run -- python train.py`. If a script saves its weights neither with
+`CheckpointStore` nor with Lightning, and leaves no file with them, it should call
+`resumable.chaos.record_weights(model)` at its end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAULTS", "Case", "Fault", "Launch", "Outcome", "Report", "record_weights", "replay", "run"]
 
-# Every watched process imports this package for its agent, and needs nothing of this.
+# Every observed process imports this package for its agent, which needs none of these.
 _LAZY = {
     "FAULTS": "resumable.chaos.plan",
     "Case": "resumable.chaos.plan",
@@ -36,9 +36,9 @@ _LAZY = {
 
 
 def record_weights(weights: Any) -> None:
-    """Show the weights to a chaos run, which compares them with those of the baseline run, bit for bit.
+    """Report the weights to a chaos run, which compares them with the baseline run, bit for bit.
 
-    What is shown last counts. Nothing happens where no chaos run watches, so that a script may leave it in.
+    The last call counts. Without a chaos run, the call does nothing, so it can stay in the script.
 
     Args:
         weights: anything with `state_dict`, such as a model; or nested dictionaries, lists and tuples of tensors,

@@ -1,4 +1,4 @@
-"""The two things that one can ask for: a campaign, and one of its cases again."""
+"""The public functions: run a campaign, and replay one of its cases."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["check_kinds", "check_points", "check_words", "choose_ranks", "replay", "run"]
 
 
-def run(  # noqa: PLR0913  # each is an option of the command line, too
+def run(  # noqa: PLR0913  # each argument is also an option of the command line
     command: Sequence[str],
     *,
     faults: str | Sequence[str] | None = None,
@@ -61,43 +61,43 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
     ignore: str | Sequence[str] = (),
     tell: Callable[[str], None] | None = None,
 ) -> Report:
-    """Break a training command on purpose, start it again, and compare it with two runs in which nothing is broken.
+    """Break a training command on purpose, restart it, and compare it with two runs without faults.
 
     Args:
-        command: its words. It runs in a fresh directory, so that relative paths lead to fresh checkpoints; or, where a
-            word has `{dir}` in it, in this directory, and `{dir}` is the fresh one. What it writes elsewhere by Python
-            is redirected into its directory and listed in the notes; nothing outside of it is changed.
-        faults: their kinds, of `resumable.chaos.FAULTS`. None for `kill`, and `worker-kill` where there are workers.
-        points: at how many moments each kind happens; "all" for every one. None for as many cases as take some
-            minutes, and at least one for each kind of moment; with `mtbf`, for none.
-        pairs: number of cases of two faults, the second while the run recovers from the first.
-        random: number of cases of one to three faults at random moments.
-        mtbf: mean time between failures in seconds: one more case, in which the command is killed at random times.
-        failures: their number.
-        seed: of all that is random, and of which moment stands for others of its kind.
-        ranks: number of ranks; None for what the command says itself. It replaces `{ranks}` in the command, and the
-            number of `--nproc-per-node=`.
-        resize: numbers of ranks of the first start, the second one and so on.
-        jobs: cases at a time.
-        directory: for the cases that failed and the report. What the campaign before left there is removed.
-        patience: seconds without any sign of life after which a start is killed.
+        command: its words. It runs in a new directory, so relative paths lead to new checkpoints. If a word contains
+            `{dir}`, it runs in the current directory, and `{dir}` is replaced with the new one. Files that Python code
+            writes elsewhere are redirected into the new directory and listed in the notes; nothing outside it changes.
+        faults: kinds of faults, from `resumable.chaos.FAULTS`. None for `kill`, and `worker-kill` if there are workers.
+        points: number of failpoints per kind of fault; "all" for every one. None for as many cases as take a few
+            minutes, with at least one of each type; with `mtbf`, for none.
+        pairs: number of cases with two faults, the second one during the recovery from the first.
+        random: number of cases with one to three faults at random failpoints.
+        mtbf: mean time between failures in seconds, for one more case in which the command is killed at random times.
+        failures: number of kills in that case.
+        seed: seed of all random choices, and of which failpoint represents others of its type.
+        ranks: number of ranks; None to take it from the command. It replaces `{ranks}` in the command, and the value
+            of `--nproc-per-node=`.
+        resize: numbers of ranks of successive launches.
+        jobs: number of cases that run at the same time.
+        directory: directory for the report and the failed cases. Files of the previous campaign are removed.
+        patience: seconds without progress after which a launch is killed.
         grace: seconds from SIGTERM to SIGKILL.
-        limit: seconds for one start.
-        preload: modules, such as torch, that are imported once for all starts of a Python program: each is forked
-            from a process that has imported them, which saves seconds. It runs in every other way as if it had been
-            started by itself; but processes that it starts in sessions of their own and forks are not seen.
-        ignore: patterns of files that are not compared, by their paths in the work folder; `*` stands for any
-            characters, and a folder for all that is in it.
-        tell: is told in words what happens; None for nothing but a bar, on a terminal.
+        limit: time limit of one launch in seconds.
+        preload: modules, such as torch, that are imported once for all launches of a Python program. Each launch is
+            forked from a process that has imported them, which saves seconds. Otherwise it runs as if launched
+            directly, except that forked processes in separate sessions are not detected.
+        ignore: patterns of files that are not compared, by their path in the work folder. `*` matches any characters,
+            and a folder matches its whole content.
+        tell: called with progress messages; None for only a progress bar, on a terminal.
 
     Returns:
-        What came out. `report.ok` is True if every promise was kept and, where torch trains a model, something of the
-        model was compared; `report.status` is the exit status of the command line, and `report.coverage` says what
+        The report. `report.ok` is True if every promise was kept and, if the script trains a PyTorch model, part of
+        the model was compared. `report.status` is the exit status of the command line, and `report.coverage` says what
         was compared.
 
     Raises:
-        ConfigurationError: the options cannot work, or the command cannot be tested: it fails by itself, uses no
-            loader of resumable, trains on other data each time, or goes on from a real run outside of its directory.
+        ConfigurationError: the options cannot work, or the command cannot be tested: it fails without faults, uses no
+            loader of resumable, trains on different data each time, or resumes a real run outside its directory.
     """
     began = time.monotonic()
     words, kinds = check_words(command), check_kinds(faults)
@@ -123,7 +123,7 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
         reaper = stack.enter_context(Reaper())
         write_record(root, ours, seed, starts)
         if tell:
-            tell("Two baseline runs come first, to see what there is to break and to compare with.")
+            tell("Two baseline runs come first, to find the failpoints and to compare with.")
         baseline, found, notes = survey(ours, root / BASELINE, starts, reaper)
         each = (time.monotonic() - began) / 2
         kinds = choose_kinds(kinds, found)
@@ -155,14 +155,14 @@ def run(  # noqa: PLR0913  # each is an option of the command line, too
 
 
 def _find_impossible(found: Survey, kinds: Sequence[str], points: str | int, cases: Sequence[Case]) -> dict[str, str]:
-    """Find the kinds of faults that cannot happen in this run, and say why.
+    """Find the kinds of faults that cannot happen in this run, and the reasons.
 
     Raises:
-        ConfigurationError: there is no case at all.
+        ConfigurationError: no case is possible.
     """
     impossible = {kind: why for kind in kinds if (why := found.reason(kind))} if points else {}
     if not cases:
-        told = "; ".join(f"{kind}: {why}" for kind, why in impossible.items()) or "none was asked for"
+        told = "; ".join(f"{kind}: {why}" for kind, why in impossible.items()) or "none was requested"
         raise ConfigurationError(
             f"there is no case to run: {told}.\nNothing would be tested. Use other faults, a script that saves "
             "checkpoints and has workers, or points, pairs, random or mtbf above 0."
@@ -174,11 +174,11 @@ def replay(directory: str | Path, *, tell: Callable[[str], None] | None = None) 
     """Run a case of a campaign again, with the same command and the same faults.
 
     Args:
-        directory: of the case, as the report names it. What is written goes to `replay` in it.
-        tell: is told in words what happens.
+        directory: directory of the case, as in the report. The output is written to `replay` in it.
+        tell: called with progress messages.
 
     Returns:
-        What came out: a report of this case alone.
+        A report of this case alone.
 
     Raises:
         ConfigurationError: there is no such case, or its command cannot be found.
@@ -189,7 +189,7 @@ def replay(directory: str | Path, *, tell: Callable[[str], None] | None = None) 
     again = place / "replay"
     remove_case(again)
     if tell:
-        tell(f"Case {place.name} once more: {record.case}.")
+        tell(f"Replaying case {place.name}: {record.case}.")
     with Reaper() as reaper:
         attempts = run_case(record.command, record.case, again, reaper)
     forgive_rounding(record.baseline, attempts)
@@ -203,7 +203,7 @@ def replay(directory: str | Path, *, tell: Callable[[str], None] | None = None) 
     return report
 
 
-# What the user asks for, checked: the command, the faults, and the numbers of ranks.
+# Checks of the arguments: the command, the faults, and the numbers of ranks.
 
 _PROCESSES = re.compile(r"--nproc[-_]per[-_]node(=(?P<ranks>.*))?")
 
@@ -212,21 +212,21 @@ def check_words(command: Sequence[str]) -> tuple[str, ...]:
     """Return the words of a command, with torchrun's number of processes in one word.
 
     Raises:
-        ConfigurationError: there are none, or the program is not there.
+        ConfigurationError: there are none, or the program does not exist.
     """
     if isinstance(command, str) or not command:
         raise ConfigurationError(
-            f"the command has to be a list of its words, but it is {command!r}.\nWrite it as in "
+            f"the command must be a list of words, but it is {command!r}.\nWrite it as in "
             'run(["python", "train.py"]), or after -- on the command line.'
         )
     words = [str(word) for word in command]
     program = shutil.which(words[0])
     if program is None:
         raise ConfigurationError(
-            f"there is no program {words[0]!r}.\nThe command is started as it stands, without a shell. Check its "
-            "spelling and PATH."
+            f"the program {words[0]!r} was not found.\nThe command is launched without a shell. Check the spelling and "
+            "PATH."
         )
-    if os.sep in words[0]:  # a path from here, and the command may be started elsewhere
+    if os.sep in words[0]:  # a relative path, and the command may be launched from another directory
         words[0] = str(Path(program).absolute())
     for place in range(len(words) - 2, 0, -1):
         known = _PROCESSES.fullmatch(words[place])
@@ -236,64 +236,64 @@ def check_words(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_kinds(faults: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the kinds of faults, each once; nothing where None are named.
+    """Return the kinds of faults, without duplicates; nothing for None.
 
     Raises:
-        ConfigurationError: the message says which ones there are.
+        ConfigurationError: a kind is unknown, or there is none.
     """
     if faults is None:
         return ()
     kinds = tuple(dict.fromkeys(faults.split(",") if isinstance(faults, str) else faults))
     if unknown := [str(kind) for kind in kinds if kind not in FAULTS]:
-        raise ConfigurationError(f"there is no fault {', '.join(unknown)}.\nUse {', '.join(FAULTS)}.")
+        raise ConfigurationError(f"unknown fault: {', '.join(unknown)}.\nUse {', '.join(FAULTS)}.")
     if not kinds:
-        raise ConfigurationError(f"no kind of fault is named, so nothing would be broken.\nUse {', '.join(FAULTS)}.")
+        raise ConfigurationError(f"faults is empty, so nothing would be broken.\nUse {', '.join(FAULTS)}.")
     return kinds
 
 
 def check_points(points: str | int | None, *, by_the_clock: bool) -> str | int:
-    """Return "all", "auto", or the number of moments for each kind of fault.
+    """Return "all", "auto", or the number of failpoints per kind of fault.
 
     Raises:
-        ConfigurationError: it is something else.
+        ConfigurationError: it is anything else.
     """
     if points is None:
         return 0 if by_the_clock else "auto"
     if points == "all" or (isinstance(points, int) and not isinstance(points, bool) and points >= 0):
         return points
     raise ConfigurationError(
-        f"points is {points!r}.\nIt says at how many moments each kind of fault happens: a whole number from 0, or "
-        '"all" for every one. Left out, there are cases for some minutes.'
+        f"points is {points!r}.\nIt is the number of failpoints per kind of fault: a whole number from 0, or "
+        '"all". By default, there are as many cases as take a few minutes.'
     )
 
 
 def choose_kinds(kinds: tuple[str, ...], survey: Survey) -> tuple[str, ...]:
-    """Return the kinds that were named; where none were, a kill of the training process, and one of a worker."""
+    """Return the requested kinds, by default a kill of the training process and, if there are workers, of a worker."""
     return kinds or (("kill", "worker-kill") if survey.worker_points else ("kill",))
 
 
 def check_amount(name: str, value: float, least: float, *, whole: bool = True) -> None:
-    """Refuse a number that is too small.
+    """Reject a number that is too small.
 
     Raises:
-        ConfigurationError: the message has the value, and the least one.
+        ConfigurationError: it is.
     """
     fits = isinstance(value, int) if whole else isinstance(value, (int, float))
     if not fits or isinstance(value, bool) or not value >= least or (not whole and value <= 0):
         what = f"a whole number from {least}" if whole else "a number of seconds above 0"
-        raise ConfigurationError(f"{name} is {value!r}.\nGive {what}.")
+        raise ConfigurationError(f"{name} is {value!r}.\nPass {what}.")
 
 
 def choose_ranks(words: Sequence[str], ranks: int | None, resize: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the numbers of ranks to start with, in turn.
+    """Return the numbers of ranks of successive launches.
 
     Args:
-        words: the command; where nothing else is said, it says the number itself.
-        ranks: for every start.
-        resize: for the first start, the second one and so on.
+        words: the command, which contains the number by default.
+        ranks: for every launch.
+        resize: for successive launches.
 
     Raises:
-        ConfigurationError: they contradict each other, or the command cannot be told them.
+        ConfigurationError: they contradict each other, or the number cannot be passed to the command.
     """
     chosen = _choose(words, ranks, resize)
     for number in chosen:
@@ -301,8 +301,8 @@ def choose_ranks(words: Sequence[str], ranks: int | None, resize: Sequence[int] 
     told = any("{ranks}" in word or _ranks_in(word) for word in words)
     if not told and set(chosen) != {1}:
         raise ConfigurationError(
-            f"{max(chosen)} ranks are asked for, but nothing in the command says how many it starts.\nIt would start "
-            "as many as ever. Use torchrun --nproc-per-node=N, or write {ranks} where the number belongs."
+            f"{max(chosen)} ranks were requested, but the command does not contain a number of ranks to replace.\nIt "
+            "would start as many as before. Use torchrun --nproc-per-node=N, or write {ranks} for the number."
         )
     return chosen
 
@@ -313,13 +313,13 @@ def _choose(words: Sequence[str], ranks: int | None, resize: Sequence[int] | Non
         return (own if ranks is None else ranks,)
     if not resize or (ranks is not None and ranks != resize[0]):
         raise ConfigurationError(
-            f"ranks is {ranks}, and resize is {list(resize)}.\nresize has the numbers of ranks of the starts in turn, "
-            "the first of which is ranks. Give one of them, or the same number."
+            f"ranks is {ranks}, but resize is {list(resize)}.\nresize lists the numbers of ranks of successive "
+            "launches, and its first number must equal ranks. Pass only one of them, or the same number."
         )
     return tuple(resize)
 
 
 def _ranks_in(word: str) -> int:
-    """Return torchrun's number of processes, or 0 where a word does not say it."""
+    """Return torchrun's number of processes, or 0 if a word does not contain it."""
     known = _PROCESSES.fullmatch(word)
     return int(known["ranks"]) if known and (known["ranks"] or "").isdigit() else 0

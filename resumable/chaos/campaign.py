@@ -1,4 +1,4 @@
-"""A campaign: the baseline run, the plan that is made from it, all cases, and what came out."""
+"""A campaign: the baseline runs, the plan derived from them, all cases, and the results."""
 
 from __future__ import annotations
 
@@ -49,19 +49,20 @@ __all__ = [
 def survey(
     command: Command, directory: Path, ranks: tuple[int, ...], reaper: Reaper | None = None
 ) -> tuple[Attempt, Survey, list[str]]:
-    """Run the command without faults, twice, and look what it comes by.
+    """Run the command twice without faults, and record its failpoints.
 
     Args:
         command: the user's.
         directory: for the ledgers of the two runs.
-        ranks: numbers of ranks of the starts, in turn.
-        reaper: kills the processes where this one cannot do it any longer.
+        ranks: numbers of ranks of successive launches.
+        reaper: kills the processes if this process ends.
 
     Returns:
-        What the first run did, without what differs in the second; its failpoints; and what differs, in words.
+        The record of the first run without the differences from the second; its failpoints; and these differences, in
+        words.
 
     Raises:
-        ConfigurationError: it fails by itself, or does not use this library.
+        ConfigurationError: it fails without faults, or does not use this library.
     """
     attempt, again = (_run_baseline(command, directory / str(number), ranks[0], reaper) for number in range(2))
     notes = drop_what_differs(attempt, again)
@@ -77,7 +78,7 @@ def _run_baseline(command: Command, directory: Path, ranks: int, reaper: Reaper 
     check_restarts(before)
     if attempt.left:
         write_left(attempt.left, directory)
-    for name in ("work", "outside"):  # its ledgers, and what is written down of its files, are compared with
+    for name in ("work", "outside"):  # only the ledgers and the recorded contents are compared
         shutil.rmtree(directory / name, ignore_errors=True)
     return attempt
 
@@ -86,15 +87,15 @@ class Planned(NamedTuple):
     """The cases of a campaign.
 
     Args:
-        cases: in their order.
-        number: of all that there would be with every fault at every moment.
+        cases: in order.
+        number: how many there would be with every fault at every failpoint.
     """
 
     cases: list[Case]
     number: int
 
 
-def plan_cases(  # noqa: PLR0913  # what the command line offers
+def plan_cases(  # noqa: PLR0913  # the options of the command line
     survey: Survey,
     kinds: Sequence[str],
     points: str | int,
@@ -111,13 +112,13 @@ def plan_cases(  # noqa: PLR0913  # what the command line offers
     Args:
         survey: of the baseline run.
         kinds: of faults.
-        points: "all", or how many moments of each kind; "auto" for as many cases as can be afforded.
-        pairs_: number of cases of two faults.
-        random_: number of cases at random moments.
-        seed: of what is random.
+        points: "all", or the number of failpoints per kind; "auto" for as many cases as are affordable.
+        pairs_: number of cases with two faults.
+        random_: number of cases at random failpoints.
+        seed: of the random choices.
         mtbf: mean time between failures in one more case; None for no such case.
-        failures: their number.
-        affordable: cases of "auto"; there are more where each kind of moment and of fault needs them.
+        failures: number of failures in that case.
+        affordable: number of cases for "auto"; more if each type of failpoint and kind of fault needs them.
     """
     every = exhaustive(survey, kinds, seed)
     if isinstance(points, int):
@@ -132,7 +133,7 @@ def plan_cases(  # noqa: PLR0913  # what the command line offers
     return Planned([*chosen, *others], every.number + len(others))
 
 
-def run_campaign(  # noqa: PLR0913  # what it needs of a campaign
+def run_campaign(  # noqa: PLR0913  # all parts of a campaign
     report: Report,
     cases: Iterable[Case],
     directory: Path,
@@ -141,15 +142,15 @@ def run_campaign(  # noqa: PLR0913  # what it needs of a campaign
     show: Callable[[Outcome], None],
     reaper: Reaper | None = None,
 ) -> None:
-    """Run cases side by side, and keep the directories of those that failed.
+    """Run cases in parallel, and keep the directories of those that failed.
 
     Args:
-        report: gets the outcomes.
-        cases: what is to go wrong.
-        directory: for those of the cases.
-        jobs: cases at a time.
-        show: is called with each outcome as soon as it is known.
-        reaper: kills the processes where this one cannot do it any longer.
+        report: receives the outcomes.
+        cases: the faults.
+        directory: for the directories of the cases.
+        jobs: number of cases at the same time.
+        show: called with each outcome as soon as it is known.
+        reaper: kills the processes if this process ends.
     """
 
     def run_one(number: int, case: Case) -> Outcome:
@@ -174,7 +175,7 @@ def run_campaign(  # noqa: PLR0913  # what it needs of a campaign
     report.outcomes.sort(key=lambda outcome: outcome.directory)
 
 
-# The directory of a campaign: who may write to it, and what may be removed from it.
+# The directory of a campaign: its lock, and which files may be removed.
 
 BASELINE = "baseline"
 RECORD = "campaign.json"
@@ -185,13 +186,13 @@ _NUMBER = re.compile(r"\d{4,}")
 
 @contextmanager
 def claim(directory: Path) -> Iterator[Path]:
-    """Take a directory for a campaign, and remove what an earlier one left there.
+    """Lock a directory for a campaign, and remove the files of an earlier one.
 
     Yields:
         Its absolute path.
 
     Raises:
-        ConfigurationError: another campaign runs in it, or it holds what no campaign has written.
+        ConfigurationError: another campaign uses it, or it contains files that no campaign wrote.
     """
     root = directory.absolute()
     root.mkdir(parents=True, exist_ok=True)
@@ -203,7 +204,7 @@ def claim(directory: Path) -> Iterator[Path]:
                 shutil.rmtree(path)
             elif path.name not in {_LOCK, RECORD}:
                 path.unlink()
-        (root / RECORD).unlink(missing_ok=True)  # last of all: without it, the others would not be known for ours
+        (root / RECORD).unlink(missing_ok=True)  # last, because it identifies the other files as ours
         yield root
 
 
@@ -214,13 +215,13 @@ def _check_ours(root: Path) -> None:
 
 def _foreign(directory: Path, name: str) -> ConfigurationError:
     return ConfigurationError(
-        f"the directory {directory} holds {name}, which no chaos run has written.\nA chaos run removes what "
-        "the one before left in its directory. Give it one of its own."
+        f"the directory {directory} contains {name}, which no chaos run wrote.\nA chaos run removes the files of the "
+        "previous one from its directory. Choose a separate directory."
     )
 
 
 def _is_ours(path: Path) -> bool:
-    """Return whether a campaign has written something: by what is in it, as anybody may have given it that name."""
+    """Return whether a campaign wrote a file or folder, judged by its content, because the name proves nothing."""
     if path.is_symlink():
         return False
     if path.is_dir():
@@ -233,7 +234,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _is_case(path: Path) -> bool:
-    """Return whether a directory is that of a case: it says so itself, or was made by a run that was killed at once."""
+    """Return whether a directory belongs to a case: it has a record, or is empty because its run was killed early."""
     if path.is_symlink() or not path.is_dir():
         return False
     return _has_keys(path / CASE, {"command", "legs"}) or not any(path.iterdir())
@@ -252,10 +253,10 @@ def _has_keys(path: Path, keys: set[str]) -> bool:
 
 
 def remove_case(directory: Path) -> None:
-    """Remove what is left of a case, if there is anything.
+    """Remove the files of a case, if there are any.
 
     Raises:
-        ConfigurationError: it is no case's.
+        ConfigurationError: the directory does not belong to a case.
     """
     if directory.is_symlink() or (directory.exists() and not _is_case(directory)):
         raise _foreign(directory.parent, directory.name)
@@ -265,25 +266,25 @@ def remove_case(directory: Path) -> None:
 
 @contextmanager
 def _locked(root: Path, directory: Path) -> Iterator[None]:
-    """Hold the lock of a directory; the system releases that of a process which ends."""
+    """Hold the lock of a directory; the system releases it if the process dies."""
     with (root / _LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigurationError(
-                f"another chaos run is at work in {directory}.\nEach would remove what the other one writes. Give this "
-                "one another directory, or wait."
+                f"another chaos run is using {directory}.\nEach would remove the other's files. Choose a different "
+                "directory, or wait."
             ) from None
         yield
 
 
-# The record of a campaign: what a case needs to be run again.
+# The record of a campaign, from which a case can be run again.
 
-_FORMAT = 2  # 1 had digests of whole checkpoints in the ledgers
+_FORMAT = 2  # format 1 had digests of whole checkpoints in the ledgers
 
 
 def write_record(root: Path, command: Command, seed: int, ranks: tuple[int, ...]) -> None:
-    """Write down what a case of a campaign needs to be run again."""
+    """Write the record from which cases can be run again."""
     values = {
         "format": _FORMAT,
         "command": command.words,
@@ -308,13 +309,13 @@ def _digest(path: Path) -> str:
 
 
 class Record(NamedTuple):
-    """What a case needs to be run again.
+    """Everything needed to run a case again.
 
     Args:
         command: the user's.
         seed: of the campaign.
         case: the faults.
-        baseline: what the run without faults did.
+        baseline: the record of the run without faults.
         notes: what is not compared, in words.
     """
 
@@ -326,7 +327,7 @@ class Record(NamedTuple):
 
 
 def read_record(place: Path) -> Record:
-    """Read what a case needs to be run again.
+    """Read the record of a case.
 
     Args:
         place: directory of the case.
@@ -337,8 +338,8 @@ def read_record(place: Path) -> Record:
     values, case = _read_json(place.parent / RECORD, place), _read_json(place / CASE, place)
     if values["format"] != _FORMAT:
         raise ConfigurationError(
-            f"{place.parent / RECORD} has format {values['format']}, and this version of resumable knows {_FORMAT}.\n"
-            "Run the campaign again, or replay it with the version that wrote it."
+            f"{place.parent / RECORD} has format {values['format']}, but this version of resumable reads {_FORMAT}.\n"
+            "Run the campaign again, or replay the case with the version that wrote it."
         )
     command = Command(
         tuple(values["command"]),
@@ -358,8 +359,8 @@ def _read_json(path: Path, place: Path) -> Any:
         return json.loads(path.read_text())
     except FileNotFoundError:
         raise ConfigurationError(
-            f"{place} is no case of a chaos run: there is no {path}.\nThe directories of cases that passed are "
-            "removed. Give the directory of one that failed, as the report names it."
+            f"{place} is not a case of a chaos run: {path} does not exist.\nThe directories of passed cases are "
+            "removed. Pass the directory of a failed case, as in the report."
         ) from None
     except ValueError as error:
         raise ConfigurationError(f"{path} cannot be read: {error}.\nRun the campaign again.") from None
@@ -368,12 +369,12 @@ def _read_json(path: Path, place: Path) -> Any:
 def _compare_scripts(values: dict[str, Any]) -> list[str]:
     if missing := [word for word in values["scripts"] if not Path(word).is_file()]:
         raise ConfigurationError(
-            f"there is no {missing[0]} in {Path.cwd()}.\nThe campaign ran in {values['directory']}. Go there, or to "
-            "where the script is now."
+            f"{missing[0]} does not exist in {Path.cwd()}.\nThe campaign ran in {values['directory']}. Go there, or to "
+            "the script's new folder."
         )
     return [
-        f"{word} is another one than in the campaign, whose baseline run is compared with: if it is to train on other "
-        "data now, run the campaign again"
+        f"{word} has changed since the campaign, but is compared with its baseline run: if it is meant to train on "
+        "different data now, run the campaign again"
         for word, digest in values["scripts"].items()
         if _digest(Path(word)) != digest
     ]
@@ -383,7 +384,8 @@ def _read_baseline(directory: Path, place: Path) -> Attempt:
     ledgers = directory / "attempt-0"
     if not ledgers.is_dir():
         raise ConfigurationError(
-            f"{place} cannot be run again: {ledgers}, the ledger of the baseline run, is gone.\nRun the campaign again."
+            f"{place} cannot be run again: {ledgers}, the ledger of the baseline run, is missing.\n"
+            "Run the campaign again."
         )
     attempt = read_attempts(ledgers, 0)[-1]
     attempt.status, attempt.left = os.EX_OK, read_left(directory)

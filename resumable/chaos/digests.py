@@ -1,13 +1,13 @@
-"""Digests of samples and weights, so that the runs of a case can be compared.
+"""Digests of samples and weights, used to compare the runs of a case.
 
-Of each sample, so that they do not depend on the borders of batches or on ranks. Of weights, so that those of more than
-two ranks can be compared up to rounding:
+Samples are digested one by one, so the digests do not depend on batch borders or on ranks. Digests of weights allow
+rounding errors with more than two ranks:
 
-gloo's all-reduce adds up the gradients of two ranks in one way only. Of more ranks, a process that was started again
-adds them in another order: DistributedDataParallel lays out its buckets again after a process's first step. Then the
-last bits of the weights differ, and no digest is the same. So each tensor of numbers gets a *sketch*, too: its norm,
-and four sums of its numbers with random signs, which are the same in every process. Where two tensors are far apart,
-so are some of the sums.
+gloo's all-reduce has only one way to sum the gradients of two ranks. With more ranks, a restarted process sums them in
+a different order, because DistributedDataParallel rebuilds its buckets after the first step of a process. The last bits
+of the weights then differ, and so do all digests. So each tensor of numbers also gets a *sketch*: its norm, and four
+sums of its numbers with random signs, which are the same in every process. If two tensors are far apart, so are some of
+the sums.
 
     float32[4, 4]: 8c1f03c1a1b5d4e7 ~ 1.25,0.5,-0.25,1.0,0.75
 """
@@ -36,15 +36,15 @@ __all__ = [
 
 
 SEPARATOR = " ~ "
-EXACT = 2  # ranks, at most, whose weights are the same bit for bit
+EXACT = 2  # maximum number of ranks with bit-identical weights
 _SUMS = 4
 
 
 def digest_samples(batch: Any) -> list[str]:
-    """Digest a batch: one digest per sample where every part of it has a row per sample, else one of the whole.
+    """Digest a batch: one digest per sample if all of its parts have one row per sample, else one of the whole batch.
 
     Args:
-        batch: tensors, arrays, numbers, texts and objects in dictionaries, lists and tuples.
+        batch: tensors, arrays, numbers, strings and objects in dictionaries, lists and tuples.
     """
     parts = [leaf for _, leaf in leaves_of(batch, lists=True)]
     arrays = [part for part in parts if isinstance(part, Array)]
@@ -55,13 +55,13 @@ def digest_samples(batch: Any) -> list[str]:
 
 
 def is_lost(content: Any, *, plain: bool = False) -> bool:
-    """Return whether a tensor or an array in nested values is NaN in every place, as weights that diverged are.
+    """Return whether a tensor or array in nested values is entirely NaN, as in a model that diverged.
 
-    Infinity is no sign of it: masks hold it, and the best loss before the first one.
+    Infinity is no evidence: masks contain it, and so does the best loss before the first evaluation.
 
     Args:
         content: of a checkpoint, or weights.
-        plain: a number by itself counts, too.
+        plain: whether single numbers count as well.
     """
     return any(_is_lost(leaf, plain=plain) for _, leaf in leaves_of(content, lists=not plain))
 
@@ -73,12 +73,12 @@ def _is_lost(leaf: Any, *, plain: bool) -> bool:
 
 
 def parts_of(content: Any) -> dict[str, str]:
-    """Return a text for each part of nested objects, by its dotted path; above two ranks with sketches."""
+    """Return a text for each part of nested objects, by dotted path; with sketches if there are more than two ranks."""
     return _content.parts_of(content, _opened, weight_sketch) if _is_rounded() else _content.parts_of(content)
 
 
 def digest_weights(weights: Any) -> str:
-    """Digest nested plain values and tensors; above two ranks, a digest of all that is not rounded, and sketches."""
+    """Digest nested plain values and tensors; above two ranks, a digest of everything that is exact, and sketches."""
     if not _is_rounded():
         return digest_of(weights)
     texts = _content.parts_of(weights, _opened, weight_sketch)
@@ -88,7 +88,7 @@ def digest_weights(weights: Any) -> str:
 
 
 def without_digest(text: str) -> str:
-    """Return what has to be the same of a part: kind and shape of a tensor, nothing of a number, else all."""
+    """Return what must be the same in a part: kind and shape of a tensor, nothing of a number, else the whole text."""
     if SEPARATOR not in text:
         return text
     head, colon, _ = text.partition(": ")
@@ -100,13 +100,13 @@ def _is_rounded() -> bool:
 
 
 def _opened(node: Any) -> Any:
-    """Return a list of numbers as an array, so that it has a sketch."""
+    """Return a list of numbers as an array, to give it a sketch."""
     listed = isinstance(node, (list, tuple)) and node and all(type(value) is float for value in node)
     return np.array(node) if listed else node
 
 
 def weight_sketch(leaf: Any) -> str:
-    """Return what is added to the text of a leaf, so that it can be compared up to rounding."""
+    """Return the text that is added to a leaf to compare it up to rounding."""
     array = Array("float", np.asarray(leaf)) if type(leaf) is float else leaf
     numbers = array.numbers if isinstance(array, Array) else None
     if numbers is None or not numbers.size:

@@ -1,4 +1,4 @@
-"""Which faults happen when: cases, and the ways to choose them."""
+"""Which faults happen at which failpoints: cases, and the ways to choose them."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Kind:
     Args:
         meaning: what happens.
         does: what the process does to itself (`fire.py`).
-        points: where it can happen; the beginnings of names.
-        storage: what is done to the checkpoints after it (`storage.py`).
-        in_worker: it happens in a worker process.
-        saves: checkpoints that have to be in the store before.
+        points: prefixes of the failpoints at which it can happen.
+        storage: what is done to the checkpoints afterwards (`storage.py`).
+        in_worker: whether it happens in a worker process.
+        saves: number of checkpoints that must exist before.
     """
 
     meaning: str
@@ -64,19 +64,19 @@ _STORE = ("store.half", "store.written", "store.rename", "torch.save.half")
 FAULTS = {
     "kill": Kind("SIGKILL", "kill"),
     "term": Kind("SIGTERM, and SIGKILL after a grace period", "term"),
-    "stop": Kind("SIGSTOP, as by a debugger or an overloaded host; killed when it is noticed", "stop"),
-    "hang": Kind("an endless wait; killed when it is noticed", "hang"),
+    "stop": Kind("SIGSTOP, as from a debugger or an overloaded host; killed once detected", "stop"),
+    "hang": Kind("an endless wait; killed once detected", "hang"),
     "raise": Kind("an exception in the training step", "raise", ("loader.handed",)),
-    "oom": Kind("no memory is left", "oom", ("loader.handed",)),
-    "eio": Kind("the storage fails while a checkpoint is written", "eio", _STORE),
-    "enospc": Kind("the storage is full while a checkpoint is written", "enospc", _STORE),
-    "slow": Kind("the storage takes half a second", "slow", _STORE),
+    "oom": Kind("out of memory", "oom", ("loader.handed",)),
+    "eio": Kind("an I/O error while a checkpoint is written", "eio", _STORE),
+    "enospc": Kind("a full disk while a checkpoint is written", "enospc", _STORE),
+    "slow": Kind("storage that is slower by half a second", "slow", _STORE),
     "torn-write": Kind("SIGKILL while a checkpoint is written", "kill", ("store.", "torch.save.")),
-    "truncate": Kind("SIGKILL, and the newest checkpoint has lost its end", "kill", storage="truncate", saves=2),
-    "flip": Kind("SIGKILL, and a bit of the newest checkpoint has changed", "kill", storage="flip", saves=2),
-    "lost-fsync": Kind("power cut: what was not made durable is lost", "kill", ("store.",), storage="lost-fsync"),
-    "stale": Kind("SIGKILL, and the newest checkpoint is gone", "kill", storage="stale", saves=1),
-    "clock": Kind("the clock jumps back a day", "clock-back"),
+    "truncate": Kind("SIGKILL, and the newest checkpoint is truncated", "kill", storage="truncate", saves=2),
+    "flip": Kind("SIGKILL, and one bit of the newest checkpoint is flipped", "kill", storage="flip", saves=2),
+    "lost-fsync": Kind("power cut: data that was not durable is lost", "kill", ("store.",), storage="lost-fsync"),
+    "stale": Kind("SIGKILL, and the newest checkpoint is missing", "kill", storage="stale", saves=1),
+    "clock": Kind("the clock jumps back by a day", "clock-back"),
     "worker-kill": Kind("a worker process is killed", "kill", ("worker.",), in_worker=True),
     "worker-raise": Kind("a sample cannot be read in a worker process", "raise", ("worker.read",), in_worker=True),
 }
@@ -91,11 +91,11 @@ class Fault:
 
     Args:
         kind: one of `FAULTS`.
-        number: how often the process comes by a failpoint until then, this time included.
-        point: count only the points of this name.
+        number: which failpoint of the process it is, counted from 1.
+        point: count only failpoints with this name.
         rank: of the process.
-        after: seconds from the start of the command; it is then done from outside, to all its processes.
-        target: "rank", "agent" for the process that started the ranks, or "all"; empty where there is one process.
+        after: seconds after the launch; the fault then comes from outside and hits all processes.
+        target: "rank", "agent" for the process that started the ranks, or "all"; empty if there is only one process.
     """
 
     kind: str
@@ -112,18 +112,18 @@ class Fault:
         return f"{self.kind}{TARGETS[self.target].format(rank=self.rank)} at {where}" + self._counted_by()
 
     def _counted_by(self) -> str:
-        """Say whose points are counted, where it is not the one that is hit, nor the first."""
+        """Name the rank that counts the failpoints, unless it is the first one or the one that is hit."""
         return f" of rank {self.rank}" if self.rank and self.target != "rank" else ""
 
     def as_plan(self) -> dict[str, Any]:
-        """Return what the agent in the process is told."""
+        """Return the values for the agent in the process."""
         kind = FAULTS[self.kind]
         return {**asdict(self), "kind": kind.does, "in_worker": kind.in_worker}
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch of the command: with how many ranks, and what goes wrong in it."""
+    """One launch of the command: its number of ranks and its fault."""
 
     fault: Fault | None = None
     ranks: int = 1
@@ -131,7 +131,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A run: one launch after the other, the last of them without a fault."""
+    """A run: several launches in a row, the last of them without a fault."""
 
     launches: tuple[Launch, ...]
 
@@ -142,29 +142,29 @@ class Case:
 
     @property
     def faults(self) -> list[Fault]:
-        """The faults of its launches, in their order."""
+        """The faults of its launches, in order."""
         return [launch.fault for launch in self.launches if launch.fault]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values; `legs` is the name of the launches in files."""
+        """Return plain values; the launches are called `legs` in files."""
         return {"legs": [asdict(launch) for launch in self.launches]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Case:
-        """Make the case of `as_dict`'s values."""
+        """Create the case from the values of `as_dict`."""
         return cls(tuple(Launch(one["fault"] and Fault(**one["fault"]), one["ranks"]) for one in values["legs"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the baseline run came by: the failpoints of rank 0 in their order, and of one of its workers.
+    """The failpoints of the baseline run, in rank 0 and in one of its workers.
 
     Args:
         points: names, in the order of the training process.
-        worker_points: names, in the order of a worker process; empty where there was none.
-        saved: how many points had passed when each checkpoint was committed to a store.
-        ranks: the numbers of ranks to start with, in turn.
-        loaders: numbers of the loaders that points are about, by the numbers of the points.
+        worker_points: names, in the order of a worker process; empty if there was none.
+        saved: number of failpoints passed when each checkpoint was committed to a store.
+        ranks: the numbers of ranks of successive launches.
+        loaders: number of the failpoint's loader, by the number of the failpoint.
     """
 
     points: Sequence[str]
@@ -174,7 +174,7 @@ class Survey:
     loaders: Mapping[int, int] = field(default_factory=dict)
 
     def moments(self, kind: str) -> list[int]:
-        """Return the numbers of the points at which a kind of fault can happen."""
+        """Return the numbers of the failpoints at which a kind of fault can happen."""
         known = FAULTS[kind]
         points = self.worker_points if known.in_worker else self.points
         if len(self.saved) < known.saves:
@@ -187,32 +187,32 @@ class Survey:
         ]
 
     def reason(self, kind: str) -> str:
-        """Say why a kind of fault cannot happen; an empty text where it can."""
+        """Explain why a kind of fault cannot happen; an empty string if it can."""
         if self.moments(kind):
             return ""
         known = FAULTS[kind]
         if known.in_worker:
-            return "its workers read nothing that is watched" if self.worker_points else "it has no worker processes"
+            return "its workers read nothing that is observed" if self.worker_points else "it has no worker processes"
         if len(self.saved) < known.saves:
-            return f"it saves {len(self.saved)} checkpoints that are watched, and {known.saves} have to be there"
+            return f"it saves {len(self.saved)} observed checkpoints, but {known.saves} are needed"
         if known.points[0].startswith("store."):
-            return "it writes no checkpoint by CheckpointStore or CheckedCheckpointIO"
-        return "it never comes by a point at which that can happen"
+            return "it writes no checkpoint with CheckpointStore or CheckedCheckpointIO"
+        return "it passes no failpoint at which this can happen"
 
     def case(self, *faults: Fault) -> Case:
-        """Make a case of faults, one per launch."""
+        """Create a case from faults, one per launch."""
         return Case(
             tuple(Launch(fault, self.ranks[number % len(self.ranks)]) for number, fault in enumerate([*faults, None]))
         )
 
 
 class Exhaustive(NamedTuple):
-    """A case for every kind of fault at every moment.
+    """A case for every kind of fault at every failpoint.
 
     Args:
-        cases: first those of each kind of moment, one for each; then one of each kind of fault; then the others.
-        least: number of the cases that all kinds of moments and of faults need.
-        number: of all cases.
+        cases: first one for each type of failpoint, then one for each kind of fault, then the others.
+        least: number of cases that cover all types of failpoints and kinds of faults.
+        number: number of all cases.
     """
 
     cases: Iterator[Case]
@@ -221,12 +221,12 @@ class Exhaustive(NamedTuple):
 
 
 def exhaustive(survey: Survey, kinds: Sequence[str], seed: int = 0) -> Exhaustive:
-    """Put every kind of fault at every moment in an order in which any number of the first cases covers most.
+    """Order all faults at all failpoints so that any number of first cases covers as much as possible.
 
     Args:
         survey: of the baseline run.
         kinds: of faults.
-        seed: chooses the moment, of those of one kind, that is taken first.
+        seed: chooses the failpoint that represents its type first.
     """
     queues = _queues(survey, kinds, seed)
     first = _cover(queues)
@@ -238,7 +238,7 @@ def exhaustive(survey: Survey, kinds: Sequence[str], seed: int = 0) -> Exhaustiv
 
 
 def limited(cases: Iterable[Case], limit: int) -> Iterator[Case]:
-    """Yield the first cases of each kind of fault, so many."""
+    """Yield at most `limit` cases of each kind of fault."""
     seen: Counter[str] = Counter()
     for case in cases:
         kind = case.faults[0].kind
@@ -248,7 +248,7 @@ def limited(cases: Iterable[Case], limit: int) -> Iterator[Case]:
 
 
 def _queues(survey: Survey, kinds: Sequence[str], seed: int) -> dict[tuple[str, str], Iterator[int]]:
-    """Return the points for each kind of moment and of fault, each in the order in which they are taken."""
+    """Return the failpoints by type and kind of fault, each in the order in which they are used."""
     groups = {False: group_moments(survey.points, survey.loaders), True: _group_workers(survey.worker_points)}
     possible = {kind: set(survey.moments(kind)) for kind in kinds}
     found = {
@@ -270,7 +270,7 @@ def _group_workers(points: Sequence[str]) -> dict[str, list[int]]:
 
 
 def _cover(queues: dict[tuple[str, str], Iterator[int]]) -> list[Fault]:
-    """Take a fault for each kind of moment, of the first kind that can happen there; then one of each other kind."""
+    """Choose one fault for each type of failpoint, then one for each kind of fault not yet used."""
     chosen: dict[str, tuple[str, str]] = {}
     for moment, kind in queues:
         chosen.setdefault(moment, (moment, kind))
@@ -281,7 +281,7 @@ def _cover(queues: dict[tuple[str, str], Iterator[int]]) -> list[Fault]:
 
 
 def _rounds(queues: Mapping[tuple[str, str], Iterator[int]]) -> Iterator[Fault]:
-    """Take a fault from each queue in turn until they are empty."""
+    """Take one fault from each queue per round until all are empty."""
     left = list(queues.items())
     while left:
         taken = [(key, queue, next(queue, None)) for key, queue in left]
@@ -290,7 +290,7 @@ def _rounds(queues: Mapping[tuple[str, str], Iterator[int]]) -> Iterator[Fault]:
 
 
 def pairs(survey: Survey, kinds: Sequence[str], seed: int, number: int) -> Iterator[Case]:
-    """Yield cases of two faults: the second while the first is being recovered from, or soon after."""
+    """Yield cases with two faults, the second one during or soon after the recovery from the first."""
     generator = random.Random(seed)
     for _ in range(number):
         first = _choose(generator, survey, kinds)
@@ -299,7 +299,7 @@ def pairs(survey: Survey, kinds: Sequence[str], seed: int, number: int) -> Itera
 
 
 def randomly(survey: Survey, kinds: Sequence[str], seed: int, number: int) -> Iterator[Case]:
-    """Yield cases of one to three faults at random moments."""
+    """Yield cases with one to three faults at random failpoints."""
     generator = random.Random(seed)
     for _ in range(number):
         faults = [_choose(generator, survey, kinds)]
@@ -309,11 +309,11 @@ def randomly(survey: Survey, kinds: Sequence[str], seed: int, number: int) -> It
 
 
 def by_the_clock(survey: Survey, mean: float, failures: int, seed: int) -> Case:
-    """Make the case of failures at random times, without memory of one another, as machines fail.
+    """Create the case of failures at random, independent times, as machines fail.
 
     Args:
         survey: of the baseline run.
-        mean: time between two failures, in seconds.
+        mean: mean time between two failures, in seconds.
         failures: their number.
         seed: of the times.
     """
@@ -326,21 +326,21 @@ def _choose(generator: random.Random, survey: Survey, kinds: Sequence[str]) -> F
     possible = {kind: moments for kind in kinds if (moments := survey.moments(kind))}
     if not possible:
         raise ConfigurationError(
-            f"none of the faults {', '.join(kinds)} can happen in this run: it never comes by their failpoints.\n"
+            f"none of the faults {', '.join(kinds)} can happen in this run: it passes none of their failpoints.\n"
             "Use other kinds, or a script that saves checkpoints and has workers."
         )
     kind = generator.choice(sorted(possible))
     return Fault(kind, generator.choice(possible[kind]), rank=generator.randrange(survey.ranks[0]))
 
 
-# The kinds of moments of a run: what its training process is about when it comes by a failpoint.
+# Types of failpoints: the phase of the training process.
 #
-# A crash does another harm in the middle of an epoch, between an epoch's last batch and its end, and in the middle of a
-# save; and the same harm at a thousand points in the middle of an epoch. So a plan has a case of every kind of moment
-# before it has a second one of any.
+# Crashes in the middle of an epoch, between an epoch's last batch and its end, and in the middle of a save cause
+# different damage; a thousand failpoints in the middle of an epoch all cause the same. So a plan has a case of every
+# type before it has a second case of any.
 
 _SAVING = ("store.", "torch.save", "lightning.save")
-_READING = ("store.load",)  # the beginning of store.loaded, too
+_READING = ("store.load",)  # includes store.loaded
 _MOVING = ("evaluation.handed", "loader.fetch", "loader.handed", "loader.epoch_end")
 
 MIDDLE, BEFORE, AFTER, LAST = (
@@ -351,9 +351,9 @@ MIDDLE, BEFORE, AFTER, LAST = (
 )
 SECOND, BETWEEN, SAVED, FIRST = "a second loader is read", "between two saves", "right after a save", "before any save"
 WITHIN = "within a save"
-INSIDE = f"{MIDDLE}, after a save in one"  # from which a resume does not begin an epoch
+INSIDE = f"{MIDDLE}, after a save in one"  # a resume from there does not start an epoch
 
-# What of a run of few cases comes first: where most scripts go wrong.
+# The order for runs with few cases: where scripts fail most often.
 _ORDER = (
     INSIDE,
     f"{SAVED}, {AFTER}",
@@ -374,14 +374,14 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 
 def group_moments(points: Sequence[str], loaders: Mapping[int, int]) -> dict[str, list[int]]:
-    """Group the failpoints of a training process by the kind of moment.
+    """Group the failpoints of a training process by type.
 
     Args:
-        points: names, in their order.
-        loaders: number of the loader that a point is about, by the number of the point, from 1.
+        points: names, in order.
+        loaders: number of the failpoint's loader, by the number of the failpoint, from 1.
 
     Returns:
-        The numbers of the points, by the kind's name; those kinds first that a short plan has to have.
+        The numbers of the failpoints by type, starting with the types that a short plan needs most.
     """
     main = main_loader(loaders.get(place, 0) for place, name in enumerate(points, 1) if name == "loader.handed")
     phases, saves = _phases(points, loaders, main), list(_saves(points))
@@ -401,7 +401,7 @@ def group_moments(points: Sequence[str], loaders: Mapping[int, int]) -> dict[str
 
 
 def _sort(kinds: Sequence[str], first: int) -> dict[str, list[int]]:
-    """Group points; of those before the first save, from which nothing resumes, only what comes at no later time."""
+    """Group failpoints. Before the first save, nothing can resume, so only types that never occur later are kept."""
     later = {*kinds[first:], *([MIDDLE] if INSIDE in kinds else [])}
     groups: dict[str, list[int]] = {}
     for place, kind in enumerate(kinds):
@@ -419,12 +419,12 @@ def _rank(kind: str) -> int:
 
 
 def main_loader(delivering: Iterable[int]) -> int:
-    """Return the loader that delivers most batches, the one that is trained on; of several, the first."""
+    """Return the loader that delivers most batches, which is the one trained on; the first one in a tie."""
     return max(Counter(delivering).items(), key=itemgetter(1), default=(0, 0))[0]
 
 
 def _phases(points: Sequence[str], loaders: Mapping[int, int], main: int) -> list[str]:
-    """Return where in an epoch of the main loader each point is."""
+    """Return the phase of the main loader's epoch at each failpoint."""
     phases, phase, batch = [], MIDDLE, None
     for place, name in enumerate(points):
         own = loaders.get(place + 1, main) == main
@@ -442,7 +442,7 @@ def _phases(points: Sequence[str], loaders: Mapping[int, int], main: int) -> lis
 
 
 def _saves(points: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield where each save begins, and the place after its last point."""
+    """Yield the index at which each save starts, and the index after its last failpoint."""
     begin = None
     for place, name in enumerate([*points, ""]):
         if begin is not None and (not _is_saving(name) or _opens(points[begin], points[place - 1], name)):
@@ -453,7 +453,7 @@ def _saves(points: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 def _opens(first: str, before: str, name: str) -> bool:
-    """Return whether a point that follows one of a save is the first one of another save."""
+    """Return whether a failpoint after one of a save starts another save."""
     if first == "store.save":
         return before == "store.saved"
     if first.startswith("store."):
@@ -462,7 +462,7 @@ def _opens(first: str, before: str, name: str) -> bool:
 
 
 def _second(points: Sequence[str], loaders: Mapping[int, int], main: int) -> Iterator[int]:
-    """Yield the places at which another loader than the main one is read, or a Trainer validates."""
+    """Yield the indices at which a loader other than the main one is read, or a Trainer validates."""
     reads = False
     for place, name in enumerate(points):
         if not name.startswith("worker."):
@@ -473,10 +473,10 @@ def _second(points: Sequence[str], loaders: Mapping[int, int], main: int) -> Ite
 
 
 def in_turn(moments: Sequence[int], seed: int) -> list[int]:
-    """Order moments so that the first ones of any number are spread, in step with nothing that a loop does.
+    """Order failpoints so that the first ones of any number are spread, out of step with any loop.
 
-    One comes after the other in steps of the golden ratio of the whole, or of a number close to it that has no divisor
-    in common with the whole. The first is none of the first moments, from which little resumes.
+    The step is the golden ratio of their number, rounded to a number that is coprime to it. The order does not start
+    with the earliest failpoints, from which little resumes.
     """
     count = len(moments)
     step = next((step for step in range(round(count * _GOLDEN), 2 * count) if gcd(step, count) == 1), 1)
@@ -484,20 +484,20 @@ def in_turn(moments: Sequence[int], seed: int) -> list[int]:
     return [moments[(begin + number * step) % count] for number in range(count)]
 
 
-# What a fault of a run of several ranks hits: one of them, the agent that started them, or all processes.
+# Targets of faults with several ranks: one rank, the agent that started them, or all processes.
 
-_SIGNALS = {"kill", "term"}  # what can be done to another process than the one that comes by the point
+_SIGNALS = {"kill", "term"}  # faults that can hit a process other than the one at the failpoint
 _SAVES = ("store.", "torch.save.", "lightning.save")  # points in a save
 
 
 def aim(cases: Sequence[Case], baseline: Attempt) -> list[Case]:
-    """Give the faults of a run of several ranks their targets in turn, so that each is hit, by as many cases as before.
+    """Distribute the faults over the possible targets if there are several ranks, without more cases.
 
-    The moments stay, by the points of rank 0. A fault in a save hits rank 0, which saves, or all; a power cut hits all.
+    The failpoints stay those of rank 0. A fault in a save hits rank 0, which saves, or all; a power cut hits all.
 
     Args:
-        cases: of which each fault is at a point of rank 0.
-        baseline: what the ranks do without faults.
+        cases: with each fault at a failpoint of rank 0.
+        baseline: the record of the run without faults.
     """
     if len(baseline.ranks) < 2:  # noqa: PLR2004  # several
         return list(cases)
@@ -518,7 +518,7 @@ def aim(cases: Sequence[Case], baseline: Attempt) -> list[Case]:
 
 
 def _targets(fault: Fault, ranks: Sequence[int], baseline: Attempt) -> Iterator[tuple[str, int]]:
-    """Yield what a fault may hit, with the rank whose points are counted; the rank after the first one comes first."""
+    """Yield the possible targets of a fault, and the rank that counts the failpoints; rank 1 comes first."""
     leader, *others = ranks
     kind, log = FAULTS[fault.kind], baseline.ranks[leader]
     if kind.storage is None and not _is_in_a_save(fault, log.points):
@@ -538,7 +538,7 @@ def _is_in_a_save(fault: Fault, points: Sequence[str]) -> bool:
 
 
 def _same_moment(fault: Fault, rank: int, baseline: Attempt) -> int:
-    """Return the point of a rank at about the moment of one of rank 0, among those at which the fault can happen."""
+    """Return the failpoint of a rank at about the same time as one of rank 0, at which the fault can happen."""
     leader = min(baseline.ranks)
     if rank == leader or rank not in baseline.ranks:
         return fault.number
@@ -554,7 +554,7 @@ def _same_moment(fault: Fault, rank: int, baseline: Attempt) -> int:
 
 
 def note_targets(cases: Sequence[Case], baseline: Attempt) -> list[str]:
-    """Say how many faults each target has, and which has none."""
+    """Report how many faults each target has, and which have none."""
     faults = [fault for case in cases for fault in case.faults if fault.target]
     if not faults:
         return []
@@ -568,11 +568,11 @@ def note_targets(cases: Sequence[Case], baseline: Attempt) -> list[str]:
 
 
 def note_sizes(cases: Sequence[Case], starts: Sequence[int]) -> list[str]:
-    """Say which of the numbers of ranks that were asked for no case comes to."""
+    """Report the requested numbers of ranks that no case uses."""
     used = {launch.ranks for case in cases for launch in case.launches}
     missed = [str(ranks) for ranks in dict.fromkeys(starts) if ranks not in used]
-    each = "a case has a start more than faults: use random, or mtbf and failures"
-    return [f"no start has {' or '.join(missed)} ranks, as {each}"] if missed else []
+    each = "a case has only one launch more than faults: use random, or mtbf and failures"
+    return [f"no launch has {' or '.join(missed)} ranks: {each}"] if missed else []
 
 
 def _name(fault: Fault) -> str:

@@ -1,7 +1,7 @@
 """The processes of a launch: found by a mark in their environment, and killed.
 
-A mark is a variable that names the plan of this launch: torchrun starts every rank in a session of its own, which no
-signal to the command's process group reaches. Without `/proc`, the group is all that is known.
+A mark is a variable with the path of the launch's plan. It is needed because torchrun starts every rank in a separate
+session, which signals to the command's process group do not reach. Without `/proc`, only the group is known.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 __all__ = ["PATIENCE", "POLL", "kill_all", "living_members", "state_of"]
 
 _PROC = Path("/proc")
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where torch's workers put batches, under their number
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # torch's workers put batches there, with their pid in the name
 POLL = 0.005  # seconds
-PATIENCE = 30.0  # seconds for processes to go after the one that started them, on a machine that is busy
+PATIENCE = 30.0  # seconds for processes to end after their parent, on a busy machine
 
 
 def kill_all(mark: str, group: int) -> None:
-    """Kill the processes of a group, and those with a mark in their environment, and wait until none is left."""
+    """Kill the processes of a group and those with a mark, and wait until all have ended."""
     members: set[int] = set()
     patience = time.monotonic() + PATIENCE
     while (found := living_members(group, mark)) and time.monotonic() < patience:
@@ -38,11 +38,11 @@ def kill_all(mark: str, group: int) -> None:
 
 
 def living_members(group: int, mark: str = "") -> list[int]:
-    """Find the living processes of a group and those with a mark, without zombies where the system has `/proc`.
+    """Find the living processes of a group and those with a mark; zombies are excluded if the system has `/proc`.
 
     Args:
         group: its number; 0 for none.
-        mark: `NAME=value` of a variable in the environment that a process was started with; empty for none.
+        mark: `NAME=value` of an environment variable that a process was started with; empty for none.
     """
     if _has_proc():
         return [int(stat.parent.name) for stat in _PROC.glob("[0-9]*/stat") if _is_member(stat, group, mark)]
@@ -54,7 +54,7 @@ def living_members(group: int, mark: str = "") -> list[int]:
 
 
 def _remove_shared_memory(members: Iterable[int]) -> None:
-    """Remove batches that killed workers had written, and that no process had taken yet."""
+    """Remove batches that killed workers wrote and no process received."""
     for member in members:
         for file in _SHARED_MEMORY.glob(f"torch_{member}_*"):
             file.unlink(missing_ok=True)
@@ -65,7 +65,7 @@ def _has_proc() -> bool:
 
 
 def state_of(process: int) -> str:
-    """Return the state of a process, as `/proc` names it in a letter; an empty text where it has none."""
+    """Return the state of a process as the letter in `/proc`; an empty string if it has none."""
     with suppress(OSError, IndexError):
         return (_PROC / str(process) / "stat").read_text().rpartition(")")[2].split()[0]
     return ""
@@ -76,8 +76,8 @@ def _is_member(stat: Path, group: int, mark: str) -> bool:
         state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
         if state in {"Z", "X"}:
             return False
-        return (group != 0 and int(its_group) == group) or _has_mark(stat, mark)  # the kernel's have the group 0
-    except (OSError, ValueError):  # it ended in the meantime, or belongs to somebody else
+        return (group != 0 and int(its_group) == group) or _has_mark(stat, mark)  # kernel processes have group 0
+    except (OSError, ValueError):  # it has ended, or belongs to another user
         return False
 
 

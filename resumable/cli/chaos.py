@@ -1,4 +1,4 @@
-"""`resumable chaos`: the options of the command line, and what it prints."""
+"""`resumable chaos`: options and output."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ _EXAMPLES = """examples:
   resumable chaos run --resize 2,1,2 -- \\
       torchrun --standalone --nproc-per-node=2 train.py
 
-The command runs in a fresh directory each time. Where a word of it has {dir} in it, it runs in this directory, and \
-{dir} is the fresh one; {ranks} is the number of ranks. What it writes elsewhere by Python goes into that directory. \
-TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is set where it is not: torchrun needs it to start ranks again.
+The command runs in a new directory each time. If one of its words contains {dir}, it runs in the current directory \
+instead, and {dir} is replaced with the new one. {ranks} is replaced with the number of ranks. Files that Python code \
+writes elsewhere are redirected into the new directory. TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is set by default: \
+torchrun needs it to restart ranks.
 
 """
 _STATUSES = """exit status: 0 if every promise was kept, 1 if one was broken, 2 if the command cannot be tested, 3 if \
@@ -54,12 +55,12 @@ def add_chaos(commands: Any) -> None:
     _add_run(actions)
     again = actions.add_parser(
         "replay",
-        help="run one case again, with the same command and the same faults",
+        help="run one case again, with the same command and faults",
         epilog=_STATUSES,
         formatter_class=Help,
     )
-    again.add_argument("directory", type=Path, help="of the case, such as runs/chaos/0007")
-    again.add_argument("--yes", action="store_true", help="run the command that is found there without a question")
+    again.add_argument("directory", type=Path, help="directory of the case, such as runs/chaos/0007")
+    again.add_argument("--yes", action="store_true", help="run the command in the directory without asking")
     _add_json(again)
     again.set_defaults(act=_replay)
 
@@ -69,50 +70,51 @@ def _add_run(actions: Any) -> None:
         "run",
         help="run a campaign",
         usage="resumable chaos run [options] -- COMMAND ...",
-        description="Run a training command twice as it is. Then break it at one failpoint after the other, start it "
-        "again, and compare what it trained on, its checkpoints and its weights.",
+        description="Run a training command twice without faults. Then interrupt it at one failpoint after another, "
+        "restart it, and compare the data it trained on, its checkpoints and its weights.",
         epilog=f"faults:\n{_list_faults()}\n\n{_EXAMPLES}{_STATUSES}",
         formatter_class=Help,
     )
     add = parser.add_argument
-    add("--faults", metavar="KIND,...", help="kinds of faults, see below (default: kill, and worker-kill where there "
-        "are workers)")  # fmt: skip
-    add("--points", type=_points, metavar="N|all", help="moments for each kind of fault (default: as many cases as "
-        "take some minutes, and one for each kind of moment; 0 with --mtbf)")  # fmt: skip
-    add("--pairs", type=int, default=0, metavar="N", help="cases of two faults in a row (default: 0)")
-    add("--random", type=int, default=0, metavar="N", help="cases of one to three faults at random (default: 0)")
+    add("--faults", metavar="KIND,...", help="kinds of faults, see below (default: kill, and worker-kill if there are "
+        "workers)")  # fmt: skip
+    add("--points", type=_points, metavar="N|all", help="failpoints per kind of fault (default: as many as take a few "
+        "minutes, at least one of each type; 0 with --mtbf)")  # fmt: skip
+    add("--pairs", type=int, default=0, metavar="N", help="cases with two faults in a row (default: 0)")
+    add("--random", type=int, default=0, metavar="N", help="cases with one to three random faults (default: 0)")
     add(
         "--mtbf",
         type=float,
         metavar="SECONDS",
-        help="one more case: killed at random times, this long apart on average",
+        help="add a case with kills at random times, this long apart on average",
     )
-    add("--failures", type=int, default=3, metavar="N", help="how often --mtbf kills (default: 3)")
-    add("--seed", type=int, default=0, help="of all that is random (default: 0)")
-    add("--ranks", type=int, metavar="N", help="number of ranks (default: what the command says)")
-    add("--resize", type=_numbers, metavar="N,...", help="numbers of ranks of the starts, in turn")
+    add("--failures", type=int, default=3, metavar="N", help="number of kills with --mtbf (default: 3)")
+    add("--seed", type=int, default=0, help="seed of all random choices (default: 0)")
+    add("--ranks", type=int, metavar="N", help="number of ranks (default: taken from the command)")
+    add("--resize", type=_numbers, metavar="N,...", help="numbers of ranks of successive launches")
     add(
         "--jobs",
         type=int,
         default=1,
         metavar="N",
-        help="cases at a time (default: 1); torchrun needs --standalone then",
+        help="cases that run at the same time (default: 1); torchrun then needs --standalone",
     )
-    add("--directory", type=Path, default=Path("runs/chaos"), help="for the report and the cases that failed; what the "
-        "campaign before left there is removed (default: runs/chaos)")  # fmt: skip
-    add("--patience", type=float, default=60.0, metavar="SECONDS", help="without sign of life: a hang (default: 60)")
-    add("--grace", type=float, default=5.0, metavar="SECONDS", help="from SIGTERM to SIGKILL (default: 5)")
-    add("--limit", type=float, default=3600.0, metavar="SECONDS", help="for one start (default: 3600)")
-    add("--preload", default="", metavar="MODULE,...", help="import these once, such as torch, and fork each start of "
-        "a Python program from there: seconds faster (default: start the command as it stands)")  # fmt: skip
+    add("--directory", type=Path, default=Path("runs/chaos"), help="directory for the report and the failed cases; "
+        "the previous campaign's files are removed (default: runs/chaos)")  # fmt: skip
+    add("--patience", type=float, default=60.0, metavar="SECONDS", help="time without progress that counts as a hang "
+        "(default: 60)")  # fmt: skip
+    add("--grace", type=float, default=5.0, metavar="SECONDS", help="time from SIGTERM to SIGKILL (default: 5)")
+    add("--limit", type=float, default=3600.0, metavar="SECONDS", help="time limit of one launch (default: 3600)")
+    add("--preload", default="", metavar="MODULE,...", help="import these modules once, such as torch, and fork each "
+        "launch of a Python program from there; saves seconds (default: launch the command directly)")  # fmt: skip
     add("--ignore", action="append", default=[], metavar="GLOB", help="files in the work folder that are not compared, "
-        "such as 'logs/*'; may be given several times")  # fmt: skip
+        "such as 'logs/*'; can be repeated")  # fmt: skip
     _add_json(parser)
     parser.set_defaults(act=_run)
 
 
 def _add_json(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON document, which is that of report.json")
+    parser.add_argument("--json", action="store_true", help="print one JSON document, the same as report.json")
 
 
 def _list_faults() -> str:
@@ -124,22 +126,20 @@ def _points(text: str) -> str | int:
     if text == "all":
         return text
     if not text.isdigit():
-        raise ArgumentTypeError(f"it must be a whole number or all, but it is {text!r}")
+        raise ArgumentTypeError(f"expected a whole number or all, got {text!r}")
     return int(text)
 
 
 def _numbers(text: str) -> list[int]:
     numbers = text.split(",")
     if not all(number.isdigit() for number in numbers):
-        raise ArgumentTypeError(f"it must be whole numbers with commas between them, as in 2,1,2, but it is {text!r}")
+        raise ArgumentTypeError(f"expected whole numbers separated by commas, as in 2,1,2, got {text!r}")
     return [int(number) for number in numbers]
 
 
 def _run(given: Namespace, words: Sequence[str]) -> int:
     if not words:
-        raise ConfigurationError(
-            "there is no command to run.\nPut it after two dashes: resumable chaos run -- python train.py"
-        )
+        raise ConfigurationError("no command to run.\nPut it after two dashes: resumable chaos run -- python train.py")
     options = {name: value for name, value in vars(given).items() if name not in {"act", "json"}}
     with _ending_in_order():
         report = run(words, **options, tell=_tell)
@@ -150,7 +150,7 @@ def _run(given: Namespace, words: Sequence[str]) -> int:
 def _replay(given: Namespace, words: Sequence[str]) -> int:
     if words:
         raise ConfigurationError(
-            f"replay takes no command, but there is {words[0]!r}.\nIt runs that of the campaign; leave out the dashes."
+            f"replay takes no command, but got {words[0]!r}.\nIt runs the campaign's command. Leave out the dashes."
         )
     if not given.yes and not _agrees(given.directory):
         _tell("Nothing was run.")
@@ -162,18 +162,18 @@ def _replay(given: Namespace, words: Sequence[str]) -> int:
 
 
 def _agrees(directory: Path) -> bool:
-    """Show the command that a directory has, and ask whether to run it: whoever wrote the directory wrote it, too.
+    """Show the command stored in a directory, and ask whether to run it: the directory may not be the user's.
 
     Raises:
-        ConfigurationError: there is no terminal to ask at.
+        ConfigurationError: there is no terminal for the question.
     """
     command = shlex.join(read_record(directory.absolute()).command.words)
     if not sys.stdin.isatty():
         raise ConfigurationError(
-            f"{directory} holds this command, and replay would run it:\n  {command}\nThere is no terminal to ask at. "
-            "Look at it, and give --yes."
+            f"{directory} contains this command, which replay would run:\n  {command}\nThere is no terminal to ask for "
+            "confirmation. Check the command, and pass --yes."
         )
-    sys.stderr.write(f"{directory} holds this command:\n  {command}\nRun it, in {Path.cwd()}? [y/N] ")
+    sys.stderr.write(f"{directory} contains this command:\n  {command}\nRun it in {Path.cwd()}? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
@@ -192,7 +192,7 @@ def _print(report: Report, directory: Path, *, as_json: bool) -> None:
 
 @contextmanager
 def _ending_in_order() -> Iterator[None]:
-    """Let SIGTERM and the end of the terminal unwind the stack, which kills what was started."""
+    """Make SIGTERM and SIGHUP unwind the stack, which kills the launched processes."""
 
     def leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)

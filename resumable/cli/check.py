@@ -1,4 +1,4 @@
-"""`resumable check`: the options of the command line, and what it prints."""
+"""`resumable check`: options and output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["add_check"]
 
 _EPILOG = """The function takes no arguments and returns a loader, anything that wrap takes, a dict or list of these,
 or a LightningDataModule. Code below `if __name__ == "__main__":` does not run.
-Words after two dashes are the arguments of the script: resumable check train.py:make_loader -- --data photos
+Arguments after two dashes are passed to the script: resumable check train.py:make_loader -- --data photos
 
 exit status: 0 if every promise was kept, 1 if one was broken, 2 if nothing could be checked."""
 
@@ -26,14 +26,14 @@ def add_check(commands: Any) -> None:
     """Add `check` to the commands of a parser."""
     parser = commands.add_parser(
         "check",
-        help="cut your own loader in several places, and compare every batch",
-        description="Read a part of the data, cut and resume it in several places, and compare every batch by content.",
+        help="interrupt and resume your loader at several points, and compare every batch",
+        description="Read part of the data, interrupt and resume it at several points, and compare every batch.",
         epilog=_EPILOG,
         formatter_class=Help,
     )
     parser.add_argument("function", help="script.py:name or package.module:name, such as train.py:make_loader")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--seconds", type=float, default=30.0, help="after which no more is tried (default: 30)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="time limit for new trials (default: 30)")
     parser.set_defaults(act=_check)
 
 

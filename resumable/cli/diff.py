@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["add_diff"]
 
 _MOST = 20
-_EPILOG = """Parts correspond by their place, such as optimizer.state.0.exp_avg, in checkpoints of any kinds that
-`resumable inspect` reads. Nothing in them is executed, and no file is written.
+_EPILOG = """Parts are matched by path, such as optimizer.state.0.exp_avg. The checkpoints can be of any kinds that
+`resumable inspect` reads. No code in them runs, and no file is written.
 
 exit status: 0 if all parts are equal, 1 if some differ, 2 if they cannot be compared."""
 
@@ -33,9 +33,9 @@ def add_diff(commands: Any) -> None:
         formatter_class=Help,
     )
     parser.add_argument("a", help="a file, a folder or a URL")
-    parser.add_argument("b", help="the other one")
+    parser.add_argument("b", help="the second checkpoint")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--all", action="store_true", help="show long lists whole, and the parts that are equal")
+    parser.add_argument("--all", action="store_true", help="do not shorten lists, and list equal parts")
     parser.set_defaults(act=_show)
 
 
@@ -51,20 +51,18 @@ def _show(given: Namespace, _: Sequence[str]) -> int:
 def _print(page: Page, found: Diff, *, whole: bool) -> None:
     page.text(f"a: {found.a}", f"b: {found.b}", *found.notes)
     for state in found.states:
-        page.text("", f"Loader state at {state.where or 'the top'} differs:")
+        page.text("", f"Loader state at {state.where or 'the top level'} differs:")
         page.table(("field", "a", "b"), [(one.where, one.a, one.b) for one in state.fields])
     _table(page, "Tensors differ:", _TENSOR, [_row(one) for one in found.tensors], whole=whole)
-    _table(
-        page, "Values differ:", ("place", "a", "b"), [(one.where, one.a, one.b) for one in found.values], whole=whole
-    )
-    _table(page, "Only in a:", ("place",), [(place,) for place in found.only_a], whole=whole)
-    _table(page, "Only in b:", ("place",), [(place,) for place in found.only_b], whole=whole)
+    _table(page, "Values differ:", ("path", "a", "b"), [(one.where, one.a, one.b) for one in found.values], whole=whole)
+    _table(page, "Only in a:", ("path",), [(place,) for place in found.only_a], whole=whole)
+    _table(page, "Only in b:", ("path",), [(place,) for place in found.only_b], whole=whole)
     if whole:
-        _table(page, "Equal:", ("place",), [(place,) for place in found.equal], whole=True)
+        _table(page, "Equal:", ("path",), [(place,) for place in found.equal], whole=True)
     page.text("", _summary(found))
 
 
-_TENSOR = ("place", "type", "elements", "differ", "largest")
+_TENSOR = ("path", "type", "elements", "differ", "largest")
 
 
 def _row(one: TensorDifference) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""`resumable doctor`: the options of the command line, and what it prints."""
+"""`resumable doctor`: options and output."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def add_doctor(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
         help="show versions, rank and start method",
-        description="Show versions, rank and start method, and name what makes each rank read all the data.",
-        epilog="exit status: 0 if nothing breaks a promise, 1 if something does.",
+        description="Show versions, rank and start method, and warn if each rank would read all the data.",
+        epilog="exit status: 0 if no problem was found, 1 otherwise.",
         formatter_class=Help,
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")

@@ -1,4 +1,4 @@
-"""`resumable flight`: the records of a run, a line for each rank."""
+"""`resumable flight`: the records of a run, one line per rank."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_flight(commands: Any) -> None:
         epilog="exit status: 0, or 2 if there is no record.",
         formatter_class=Help,
     )
-    flight.add_argument("folder", type=Path, help='of wrap(..., flight_recorder="...")')
+    flight.add_argument("folder", type=Path, help='the folder of wrap(..., flight_recorder="...")')
     flight.add_argument("--json", action="store_true", help="print one JSON document")
     flight.set_defaults(act=_show)
 
@@ -38,7 +38,7 @@ def _show(given: Namespace, _: Sequence[str]) -> int:
     if given.json:
         print_json({"ranks": [_as_dict(record) for record in records], "odd": odd})
         return 0
-    lines = [*map(_line, records), *([f"Elsewhere than most: rank {', '.join(map(str, odd))}."] if odd else [])]
+    lines = [*map(_line, records), *([f"Different from most: rank {', '.join(map(str, odd))}."] if odd else [])]
     sys.stdout.write("\n".join(map(wrapped, lines)) + "\n")
     return 0
 
@@ -50,6 +50,6 @@ def _line(record: FlightRecord) -> str:
 
 
 def _as_dict(record: FlightRecord) -> dict[str, Any]:
-    """Return what a record shows, as plain values."""
+    """Return the public fields of a record as plain values."""
     values = {one.name: getattr(record, one.name) for one in fields(record) if not one.name.startswith("_")}
     return {**values, "when": record.when.isoformat(), "status": record.status}

@@ -1,4 +1,4 @@
-"""`resumable inspect`: what a checkpoint holds, and where the data stood."""
+"""`resumable inspect`: the content of a checkpoint, and the position of its data."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["add_inspect"]
 
 _MOST = 30
-_EPILOG = """a checkpoint is a file of torch.save, Lightning, safetensors, NumPy or JSON, a pickle, or a folder of
-CheckpointStore, torch.distributed.checkpoint, the Hugging Face Trainer or Accelerate;
-or a URL of one that fsspec knows.
-Nothing in it is executed, and no file is written.
+_EPILOG = """A checkpoint is a file of torch.save, Lightning, safetensors, NumPy or JSON, a pickle, or a folder of
+CheckpointStore, torch.distributed.checkpoint, the Hugging Face Trainer or Accelerate.
+It can also be a URL that fsspec knows.
+No code in it runs, and no file is written.
 
 exit status: 0, or 2 if the checkpoint cannot be read."""
 
@@ -28,13 +28,13 @@ def add_inspect(commands: Any) -> None:
     """Add `inspect` to the commands of a parser."""
     parser = commands.add_parser(
         "inspect",
-        help="show what a checkpoint holds, and where the data stood",
+        help="show the content of a checkpoint, and the position of its data",
         epilog=_EPILOG,
         formatter_class=Help,
     )
     parser.add_argument("checkpoint", help="a file, a folder or a URL")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--all", action="store_true", help="show long lists whole")
+    parser.add_argument("--all", action="store_true", help="do not shorten lists")
     parser.set_defaults(act=_show)
 
 
@@ -49,10 +49,10 @@ def _show(given: Namespace, _: Sequence[str]) -> int:
         _show_steps(page, found, whole=given.all)
     states, more = cut(found.states, _MOST, whole=given.all)
     for state in states:
-        page.text("", f"Loader state at {state.where or 'the top'}")
+        page.text("", f"Loader state at {state.where or 'the top level'}")
         page.facts(_facts(state))
     if more or not found.states:
-        page.text("", more or "It holds no state of a Loader.")
+        page.text("", more or "It contains no state of a Loader.")
     if any(part.name for part in found.parts) and not any(not state.where for state in found.states):
         _show_parts(page, found, whole=given.all)
     return 0
@@ -72,10 +72,10 @@ def _facts(state: LoaderState) -> list[tuple[str, Any]]:
         ("samples seen", state.samples_seen),
         ("seed", state.seed),
         ("name", state.name or "none"),
-        ("ranks", state.world_size if state.rank is None else f"{state.world_size}, and this is rank {state.rank}"),
+        ("ranks", state.world_size if state.rank is None else f"{state.world_size}; this is rank {state.rank}"),
         ("batch", f"{state.global_batch} over all ranks, batch_size={state.batch_size}, tail={state.tail}"),
         ("order", f"{state.order} ({_spec(state)})"),
-        ("data", "of unknown length" if state.length is None else f"{state.length} samples"),
+        ("data", "unknown length" if state.length is None else f"{state.length} samples"),
         ("fingerprint", _fingerprint(state.fingerprint)),
         ("format", state.format),
     ]
@@ -95,7 +95,7 @@ def _fingerprint(data: Any) -> str:
 
 def _show_steps(page: Page, found: Inspection, *, whole: bool) -> None:
     steps, more = cut(found.steps[::-1], _MOST, whole=whole)
-    rows = [(one.step, "" if one.size is None else in_bytes(one.size), one.problem or "whole") for one in steps]
+    rows = [(one.step, "" if one.size is None else in_bytes(one.size), one.problem or "intact") for one in steps]
     page.table(("step", "size", "state"), rows, numbers=("step", "size"))
     if more:
         page.text(more)
@@ -109,7 +109,7 @@ def _show_parts(page: Page, found: Inspection, *, whole: bool) -> None:
         page.text(more)
     for part in parts:
         if part.objects:
-            page.text(f"{part.name} has objects that are not loaded: {', '.join(part.objects)}")
+            page.text(f"{part.name} contains objects that are not loaded: {', '.join(part.objects)}")
 
 
 def _row(part: Part) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The command `resumable`: its words, and the status that it ends with."""
+"""The command `resumable`: parses the command line and returns the exit status."""
 
 from __future__ import annotations
 
@@ -25,32 +25,34 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says.
+    """Run a command line.
 
     Args:
         arguments: its words; None for those of this process.
 
     Returns:
-        The exit status: 0, 1 where a promise was broken or things differ, 2 where nothing could be done.
+        The exit status: 0; 1 if a promise was broken or things differ; 2 if nothing could be done.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     own, command = _split(words)
     parser = _make_parser()
     given, unknown = parser.parse_known_args(own)
     if unknown:
-        parser.error(f"{' '.join(unknown)!r} is unknown; a command to run goes after two dashes: -- python train.py")
+        parser.error(
+            f"unknown argument: {' '.join(unknown)!r}. Put a command to run after two dashes: -- python train.py"
+        )
     try:
         return int(given.act(given, command))
     except ResumableError as error:
         sys.stderr.write(wrapped(f"{type(error).__name__}: {error}", spared=True) + "\n")
         return 2
     except KeyboardInterrupt:
-        sys.stderr.write("Interrupted; nothing that was started is left.\n")
+        sys.stderr.write("Interrupted. All started processes have ended.\n")
         return 128 + signal.SIGINT
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """Split the words at the first `--`: what came before it belongs to somebody else."""
+    """Split the words at the first `--`: the words after it are another program's."""
     place = words.index("--") if "--" in words else len(words)
     return words[:place], words[place + 1 :]
 

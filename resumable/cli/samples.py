@@ -1,4 +1,4 @@
-"""`resumable samples`: which samples are in a batch, from a checkpoint alone."""
+"""`resumable samples`: the samples of a batch, from a checkpoint alone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["add_samples"]
 
-_EPILOG = """The order is computed from the state; no data are read, nothing in the checkpoint is executed, and no file
-is written but the index of a shard that is named by --tars and has none. Steps count from 0, with the global batch of
-the state, as Loader.sample_indices counts them.
+_EPILOG = """The order is computed from the state. No data is read, no code in the checkpoint runs, and no file is
+written, except the index of a shard in --tars that has none. Steps count from 0, with the global batch of the state,
+as in Loader.sample_indices.
 
-exit status: 0, or 2 if there is no such batch, or the state does not say its samples."""
+exit status: 0, or 2 if there is no such batch, or the state does not determine its samples."""
 
 
 def add_samples(commands: Any) -> None:
@@ -31,16 +31,18 @@ def add_samples(commands: Any) -> None:
         formatter_class=Help,
     )
     add = parser.add_argument
-    add("checkpoint", help="a file, a folder or a URL, as `resumable inspect` takes it")
+    add("checkpoint", help="a file, a folder or a URL, as for `resumable inspect`")
     add("--epoch", type=int, required=True, metavar="E", help="from 0")
     add("--step", type=int, required=True, metavar="S", help="number of the batch in the epoch, from 0")
-    add("--rank", type=int, metavar="R", help="whose part of the batch (default: all of it)")
-    add("--loader", metavar="NAME", help="name or place of a state, where the checkpoint has several")
-    add("--order", choices=("feistel", "torch"), help="as it was given to wrap; asked for where it is needed")
+    add("--rank", type=int, metavar="R", help="the rank whose part of the batch to list (default: the global batch)")
+    add("--loader", metavar="NAME", help="name or path of the state, if the checkpoint contains several")
+    add("--order", choices=("feistel", "torch"), help="the order passed to wrap; an error says if it is needed")
     what = parser.add_mutually_exclusive_group().add_argument
-    what("--tars", metavar="SHARDS", help="WebDataset shards that the run reads, to name each sample: a-{00..09}.tar")
+    what("--tars", metavar="SHARDS", help="the run's WebDataset shards, to show the key of each sample: a-{00..09}.tar")
     what(
-        "--source", metavar="SPEC", help="script.py:name of a function that makes the run's source or loader, likewise"
+        "--source",
+        metavar="SPEC",
+        help="script.py:name of a function that returns the run's source or loader, to describe each sample",
     )
     add("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(act=_show)
@@ -48,7 +50,7 @@ def add_samples(commands: Any) -> None:
 
 @contextmanager
 def _source(given: Namespace) -> Iterator[Any]:
-    """Give the source that names the samples; what a script's prints goes to standard error."""
+    """Yield the source that describes the samples; a script's output goes to standard error."""
     if given.source is not None:
         with users_function(given.source, ()) as make:
             made = call(make)
@@ -56,7 +58,7 @@ def _source(given: Namespace) -> Iterator[Any]:
     elif given.tars is None:
         yield None
     else:
-        from resumable.sources import Tars  # noqa: PLC0415  # only where they are named
+        from resumable.sources import Tars  # noqa: PLC0415  # rarely needed
 
         yield Tars(given.tars, decode=False)
 
@@ -76,9 +78,9 @@ def _show(given: Namespace, _: Sequence[str]) -> int:
         print_json(found.as_dict())
         return 0
     page = Page()
-    whose = "the whole batch" if found.rank is None else f"rank {found.rank} of {found.world_size}"
+    whose = "the global batch" if found.rank is None else f"rank {found.rank} of {found.world_size}"
     page.text(
-        f"State at {found.where or 'the top'}; epoch {found.epoch}, step {found.step}, {whose}: "
+        f"State at {found.where or 'the top level'}; epoch {found.epoch}, step {found.step}, {whose}: "
         f"{len(found.indices)} samples",
         *found.notes,
         " ".join(map(str, found.indices)),

@@ -1,4 +1,4 @@
-"""What commands print: text and tables for people, one JSON document for programs."""
+"""Output of the commands: text and tables for people, one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -23,76 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Help", "Page", "Parser", "clean", "columns", "cut", "in_bytes", "print_json", "users_function", "wrapped"]
 
-
-_NARROW = 60  # columns, where no terminal says how many there are
-_LEAST = 20  # columns: narrower than that, nothing can be read
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _THOUSAND = 1000
 
 
-def columns() -> int:
-    """Return the width of what is printed: `COLUMNS`, or that of the terminal, or 60 in a pipe or a file."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isdigit() and int(given):
-        return max(int(given), _LEAST)
-    for stream in (sys.__stdout__, sys.__stderr__):
-        try:
-            if stream is not None and (width := os.get_terminal_size(stream.fileno()).columns):
-                return max(width, _LEAST)
-        except (OSError, ValueError):  # it is no terminal, or is closed
-            continue
-    return _NARROW
-
-
-def wrapped(text: str, *, spared: bool = False) -> str:
-    """Fold the lines of a text that are too long; of an indented one, all but the first two further in. No word is cut.
-
-    Args:
-        text: lines, with their indentation.
-        spared: leave lines that begin with a space as they are, such as a command to be copied.
-    """
-    return "\n".join(_fold(line) if line[:1] != " " or not spared else line for line in text.split("\n"))
-
-
-def _fold(line: str) -> str:
-    if len(line) <= columns():
-        return line
-    text = line.lstrip()
-    indent = min(len(line) - len(text), columns() // 2)
-    lines = textwrap.wrap(
-        text,
-        columns(),
-        initial_indent=" " * indent,
-        subsequent_indent=" " * (indent + 2 * bool(indent)),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return "\n".join(lines)
-
-
-class Help(RawDescriptionHelpFormatter):
-    """Formats what `--help` prints, in the width of everything else; lines of an epilog keep their indentation."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=_LEAST, width=columns())
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002  # the base class's
-        return wrapped(text)
-
-
-class Parser(ArgumentParser):
-    """A parser whose errors have the width of everything else."""
-
-    def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the words, and leave with status 2."""
-        self.print_usage(sys.stderr)
-        self.exit(2, wrapped(f"{self.prog}: error: {message}") + "\n")
-
-
 class Page:
-    """Prints text and tables, without colours in a pipe, in the width of `columns`.
+    """Prints text and tables in the width of `columns`, without colors in a pipe.
 
-    What stands in a cell is folded and never cut, and control characters in it are spelled out.
+    Cells are folded, not truncated, and their control characters are escaped.
 
     Raises:
         MissingDependencyError: rich is not installed.
@@ -113,7 +51,7 @@ class Page:
         Args:
             head: names of the columns.
             rows: their cells.
-            numbers: names of the columns that are set to the right.
+            numbers: names of the right-aligned columns.
         """
         table = _rich("table").Table(box=_rich("box").SIMPLE_HEAD, pad_edge=False, header_style="bold")
         for name in head:
@@ -123,7 +61,7 @@ class Page:
         self._print(table)
 
     def facts(self, pairs: Iterable[tuple[str, Any]]) -> None:
-        """Print names and values, a line each."""
+        """Print names and values, one pair per line."""
         table = _rich("table").Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(no_wrap=False)
         table.add_column(overflow="fold")
@@ -139,24 +77,24 @@ class Page:
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document; numbers that JSON does not have as text."""
+    """Print one JSON document; numbers that JSON lacks become text."""
     _write(json.dumps(_finite(document), indent=2, default=str) + "\n")
 
 
 def clean(text: str) -> str:
-    """Spell out control characters, so that a name in a file cannot move the cursor of a terminal."""
+    """Escape control characters, so a name in a file cannot move the cursor of a terminal."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def cut(rows: Sequence[Any], most: int, *, whole: bool) -> tuple[Sequence[Any], str]:
-    """Return the first rows, and a line that says how many there are more; empty where there are none."""
+    """Return the first rows, and a line with the number of hidden rows; empty if there are none."""
     if whole or len(rows) <= most:
         return rows, ""
     return rows[:most], f"... and {len(rows) - most} more; --all shows them."
 
 
 def in_bytes(size: int) -> str:
-    """Write a number of bytes in at most four digits and a unit."""
+    """Format a number of bytes with at most four digits and a unit."""
     number, unit = float(size), 0
     while number >= _THOUSAND and unit < len(_UNITS) - 1:
         number, unit = number / _THOUSAND, unit + 1
@@ -172,7 +110,7 @@ def _finite(value: Any) -> Any:
 
 
 def _write(text: str) -> None:
-    """Print; where the reader has closed the pipe, such as `head`, what is left goes nowhere."""
+    """Print; if the reader closed the pipe, as `head` does, discard the rest."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -185,24 +123,87 @@ def _rich(module: str) -> Any:
         return importlib.import_module(f"rich.{module}")
     except ImportError as error:
         raise MissingDependencyError(
-            f"tables are printed by rich, and rich is not installed; --json does without it.\n"
+            f"printing tables needs rich, which is not installed. --json works without it.\n"
             f"Install it: {pip_install('cli')}"
         ) from error
 
 
-# Runs a user's code for a command: what that prints goes to standard error, what it raises becomes one message.
+_NARROW = 60  # columns, if there is no terminal
+_LEAST = 20  # columns; anything narrower would be unreadable
+
+
+def wrapped(text: str, *, spared: bool = False) -> str:
+    """Fold long lines of a text, and indent the continuation of indented lines. Words are not broken.
+
+    Args:
+        text: lines, with their indentation.
+        spared: do not fold lines that start with a space, such as a command to be copied.
+    """
+    return "\n".join(_fold(line) if line[:1] != " " or not spared else line for line in text.split("\n"))
+
+
+def _fold(line: str) -> str:
+    if len(line) <= columns():
+        return line
+    text = line.lstrip()
+    indent = min(len(line) - len(text), columns() // 2)
+    lines = textwrap.wrap(
+        text,
+        columns(),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 2 * bool(indent)),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines)
+
+
+def columns() -> int:
+    """Return the output width: `COLUMNS`, or the width of the terminal, or 60 in a pipe or a file."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdigit() and int(given):
+        return max(int(given), _LEAST)
+    for stream in (sys.__stdout__, sys.__stderr__):
+        try:
+            if stream is not None and (width := os.get_terminal_size(stream.fileno()).columns):
+                return max(width, _LEAST)
+        except (OSError, ValueError):  # not a terminal, or closed
+            continue
+    return _NARROW
+
+
+class Help(RawDescriptionHelpFormatter):
+    """Formats `--help` in the width of all output; lines of an epilog keep their indentation."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=_LEAST, width=columns())
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002  # the base class's
+        return wrapped(text)
+
+
+class Parser(ArgumentParser):
+    """A parser whose errors have the width of all output."""
+
+    def error(self, message: str) -> NoReturn:
+        """Report an error in the arguments, and exit with status 2."""
+        self.print_usage(sys.stderr)
+        self.exit(2, wrapped(f"{self.prog}: error: {message}") + "\n")
+
+
+# Runs a user's code for a command: its output goes to standard error, and its exceptions become one message.
 
 
 @contextlib.contextmanager
 def users_function(spec: str, words: Sequence[str]) -> Iterator[Callable[[], Any]]:
-    """Give the function of a spec.
+    """Yield the function of a spec.
 
     Args:
         spec: such as "train.py:make_loader".
         words: for the `sys.argv` of its script.
 
     Raises:
-        ConfigurationError: whatever went wrong that has no error of this package.
+        ConfigurationError: anything raised that is not an error of this package.
     """
     try:
         with _diverted(), contextlib.redirect_stdout(sys.stderr), loading(spec, words) as make:
@@ -215,11 +216,11 @@ def users_function(spec: str, words: Sequence[str]) -> Iterator[Callable[[], Any
 
 @contextlib.contextmanager
 def _diverted() -> Iterator[None]:
-    """Send file descriptor 1 where 2 goes, for what writes past `sys.stdout`, such as programs that are started."""
+    """Redirect file descriptor 1 to 2, for output that bypasses `sys.stdout`, such as from child processes."""
     streams = [stream for stream in (sys.stdout, sys.__stdout__) if stream is not None and not stream.closed]
     try:
         saved = os.dup(1)
-    except OSError:  # it is closed
+    except OSError:  # closed
         yield
         return
     try:

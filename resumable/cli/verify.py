@@ -1,4 +1,4 @@
-"""`resumable verify`: the options of the command line, and what it prints."""
+"""`resumable verify`: options and output."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def add_verify(commands: Any) -> None:
     """Add `verify` to the commands of a parser."""
     parser = commands.add_parser(
         "verify",
-        help="tell whether a checkpoint belongs to the data and options of a script",
-        description="Load the states of a checkpoint strictly into the loaders of a script, and read one batch.",
-        epilog="exit status: 0 if every loader takes its state, 1 if one does not, 2 if nothing could be verified.",
+        help="check whether a checkpoint fits the data and options of a script",
+        description="Load the states of a checkpoint into the loaders of a script strictly, and read one batch.",
+        epilog="exit status: 0 if every loader accepts its state, 1 if one does not, 2 if nothing could be verified.",
         formatter_class=Help,
     )
-    parser.add_argument("checkpoint", help="path or URL of a checkpoint, as `resumable inspect` takes it")
+    parser.add_argument("checkpoint", help="path or URL of a checkpoint, as for `resumable inspect`")
     parser.add_argument("function", help="script.py:name or package.module:name, such as train.py:make_loader")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(act=_verify)

@@ -143,7 +143,7 @@ def test_a_job_of_torchdata_that_was_resumed_by_torchdata() -> None:
     shared = resumed(STATEFUL["shuffle"](), run(STATEFUL["shuffle"])[1][2][2])
     list(shared)
     next(iter(shared))
-    with pytest.raises(StateMismatchError, match="does not lead to in the first 1000 epochs"):
+    with pytest.raises(StateMismatchError, match="does not occur in the first 1000 epochs"):
         adopted(STATEFUL["shuffle"], shared.state_dict())
 
 
@@ -155,7 +155,7 @@ def test_a_sampler_without_a_generator_needs_the_epoch() -> None:
     for epoch, step, state in places:
         loader, _ = adopted(make, state, epoch=epoch)
         assert flat(loader.epochs(EPOCHS)) == whole[epoch * (len(whole) // EPOCHS) + step :]
-    with pytest.raises(ConfigurationError, match=r"does not say which epoch(.|\n)*epoch=\.\.\."):
+    with pytest.raises(ConfigurationError, match=r"does not contain the epoch(.|\n)*epoch=\.\.\."):
         adopted(make, places[0][2])
 
 
@@ -195,11 +195,11 @@ def test_nothing_of_the_trainers_is_drawn_or_moved() -> None:
 def test_the_proof_is_printed() -> None:
     _, adoption = adopted(PLAIN["in order"], epoch=1, step=4, batches=2)
     lines = str(adoption).splitlines()
-    assert lines[0] == "Adopted in epoch 1 after 4 batches, by epoch and step."
+    assert lines[0] == "Adopted at epoch 1 after 4 batches, according to epoch and step."
     assert lines[1:4] == ["epoch 1, step 4", "  DataLoader: 16 17 18 19", "  here:       16 17 18 19"]
     assert lines[4:6] == ["epoch 2, step 0", "  DataLoader: 0 1 2 3"]
     assert lines[-2] == "The next 2 batches are the same, sample for sample."
-    assert "random augmentations" in lines[-1]
+    assert "Random augmentations" in lines[-1]
     assert "... (23 samples)" in str(adopted(lambda: DataLoader(DATA, 23), epoch=0, step=0)[1])
 
 
@@ -241,7 +241,7 @@ STATE = started(STATEFUL["shuffle"]())
 UNTOLD: Any = {}
 REFUSED: dict[str, tuple[Make, Any, dict[str, Any], type[ResumableError], str]] = {
     "no place": (PLAIN["shuffle"], None, {}, ConfigurationError, "neither a checkpoint nor an epoch"),
-    "twice": (STATEFUL["shuffle"], STATE, {"step": 3}, ConfigurationError, "Only one of them can be right"),
+    "twice": (STATEFUL["shuffle"], STATE, {"step": 3}, ConfigurationError, "Pass only one of them"),
     "negative": (PLAIN["shuffle"], None, {"epoch": -1}, ConfigurationError, "epoch must be an integer of 0 or more"),
     "no number": (PLAIN["shuffle"], None, {"epoch": 1, "step": 1.5}, ConfigurationError, "step must be an integer"),
     "too far": (PLAIN["shuffle"], None, {"epoch": 1, "step": 7}, StateMismatchError, "7 batches of epoch 1.* has 6"),
@@ -252,11 +252,11 @@ REFUSED: dict[str, tuple[Make, Any, dict[str, Any], type[ResumableError], str]] 
         {"model": 1},
         {},
         StateFormatError,
-        "no checkpoint that adopt.* knows: a dict with mo",
+        "does not know this kind of checkpoint: a dict with mo",
     ),
-    "no dict": (PLAIN["shuffle"], "last.ckpt", {}, StateFormatError, "knows: 'last.ckpt'"),
+    "no dict": (PLAIN["shuffle"], "last.ckpt", {}, StateFormatError, "kind of checkpoint: 'last.ckpt'"),
     "damaged": (STATEFUL["shuffle"], {"_num_yielded": 3}, {}, StateFormatError, "truncated or damaged"),
-    "another class": (PLAIN["shuffle"], STATE, {}, UnsupportedError, "Wrap the StatefulDataLoader itself"),
+    "another class": (PLAIN["shuffle"], STATE, {}, UnsupportedError, "Wrap the StatefulDataLoader"),
     "another seed": (
         STATEFUL["shuffle"],
         other_seed(),
@@ -264,8 +264,8 @@ REFUSED: dict[str, tuple[Make, Any, dict[str, Any], type[ResumableError], str]] 
         StateMismatchError,
         r"checkpoint: 9\n.*run: +3\n.*_seed\(9\)",
     ),
-    "off its seed": (STATEFUL["sampler"], left_early(), {}, StateMismatchError, "left early, or the job was restarted"),
-    "another epoch": (STATEFUL["shuffle"], STATE, {"epoch": 2}, StateMismatchError, "does not lead to in epoch 2"),
+    "off its seed": (STATEFUL["sampler"], left_early(), {}, StateMismatchError, "left epochs early, was restarted"),
+    "another epoch": (STATEFUL["shuffle"], STATE, {"epoch": 2}, StateMismatchError, "does not occur in epoch 2"),
     "stream": (PLAIN["shuffle"], started(StatefulDataLoader(Stream())), {}, UnsupportedError, "a state of its dataset"),
     "dataset": (
         STATEFUL["shuffle"],
@@ -297,7 +297,7 @@ def test_what_cannot_be_adopted_exactly_is_refused(
 
 def test_a_loader_of_another_order_is_refused() -> None:
     for loader in (resumable.wrap(PLAIN["shuffle"]()), resumable.wrap([1, 2]), resumable.wrap(DataLoader(Stream()))):
-        with pytest.raises(UnsupportedError, match=r'not torch\'s own(.|\n)*order="torch"'):
+        with pytest.raises(UnsupportedError, match=r'not PyTorch\'s own(.|\n)*order="torch"'):
             adopt(loader, epoch=0)
     with pytest.raises(ConfigurationError, match="needs a Loader"):
         adopt(PLAIN["shuffle"](), epoch=0)  # type: ignore[arg-type]
@@ -306,7 +306,9 @@ def test_a_loader_of_another_order_is_refused() -> None:
 def test_batches_that_differ_are_shown_and_refused() -> None:
     """Ranks share what torch would give to each of them."""
     loader = resumable.wrap(PLAIN["shuffle"](), order="torch", world=World(0, 2))
-    with pytest.raises(StateMismatchError, match=r"(?s)would be others.*epoch 0, step 0\n  DataLoader: .*\n  here: "):
+    with pytest.raises(
+        StateMismatchError, match=r"(?s)would differ from the job.*epoch 0, step 0\n  DataLoader: .*\n  here: "
+    ):
         adopt(loader, epoch=0, step=0)
     assert loader.cursor == resumable.Cursor()
 
@@ -314,6 +316,6 @@ def test_batches_that_differ_are_shown_and_refused() -> None:
 def test_another_batch_size_is_seen_in_the_proof() -> None:
     state = started(reshuffled())
     loader = resumable.wrap(STATEFUL["shuffle"](), order="torch")
-    with pytest.raises(StateMismatchError, match="would be others"):
+    with pytest.raises(StateMismatchError, match="would differ from the job"):
         adopt(loader, state)
     assert list(chain.from_iterable(flat([loader])))  # it stands at its beginning

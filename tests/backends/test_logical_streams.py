@@ -286,7 +286,7 @@ def test_a_bad_number_is_refused(value: Any) -> None:
 
 def test_other_sources_are_refused() -> None:
     for source in (DataLoader(TensorDataset(torch.arange(4))), [1, 2, 3], np.arange(4), lambda: iter([1]), Replayed()):
-        with pytest.raises(UnsupportedError, match=r"the option streams does not fit .*: it was given as 2"):
+        with pytest.raises(UnsupportedError, match=r"the option streams does not fit .*, but streams=2 was passed"):
             resumable.wrap(source, streams=2)
 
 

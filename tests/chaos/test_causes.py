@@ -38,8 +38,8 @@ def test_the_right_script_is_blamed_for_nothing(run: Callable[[str], Outcome]) -
     assert not found.diagnosis.text
 
 
-RESTORED = "weights and optimizer are equal at the first step after the resume, so restored; the later difference of "
-ALONE = "everything is equal from step 10 on: {0} alone is not as in the baseline run"
+RESTORED = "weights and optimizer are equal at the first step after the resume, so restored; the later differences of "
+ALONE = "everything is equal from step 10 on: only {0} differs from the baseline run"
 # What is said of a comparison without the blamed part; nothing where the cause is in the data or in the save.
 TRIED = {
     "optimizer not restored": "without optimizer, weights are equal at the first step after the resume, so restored; ",
@@ -50,8 +50,8 @@ TRIED = {
     "python not restored": f"without rng, {RESTORED}",
     "step not restored": f"without step, {ALONE.format('step')}",
     "model not restored": "without the model, optimizer is equal at the first step after the resume, so restored; ",
-    "average not restored": f"without average, {RESTORED}scores may follow from average",
-    "evaluation skipped": "without scores, everything is equal from step 8 on: scores alone",
+    "average not restored": f"without average, {RESTORED}scores may result from average",
+    "evaluation skipped": "without scores, everything is equal from step 8 on: only scores",
     TWO: "without optimizer, something still differs: scheduler.last_epoch differs first: the scheduler is probably",
 }
 QUICK = {
@@ -76,7 +76,7 @@ def test_a_planted_bug_is_named(bug: str, run: Callable[[str], Outcome]) -> None
     assert bool(found.diagnosis.trial) is (bug in TRIED), found.diagnosis.trial
     assert not found.diagnosis.trial or f"tried: {found.diagnosis.trial}" in describe_violations(found)
     if found.diagnosis.cause == "generators not restored":
-        assert f"the generator of {bug.split(maxsplit=1)[0]} is elsewhere" in found.diagnosis.text
+        assert f"the state of the RNG {bug.split(maxsplit=1)[0]} differs" in found.diagnosis.text
 
 
 def test_what_differs_is_listed_with_its_values_and_first_steps(run: Callable[[str], Outcome]) -> None:
@@ -84,7 +84,7 @@ def test_what_differs_is_listed_with_its_values_and_first_steps(run: Callable[[s
     text = describe_violations(found)
     assert "likely cause: data equal; " in text
     assert "scheduler.last_epoch differs first: the scheduler is probably not restored\n" in text
-    assert "scheduler.last_epoch (2, and 10 in the baseline run)" in text
+    assert "scheduler.last_epoch (2, but 10 in the baseline run)" in text
     assert "scheduler.gamma" in found.diagnosis.equal
     assert "rng" in found.diagnosis.equal
     assert min(found.diagnosis.differing.values()) == found.diagnosis.differing["scheduler.last_epoch"] == 10
@@ -94,7 +94,8 @@ def test_what_differs_is_listed_with_its_values_and_first_steps(run: Callable[[s
 def test_another_order_in_each_run_is_named(bug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A different order of samples in each run is rejected by that name."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigurationError, match=r"the same samples come in another order, as with os\.listdir, a set"):
+    match = r"the same samples arrive in a different order, as with os\.listdir, a set"
+    with pytest.raises(ConfigurationError, match=match):
         resumable.chaos.run([sys.executable, LOOP, "--bug", bug], points=1, preload=TORCH)
 
 

@@ -113,9 +113,9 @@ def test_agent_restarts_are_judged_together() -> None:
     ]
     assert (found.fired, found.resumed, len(found.attempts[0].ranks[1].points)) == (1, 1, 10)
     lines = tell_lines(found)
-    assert "the fault came to another rank, ended by the agent" in lines[0]
+    assert "the fault hit another rank, ended by the agent" in lines[0]
     assert "kill of rank 1 at point 10" in lines[1]
-    assert all("started again by the agent" in line and "came to its end" in line for line in lines[2:])
+    assert all("restarted by the agent" in line and "finished" in line for line in lines[2:])
 
 
 TORCH = """
@@ -166,8 +166,8 @@ def test_rank_with_its_own_checkpoint(command: tuple[str, ...]) -> None:
     Rank 1 is killed when it has the state of its third checkpoint, and has not written it.
     """
     found = run_one(Fault("kill", 3, point="loader.state", rank=1, target="rank"), command)
-    text = "rank 1 resumed from epoch 0, step 4, and rank 0 resumed from epoch 0, step 6, of loader 0"
-    assert found.violations["ranks agree"] == f"in start 1, {text}"
+    text = "rank 1 resumed from epoch 0, step 4, but rank 0 resumed from epoch 0, step 6, of loader 0"
+    assert found.violations["ranks agree"] == f"in launch 1, {text}"
     assert found.diagnosis.cause == "ranks resume apart"
     assert text in found.diagnosis.text
 
@@ -178,7 +178,7 @@ def test_ranks_that_wait_for_a_dead_one() -> None:
     began = time.monotonic()
     found = run_one(Fault("kill", 20, rank=1, target="rank"), words("--no-agent"))
     assert found.ok, found.violations
-    assert found.attempts[0].killed == "a rank was killed, and the others gave no sign of life for 10 s"
+    assert found.attempts[0].killed == "a rank was killed, and the others made no progress for 10 s"
     assert time.monotonic() - began < PATIENCE
 
 
@@ -254,7 +254,7 @@ def test_ranks_that_fail_by_themselves_are_refused() -> None:
     script = Path("train.py")
     failing = 'import os, sys\nif os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": loader.state_dict(); sys.exit(1)\n'
     script.write_text("import resumable\nloader = resumable.wrap([1, 2])\n" + failing + "for _ in loader: pass\n")
-    with pytest.raises(ConfigurationError, match="their agent started them again 1 times"):
+    with pytest.raises(ConfigurationError, match="their agent restarted them 1 times"):
         resumable.chaos.run([sys.executable, str(SCRIPTS / "launch_ranks.py"), "1", "1", str(script.absolute())])
 
 
@@ -316,7 +316,7 @@ def test_wrong_share_is_found_before_the_ack() -> None:
     first = attempt(0, log(0, 5, 4), log(1, 5, 4))
     first.ranks[1].batches[0, StepRef(0, 5)] = Batch(("5 of 0",), ("digest 5 of 0",))
     found = CHECKS["same content"](PEACE, BASELINE, [first])
-    assert found == "rank 1 of start 0 was delivered another batch in epoch 0, step 4"
+    assert found == "rank 1 of launch 0 received a different batch in epoch 0, step 4"
     resized = attempt(1, log(0, 6, 6, world=1))
     assert same_shares(BASELINE, [resized]) == ""
 
@@ -325,15 +325,15 @@ def test_wrong_share_is_found_before_the_ack() -> None:
     ("first", "delivered", "words"),
     [
         (4, 6, ""),
-        (2, 6, "rank 1 resumed from epoch 0, step 2, and rank 0 resumed from epoch 0, step 4"),
-        (0, 6, "rank 1 began at epoch 0, step 0, and rank 0 resumed from epoch 0, step 4"),
+        (2, 6, "rank 1 resumed from epoch 0, step 2, but rank 0 resumed from epoch 0, step 4"),
+        (0, 6, "rank 1 started at epoch 0, step 0, but rank 0 resumed from epoch 0, step 4"),
         (0, 0, ""),  # it was killed before it could load anything
     ],
 )
 def test_ranks_that_went_on_from_other_places_are_named(first: int, delivered: int, words: str) -> None:
     again = attempt(1, log(0, 6, 6, first=4), log(1, delivered, delivered, first=first))
     found = ranks_agree(PEACE, BASELINE, [BASELINE, again])
-    assert found == (f"in start 1, {words}, of loader 0" if words else "")
+    assert found == (f"in launch 1, {words}, of loader 0" if words else "")
 
 
 def plain(number: int, ranks: int = 1) -> Case:
@@ -391,7 +391,7 @@ def test_one_rank_no_agent_and_clock_failures() -> None:
 def test_numbers_of_ranks_that_no_case_comes_to_are_named() -> None:
     starts = (4, 3, 1, 2, 3)
     case = Case(tuple(Launch(KILL, ranks) for ranks in starts[:2]))
-    told = "no start has 1 or 2 ranks, as a case has a start more than faults: use random, or mtbf and failures"
+    told = "no launch has 1 or 2 ranks: a case has only one launch more than faults: use random, or mtbf and failures"
     assert note_sizes([case], starts) == [told]
     assert note_sizes([case, Case(tuple(Launch(KILL, ranks) for ranks in starts))], starts) == []
 

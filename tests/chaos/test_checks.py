@@ -63,7 +63,7 @@ def test_a_state_that_names_another_place_is_found() -> None:
     ahead = attempt(0, {"kind": "state", **place(2), "says": place(3)})
     assert true_states(PEACE, true, [true]) == ""
     assert true_states(PEACE, true, [true, ahead]) == (
-        "in start 0, loader 0 stood at epoch 0, step 2 (sample 8), and its state says epoch 0, step 3 (sample 12)"
+        "in launch 0, loader 0 was at epoch 0, step 2 (sample 8), but its state says epoch 0, step 3 (sample 12)"
     )
 
 
@@ -76,7 +76,7 @@ def test_loader_elsewhere_than_its_state() -> None:
     loads: list[dict[str, Any]] = [{"kind": "load", "says": place(1)}, {"kind": "loaded", **place(2)}]
     baseline, attempts = attempt(0, *first), [attempt(0, *first[:2]), attempt(1, *loads, first[2])]
     assert whole_history(PEACE, baseline, attempts) == ""
-    assert "was told to go to epoch 0, step 1 (sample 4), and stands at" in true_states(PEACE, baseline, attempts)
+    assert "was sent to epoch 0, step 1 (sample 4), but is at" in true_states(PEACE, baseline, attempts)
     honest: list[dict[str, Any]] = [{"kind": "load", "says": place(1)}, {"kind": "loaded", **place(1)}, first[2]]
     skipping = [attempt(0, *first[:2]), attempt(1, *honest)]
     assert true_states(PEACE, baseline, skipping) == ""
@@ -100,7 +100,8 @@ def test_a_loader_goes_on_where_the_weights_do() -> None:
     for at, right in ((6, True), (7, True), (3, False), (8, False)):
         attempts = [first, attempt(1, restored, {"kind": "loaded", **place(at)})]
         assert (same_place(PEACE, first, attempts) == "") is right
-    assert "loader 0 of start 1 went to epoch 0, step 8, but the checkpoint" in same_place(PEACE, first, attempts)
+    text = "loader 0 of launch 1 resumed at epoch 0, step 8, but the loaded checkpoint"
+    assert text in same_place(PEACE, first, attempts)
     other = {"kind": "restored", "root": "another", "step": 6}
     assert same_place(PEACE, first, [first, attempt(1, other, {"kind": "loaded", **place(3)})]) == ""
 
@@ -109,7 +110,7 @@ def test_a_step_that_is_saved_twice_may_hold_either() -> None:
     baseline = attempt(0, saving(6, at=6), saving(6, at=7))
     assert same_checkpoints(PEACE, baseline, [attempt(0, saving(6, at=6))]) == ""
     assert same_checkpoints(PEACE, baseline, [attempt(0, saving(6, at=6), saving(6, at=8))]) == (
-        "'model' in the checkpoint of step 6 of start 0 differs"
+        "'model' in the checkpoint of step 6 of launch 0 differs"
     )
 
 
@@ -168,7 +169,7 @@ def test_repeated_sample_by_index_or_content(indices: bool) -> None:
     baseline, twice = made(("a", "b"), ("c", "d")), made(("a", "b"), ("b", "d"))
     assert each_sample_once(PEACE, baseline, [baseline]) == ""
     assert each_sample_once(PEACE, baseline, [twice]) == (
-        "sample b was trained on 2 times, and 1 times in the baseline run, in epoch 0 of loader 0"
+        "sample b was trained on 2 times, but 1 times in the baseline run, in epoch 0 of loader 0"
     )
     assert baseline.ranks[0].batches[0, StepRef(0, 1)] == Batch(("a",) if indices else None, ("a",))
 
@@ -212,10 +213,10 @@ def test_a_script_that_never_resumes_proves_nothing(tmp_path: Path) -> None:
         "for epoch in loader.epochs(2):\n    for batch in epoch:\n        {}\n"
     )
     script.write_text(loop.format("pass"))
-    with pytest.raises(ConfigurationError, match="never takes the state of its loader"):
+    with pytest.raises(ConfigurationError, match="never saves the state of its loader"):
         resumable.chaos.run([sys.executable, str(script)], points=2, directory=tmp_path / "chaos")
     script.write_text(loop.format("loader.state_dict()"))
-    with pytest.raises(ConfigurationError, match="started again 2 times, and never loaded the state of a loader"):
+    with pytest.raises(ConfigurationError, match="restarted 2 times, but never loaded the state of a loader"):
         resumable.chaos.run([sys.executable, str(script)], points=2, directory=tmp_path / "chaos")
 
 
@@ -229,7 +230,7 @@ def test_weights_that_are_no_numbers_prove_nothing(tmp_path: Path) -> None:
     )
     script.write_text(text)
     found = resumable.chaos.run([sys.executable, str(script), "--show-weights"], points=1, directory=tmp_path / "chaos")
-    assert any("weights are NaN throughout" in note for note in found.notes)
+    assert any("weights are entirely NaN" in note for note in found.notes)
     nan = float("nan")
     assert is_lost({"a": [1.0, np.array([nan, nan])], "b": torch.ones(2)})
     assert is_lost(torch.tensor([nan, nan], dtype=torch.bfloat16))

@@ -135,7 +135,7 @@ def test_a_large_file_is_read_in_blocks_and_says_so(monkeypatch: pytest.MonkeyPa
     found = [parts("a.bin", lambda path, at=at: sparse(path, at=at)) for at in (0, (1 << 23) - 1, 5)]  # type: ignore[misc]
     assert len({one["bytes of some blocks"] for one in found}) == 3
     covered = cover(leaving({"a.bin": found[0]}))
-    assert covered.missing == ("most bytes of a.bin (more than 1 GB)",)
+    assert covered.missing == ("most bytes of a.bin (larger than 1 GB)",)
 
 
 # ---------------------------------------------------------------------- a folder
@@ -239,9 +239,9 @@ def test_differing_baselines_are_left_out() -> None:
     first = leaving({"a.json": {"loss": "1", "time": "5"}, "b": {"bytes": "1"}, "events.17": {"bytes": "1"}})
     again = leaving({"a.json": {"loss": "1", "time": "6"}, "b": {"bytes": "2"}, "events.18": {"bytes": "1"}})
     assert drop_unlike_files(first, again) == [
-        "'time' in the file a.json is not the same in two baseline runs, and is not compared",
-        "only one of two baseline runs left events.17, events.18: what is in such files is not compared",
-        "the file b is not the same in two baseline runs, and is not compared",
+        "'time' in the file a.json differs between two baseline runs, and is not compared",
+        "only one of two baseline runs left events.17, events.18: the content of such files is not compared",
+        "the file b differs between two baseline runs, and is not compared",
     ]
     assert first.left is not None
     assert first.left.files == {"a.json": {"loss": "1"}}
@@ -289,7 +289,7 @@ def test_a_model_is_compared_where_its_numbers_are(run: Attempt, model: bool | N
     assert cover(run).model is model
     made = Report(Command(("python",)), 0, run)
     assert (made.ok, made.status) == ((False, 3) if model is False else (True, 0))
-    assert ("the weights (nothing that was compared holds them)" in made.coverage.missing) is (model is False)
+    assert ("the weights (nothing that was compared contains them)" in made.coverage.missing) is (model is False)
 
 
 def test_the_headline_says_what_was_compared_and_what_was_not() -> None:
@@ -298,10 +298,10 @@ def test_the_headline_says_what_was_compared_and_what_was_not() -> None:
     assert str(cover(run, (3, 1))) == (
         "Compared: order and batches of 1 loader; checkpoints of 1 store; 2 files at the end. "
         "Not compared: the weights (nothing "
-        "that was compared holds them); the checkpoints of 1 store (two baseline runs have none in common)."
+        "that was compared contains them); the checkpoints of 1 store (two baseline runs have no common step)."
     )
     run.ranks[0].saved.pop()
-    assert "; 1 of 4 checkpoints (no baseline run saved one at their step)." in str(cover(run, (3, 1)))
+    assert "; 1 of 4 checkpoints (no baseline run saved at their step)." in str(cover(run, (3, 1)))
 
 
 # ---------------------------------------------------------------------- real processes
@@ -312,7 +312,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
     """Return what runs a bug once, killed in the second epoch; all bugs are in the resume, and share a baseline run."""
     root = tmp_path_factory.mktemp("chaos")
     baseline, seen, notes = survey(Command(tuple(LOOP)), root / "baseline", (1,))
-    assert [note.partition(" is not the same")[0].partition(" left ")[0] for note in notes] == [
+    assert [note.partition(" differs between")[0].partition(" left ")[0] for note in notes] == [
         "'ended' in the file run.json", "'time' in the file logs/version_N/metrics.csv",
         "only one of two baseline runs",
     ]  # fmt: skip
@@ -334,7 +334,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
         ("", ""),
         ("average", r"'average' in checkpoint\.json differs: float64\[3\]: \w+, and float64\[3\]: \w+ in the baseline"),
         ("export", r"'weights' in export\.npz differs: float64\[3\]"),
-        ("metrics", r"'total' in logs/version_N/metrics\.csv differs: \d\.\d+, and \d\.\d+ in the baseline run$"),
+        ("metrics", r"'total' in logs/version_N/metrics\.csv differs: \d\.\d+, but \d\.\d+ in the baseline run$"),
         ("missing", r"DONE is missing$"),
     ],
 )
@@ -374,8 +374,7 @@ def test_program_that_saves_no_model(capsys: pytest.CaptureFixture[str], monkeyp
     printed = capsys.readouterr().out
     assert "Every promise that could be compared was kept in 1 case." in printed
     assert (
-        "Compared: order and batches of 1 loader; what was saved to 1 file; 1 file at the end. Not compared: the"
-        in printed
+        "Compared: order and batches of 1 loader; every save to 1 file; 1 file at the end. Not compared: the" in printed
     )
     assert "Note: the weights are not compared: save them with CheckpointStore, leave a file with them" in printed
 

@@ -71,7 +71,7 @@ def test_checkpoints_by_the_clock_at_baseline_steps(run: Any) -> None:
     """Checkpoints by the clock are compared if the baseline has their step."""
     found, report = run(lambda seen: Fault("kill", seen.saved[0] + 1), "--clock")
     assert found.ok, found.violations
-    assert not [note for note in report.notes if "not the same in two baseline runs" in note]
+    assert not [note for note in report.notes if "between two baseline runs" in note]
     assert found.compared >= 1  # those of the steps 6 and 12
     told = [f"{found.uncompared} of {found.compared + found.uncompared} checkpoints w"]
     assert [note[: len(told[0])] for note in note_uncompared(report)] == told * (found.uncompared > 0)
@@ -128,7 +128,7 @@ def test_a_right_program_is_blamed_for_nothing(name: str, number: int, run: Any)
     assert found.fired or not found.reached
     harmless = (
         *("written outside", "saved at a step at which", "the weights of", "two baseline runs saved"),
-        *("two baseline runs left", "files of another step", "files that the baseline run has not left"),
+        *("two baseline runs left", "files from a different step", "files that the baseline run does not have"),
     )
     assert not [note for note in report.notes if not any(words in note for words in harmless)], report.notes
 
@@ -151,7 +151,7 @@ def test_steps_of_one_baseline_run() -> None:
     """Steps that one baseline run saved are expected if both runs are otherwise alike."""
     first = baseline((6, parts(6, time="1")), (7, parts(7, time="2")))
     assert drop_what_differs(first, baseline((6, parts(6, time="3")), (9, parts(9, time="4")))) == [
-        "'time' in the checkpoints is not the same in two baseline runs, and is not compared"
+        "'time' in the checkpoints differs between two baseline runs, and is not compared"
     ]
     assert first.ranks[0].parts == {("store", step): [parts(step)] for step in (6, 7, 9)}
 
@@ -159,7 +159,7 @@ def test_steps_of_one_baseline_run() -> None:
 def test_without_a_step_in_common_nothing_is_known_to_be_alike() -> None:
     first = baseline((7, parts(7)))
     assert drop_what_differs(first, baseline((8, parts(8)))) == [
-        "two baseline runs saved no step in common to store: what is in it is not compared"
+        "two baseline runs saved no common step to store, so its content is not compared"
     ]
     assert not first.ranks[0].parts
 

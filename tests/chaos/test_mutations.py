@@ -90,17 +90,17 @@ class Caught:
 
 
 PLACE = r"epoch \d, step \d"
-DATA = rf"start \d trained on other data than the baseline run in {PLACE}: "
+DATA = rf"launch \d trained on different data than the baseline run in {PLACE}: "
 BUGS = {
-    "epoch_lost": Caught("kill", "true states", r"told to go to epoch 1, step \d .* stands at epoch 0, step \d"),
-    "last_batch_repeated": Caught("kill", "true states", "told to go to epoch 0, step 4 .* at epoch 0, step 3"),
-    "last_batch_lost": Caught("kill", "true states", "told to go to epoch 0, step 3 .* stands at epoch 1, step 0"),
-    "position_rounded_up": Caught("kill", "true states", rf"told to go to {PLACE} .* stands at {PLACE}"),
+    "epoch_lost": Caught("kill", "true states", r"sent to epoch 1, step \d .* but is at epoch 0, step \d"),
+    "last_batch_repeated": Caught("kill", "true states", "sent to epoch 0, step 4 .* at epoch 0, step 3"),
+    "last_batch_lost": Caught("kill", "true states", "sent to epoch 0, step 3 .* but is at epoch 1, step 0"),
+    "position_rounded_up": Caught("kill", "true states", rf"sent to {PLACE} .* but is at {PLACE}"),
     "handed_twice": Caught("kill", "same weights", "final weights .* in the baseline run"),
     "keyed_by_count": Caught("kill", "same content", DATA + r"the content of row 0 \(sample \d+\)"),
     "generators_forgotten": Caught("kill", "same weights", "final weights"),
     "saved_before_step": Caught("kill", "same weights", "final weights"),
-    "helper_left_alive": Caught("kill", "no orphans", r"the processes \[\d+\] lived on after the end of start 0"),
+    "helper_left_alive": Caught("kill", "no orphans", r"\[\d+\] were still running after the end of launch 0"),
     "acked_when_handed": Caught("by hand", "same weights", "final weights"),
     "epoch_not_told": Caught("replayed", "same content", DATA),
     "skipped_twice": Caught("replayed", "whole history", rf"not in the weights, the first in {PLACE}"),
@@ -108,12 +108,12 @@ BUGS = {
     "looked_ahead_lost": Caught("stateful", "same content", DATA),
     "optimizer_forgotten": Caught("store", "same checkpoints", r"'(weights|momentum)' in the checkpoint of step \d"),
     "oldest_resumed": Caught("store", "newest checkpoint", r"resumed from step \d, but step \d had been saved"),
-    "written_in_place": Caught("torn", "comes to its end", "start 1, in which nothing went wrong on purpose, failed"),
+    "written_in_place": Caught("torn", "comes to its end", "launch 1, which had no fault, failed"),
     "removed_first": Caught("torn", "newest checkpoint", "resumed from step None, but step 1 had been saved"),
-    "not_compared": Caught("flip", "comes to its end", "start 1, in which nothing went wrong on purpose, failed"),
+    "not_compared": Caught("flip", "comes to its end", "launch 1, which had no fault, failed"),
     "not_synced": Caught("fsync", "checkpoints load", r"committed checkpoint of step \d .* has 0 bytes"),
     "requested_counted": Caught("workers", "same content", DATA),
-    "requested_saved": Caught("workers", "true states", rf"stood at {PLACE} .*, and its state says {PLACE}"),
+    "requested_saved": Caught("workers", "true states", rf"was at {PLACE} .*, but its state says {PLACE}"),
     "seeded_by_worker": Caught("workers", "same content", DATA + r"the content of row 0 \(sample \d+\)"),
     "first_worker_begins": Caught("stream", "same content", DATA),
     "old_ranks": Caught("ranks", "same content", DATA),
@@ -168,7 +168,7 @@ def test_without_a_bug_the_campaign_passes(campaign: str) -> None:
     report = CAMPAIGNS[campaign].run(None)
     assert report.ok, report.timeline()
     assert all(outcome.fired for outcome in report.outcomes)
-    assert not [note for note in report.notes if "not the same in two baseline runs" in note]
+    assert not [note for note in report.notes if "between two baseline runs" in note]
 
 
 @pytest.mark.parametrize("bug", cases(BUGS, lambda bug: BUGS[bug].campaign))
@@ -182,7 +182,7 @@ def test_a_planted_bug_is_caught(bug: str, marks: Path) -> None:
 
 
 def test_an_order_by_the_time_is_refused(marks: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"trained on different data.*\n.*Give every loader .* a seed"):
+    with pytest.raises(ConfigurationError, match=r"trained on different data.*\n.*Seed every loader"):
         CAMPAIGNS["kill"].run("seed_of_the_time")
     assert (marks / "seed_of_the_time").exists()
 

@@ -88,7 +88,7 @@ def test_no_kind_of_fault_changes_a_real_run(faults: list[str], finished: Path) 
     assert found.ok, found.timeline()
     assert not found.impossible
     assert [outcome.fired for outcome in found.outcomes] == [1] * len(faults)
-    notes = [note for note in found.notes if not note.startswith(("files that", "files of another step"))]
+    notes = [note for note in found.notes if not note.startswith(("files that", "files from a different step"))]
     assert notes == note_outside({str(finished / "real"), str(finished / "elsewhere")}, set())
 
 
@@ -112,16 +112,16 @@ def test_no_kind_of_fault_changes_the_real_run_of_a_trainer(faults: list[str], t
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("store", r"loads from .*/real/store, which holds a real run .*: 2 checkpoints, the newest of step 12\.\n"),
+        ("store", r"loads from .*/real/store, which contains a real run .*: 2 checkpoints, the newest of step 12\.\n"),
         pytest.param(
             "link",
-            r"loads from .*/real/link, which holds a real run .*: 2 checkpoints, the newest of step 12\.\n",
+            r"loads from .*/real/link, which contains a real run .*: 2 checkpoints, the newest of step 12\.\n",
             marks=pytest.mark.long,
         ),
-        ("files", r"loads the state of a loader in its first start, .*\n(.*\n)*.*read .*: .*/files/newest\.pt"),
+        ("files", r"loads a loader's state in its first launch, .*\n(.*\n)*.*read .*: .*/files/newest\.pt"),
         pytest.param(
             "json",
-            r"loads the state of a loader in its first start, .*\n(.*\n)*.*read .*: .*/files/loader\.json",
+            r"loads a loader's state in its first launch, .*\n(.*\n)*.*read .*: .*/files/loader\.json",
             marks=pytest.mark.long,
         ),
     ],
@@ -133,8 +133,8 @@ def test_a_script_that_goes_on_from_a_real_run_is_refused(kind: str, message: st
     with pytest.raises(ConfigurationError, match=message) as caught:
         run(LOOP, "--into", str(finished / "real"), "--load", kind, "--epochs", epochs, faults=["stale"], preload=[])
     assert digest(finished) == before
-    assert "Give the checkpoints a relative path, which leads to a fresh directory, or {dir}" in str(caught.value)
-    assert "fails without any fault" not in str(caught.value)
+    assert "use a relative checkpoint path, which leads to a new directory, or {dir}" in str(caught.value)
+    assert "fails without faults" not in str(caught.value)
     (output,) = Path("runs/chaos/baseline/0").glob("attempt-0/output.txt")
     assert "resumable chaos: the command loads" in output.read_text()
     events = [path.read_text() for path in output.parent.glob("events-*.jsonl")]
@@ -145,7 +145,7 @@ def test_a_script_that_goes_on_from_a_real_run_is_refused(kind: str, message: st
 def test_a_trainer_that_goes_on_from_a_real_run_is_refused(trained: Path) -> None:
     before = digest(trained)
     with pytest.raises(
-        ConfigurationError, match=r"the Trainer goes on from .*/real/last\.ckpt, which is of a real run"
+        ConfigurationError, match=r"the Trainer resumes from .*/real/last\.ckpt, which belongs to a real run"
     ):
         run(LIGHTNING, "--into", str(trained), "--load", faults=["stale"], preload=[])
     assert digest(trained) == before
@@ -183,7 +183,7 @@ def test_script_with_absolute_paths(tmp_path: Path) -> None:
     assert found.ok, found.timeline()
     assert any(outcome.resumed for outcome in found.outcomes)
     assert not (tmp_path / "abs").exists()
-    assert f"written outside of the run's directory, and redirected into it: {tmp_path / 'abs'}" in found.notes
+    assert f"written outside the run's directory, and redirected into it: {tmp_path / 'abs'}" in found.notes
     listed = json.loads(Path("runs/chaos/report.json").read_text())["notes"]
     assert listed == found.notes
 
@@ -212,7 +212,7 @@ def test_finished_run_and_unused_loader(tmp_path: Path) -> None:
         resumable.chaos.run(script(over))
     with pytest.raises(ConfigurationError, match=r"no batch of a resumable loader\.\n.*Wrap its loader"):
         resumable.chaos.run(script("pass"))
-    with pytest.raises(ConfigurationError, match=r"no batch of a resumable loader, though it made one\.\n"):
+    with pytest.raises(ConfigurationError, match=r"no batch of a resumable loader, although it created one\.\n"):
         resumable.chaos.run(script(made))
 
 
@@ -228,7 +228,7 @@ def test_a_command_that_fails_is_told_what_was_redirected(tmp_path: Path) -> Non
     text = f"import subprocess\nopen({str(tmp_path / 'data.txt')!r}, 'w').write('x')\n"
     text += f"subprocess.run(['cat', {str(tmp_path / 'data.txt')!r}], check=True)"
     with pytest.raises(
-        ConfigurationError, match=r"What it wrote to .* was redirected .*, where programs and libraries"
+        ConfigurationError, match=r"Files that it wrote to .* were redirected .*, where programs and libraries"
     ):
         resumable.chaos.run(script(text))
     assert not (tmp_path / "data.txt").exists()
@@ -236,9 +236,7 @@ def test_a_command_that_fails_is_told_what_was_redirected(tmp_path: Path) -> Non
 
 def test_a_store_elsewhere_is_refused() -> None:
     import_module("aiohttp")
-    with pytest.raises(
-        ConfigurationError, match=r"would have written to http://bucket/run, which is not on this machine"
-    ):
+    with pytest.raises(ConfigurationError, match=r"would have written to http://bucket/run, which is remote"):
         resumable.chaos.run(script("resumable.CheckpointStore('http://bucket/run')"))
 
 
@@ -246,7 +244,7 @@ def test_unredirected_write_ends_the_campaign(tmp_path: Path) -> None:
     """A write that nothing redirects ends the campaign with a message about it."""
     text = f"import io\nio.FileIO({str(tmp_path / 'model.bin')!r}, 'w')"
     with pytest.raises(
-        ConfigurationError, match=r"would have changed .*model\.bin by a function that is not redirected"
+        ConfigurationError, match=r"would have changed .*model\.bin with a function that is not redirected"
     ):
         resumable.chaos.run(script(text))
     assert not (tmp_path / "model.bin").exists()
@@ -257,7 +255,7 @@ def test_a_refusal_on_the_way_of_a_restart_ends_the_campaign_too(tmp_path: Path)
     (tmp_path / "log").write_text("real")
     again = f"if os.path.exists('state.json'): import io; io.FileIO({str(tmp_path / 'log')!r}, 'w')\n"
     path = "state.json"
-    with pytest.raises(ConfigurationError, match="by a function that is not redirected"):
+    with pytest.raises(ConfigurationError, match="with a function that is not redirected"):
         resumable.chaos.run(script(LOOPED.format(path=path, load=again + LOAD.format(path=path))), points=2)
     assert (tmp_path / "log").read_text() == "real"
 
@@ -340,7 +338,7 @@ def test_a_directory_with_something_of_the_users_is_left_alone(name: str, conten
         root.mkdir()
         (root / name).write_text(content)
     before = digest(root)
-    with pytest.raises(ConfigurationError, match=f"runs holds {name}, which no chaos run has written"):
+    with pytest.raises(ConfigurationError, match=f"runs contains {name}, which no chaos run wrote"):
         resumable.chaos.run([sys.executable, SMALL], directory="runs", points=1)
     assert [one[:2] + one[4:] for one in digest(root) if "campaign.lock" not in one[0] or content == "mine"] == [
         one[:2] + one[4:] for one in before
@@ -354,7 +352,7 @@ def test_a_link_in_the_directory_is_not_followed(tmp_path: Path) -> None:
     case = found.failed[0].directory
     case.rename(tmp_path / "kept")
     case.symlink_to(tmp_path / "kept")
-    with pytest.raises(ConfigurationError, match="holds 0001, which no chaos run has written"):
+    with pytest.raises(ConfigurationError, match="contains 0001, which no chaos run wrote"):
         resumable.chaos.run([sys.executable, SMALL], points=1)
     assert (tmp_path / "kept" / "case.json").exists()
 
@@ -367,7 +365,7 @@ def test_leftovers_of_campaigns_are_removed() -> None:
     assert not resumable.chaos.replay(place).ok
     assert not resumable.chaos.replay(place).ok
     (place / "replay" / "case.json").unlink()
-    with pytest.raises(ConfigurationError, match="0001 holds replay, which no chaos run has written"):
+    with pytest.raises(ConfigurationError, match="0001 contains replay, which no chaos run wrote"):
         resumable.chaos.replay(place)
     assert resumable.chaos.run(words, points=1).ok
     assert not place.exists()
@@ -384,7 +382,7 @@ def test_a_variable_that_names_no_plan_does_no_harm(content: str | None, tmp_pat
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "2 <built-in function open> None\n"
     assert done.stderr.count("ChaosWarning") == 1
-    assert f"{VARIABLE} names {plan}, which is no plan of a chaos run" in done.stderr
+    assert f"{VARIABLE} is set to {plan}, which is not the plan of a chaos run" in done.stderr
     assert f"unset {VARIABLE}" in done.stderr
 
 

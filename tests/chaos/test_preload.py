@@ -167,9 +167,9 @@ def test_what_cannot_be_forked_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     check_preload(["sleep", "1"], [])
     for words in (["sleep", "1"], [sys.executable, "-c", "pass"], [sys.executable], [sys.executable, "-m"]):
-        with pytest.raises(ConfigurationError, match=r"preload can fork programs of this Python"):
+        with pytest.raises(ConfigurationError, match=r"preload can only fork programs of this Python"):
             check_preload(words, ["numpy"])
-    with pytest.raises(ConfigurationError, match=r"the modules of preload ended; it said above why"):
+    with pytest.raises(ConfigurationError, match=r"the modules of preload ended; its error is shown above"):
         resumable.chaos.run(SMALL, preload=["no_such_module"])
 
 

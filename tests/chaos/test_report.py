@@ -111,14 +111,14 @@ def test_the_timeline_tells_what_each_start_did() -> None:
     text = report(outcome(1, ok=True), outcome(7, ok=False)).timeline()
     assert text.startswith("1 case FAILED.")
     assert "0001" not in text
-    assert "start 0, rank 0 of 1  trained 0.0-0.4; saved at 0.2; kill at point 17" in text
-    assert "start 1, rank 0 of 1  trained again 0.3-0.4; trained 0.5, 1.0-1.5; came to its end" in text
+    assert "launch 0, rank 0 of 1  trained 0.0-0.4; saved at 0.2; kill at point 17" in text
+    assert "launch 1, rank 0 of 1  trained again 0.3-0.4; trained 0.5, 1.0-1.5; finished" in text
     assert "  whole history: 2 steps are lost" in text
 
 
 def test_without_failures_the_timeline_tells_of_the_first_cases() -> None:
     text = report(outcome(1, ok=True)).timeline()
-    assert text.startswith("1 case, it passed.")
+    assert text.startswith("1 case, which passed.")
     assert "case 0001: kill at point 17" in text
 
 
@@ -131,7 +131,7 @@ def test_timeline_of_ranks() -> None:
         (0, 0, 2, None, False), (0, 1, 2, None, True), (1, 0, 1, 2, False),
     ]  # fmt: skip
     assert [line.end for line in lines] == [
-        "the fault came to another rank", "kill at point 9 of rank 1", "came to its end",
+        "the fault hit another rank", "kill at point 9 of rank 1", "finished",
     ]  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def test_evaluation_loader_trains_nothing() -> None:
     assert found.retrained == 2
     text = report(found).timeline()
     assert "trained 0.0-0.4; evaluated 0.0-0.1 of loader 1; saved at 0.2; kill at point 17" in text
-    assert "trained again 0.3-0.4; trained 0.5, 1.0-1.5; evaluated 0.0-0.1 of loader 1; came to its end" in text
+    assert "trained again 0.3-0.4; trained 0.5, 1.0-1.5; evaluated 0.0-0.1 of loader 1; finished" in text
 
 
 @pytest.mark.parametrize("kind", ["kill", "worker-raise"])
@@ -158,13 +158,13 @@ def test_the_table_has_at_most_60_columns(kind: str) -> None:
     lines = made.table().split("\n")
     assert max(map(len, lines)) <= 60
     assert lines[0].split() == ["faults", "steps"]
-    assert lines[1].split() == ["fault", "cases", "fired", "starts", "retrained", "violations"]
+    assert lines[1].split() == ["fault", "cases", "fired", "launches", "retrained", "violations"]
 
 
 def test_a_start_that_trained_nothing_has_a_line() -> None:
     attempts = [attempt(0, log(0, 4), status=-9, fired=True), attempt(1, status=3)]
     found = Outcome.of(Case((Launch(KILL), Launch())), Path("0001"), attempts, {"comes to its end": "it failed"})
-    assert "start 1, rank 0 of 1  trained nothing; failed with status 3" in report(found).timeline()
+    assert "launch 1, rank 0 of 1  trained nothing; failed with status 3" in report(found).timeline()
 
 
 def test_of_what_a_process_printed_the_end_is_shown() -> None:
@@ -195,7 +195,7 @@ def test_damaged_checkpoint_is_not_expected() -> None:
     truncated = Case((Launch(Fault("truncate", 9)), Launch(KILL), Launch()))
     assert from_the_newest(truncated, attempts[0], attempts) == ""
     killed = Case((Launch(KILL), Launch(KILL), Launch()))
-    assert "start 2 resumed from step 6, but step 9" in from_the_newest(killed, attempts[0], attempts)
+    assert "launch 2 resumed from step 6, but step 9" in from_the_newest(killed, attempts[0], attempts)
 
 
 def test_large_campaign_keeps_its_figures() -> None:
@@ -254,7 +254,7 @@ def test_the_page_is_one_file_with_a_picture() -> None:
     assert all(link.startswith("#") for link in links.found)
     assert not re.search(r"url\((?!#)|@import|<script|<link", text)
     assert text.count("<svg") == 1
-    for part in ("case 0009: kill at point 17, ranks 2 to 1", "start 1, rank 0/1", "trained again", "Seed 7"):
+    for part in ("case 0009: kill at point 17, ranks 2 to 1", "launch 1, rank 0/1", "trained again", "Seed 7"):
         assert part in text
     for part in ("row 1 &amp; 2 differ", "a &lt;note&gt;", "'&lt;b&gt;'", "resumable chaos replay runs/chaos/0007"):
         assert part in text.replace("&#x27;", "'")
@@ -267,6 +267,6 @@ def test_without_matplotlib_the_page_says_what_to_install(monkeypatch: pytest.Mo
         report(outcome(7, ok=False)).html()
     report(outcome(7, ok=False)).save(tmp_path)
     text = (tmp_path / "report.html").read_text()
-    assert "There is no picture" in text
-    assert "start 1, rank 0 of 1" in text
+    assert "The picture is missing" in text
+    assert "launch 1, rank 0 of 1" in text
     assert "<svg" not in text

@@ -191,7 +191,7 @@ def test_a_kill_within_a_save_leaves_half_a_file(bug: str, loop: Callable[..., O
         assert found.survived == {"last.pt"}
         return
     assert "torch/serialization.py" in found.violations["comes to its end"]
-    assert found.violations["atomic saves"] == "last.pt is written in place, and read by the start after"
+    assert found.violations["atomic saves"] == "last.pt is overwritten in place, and read by the next launch"
     assert found.diagnosis.cause == "non-atomic save"
 
 
@@ -220,10 +220,10 @@ def test_write_in_place_is_named_before_a_kill(
 ) -> None:
     """A file of any kind that is written in place is named before a kill hits it."""
     (found,) = small("--in-place").outcomes
-    assert found.violations == {"atomic saves": "checkpoint.json is written in place, and read by the start after"}
+    assert found.violations == {"atomic saves": "checkpoint.json is overwritten in place, and read by the next launch"}
     assert found.diagnosis.text == (
-        "data equal; checkpoint.json is written in place and read at the start: a kill within the save loses it; write "
-        "to a temporary name, and os.replace it"
+        "data equal; checkpoint.json is overwritten in place and read on startup, so a kill during a save destroys the "
+        "only copy; write to a temporary file, then os.replace() it"
     )
 
 
@@ -231,7 +231,7 @@ def test_a_file_with_a_name_of_its_own_is_a_note(small: Callable[..., Report]) -
     report = small("--own-names")
     assert report.ok, str(report)
     assert [note[: note.index(":")] for note in report.notes] == [
-        "step_*.json is written under the name by which it is read at the start"
+        "step_*.json is written under the name that is read on startup"
     ]
 
 

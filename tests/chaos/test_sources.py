@@ -124,7 +124,7 @@ def test_a_part_of_the_sources_is_no_page(capsys: pytest.CaptureFixture[str]) ->
         with pytest.raises(SystemExit):
             main([*words, "--page=page.md"])
         assert "it needs a run of all sources and faults" in capsys.readouterr().err
-    for words, message in ((["--sources=lost"], "there is no source 'lost'"), (["--faults=rain"], "there is no fault")):
+    for words, message in ((["--sources=lost"], "unknown source: 'lost'"), (["--faults=rain"], "unknown fault")):
         with pytest.raises(SystemExit):
             main(words)
         assert message in capsys.readouterr().err

@@ -90,13 +90,13 @@ def test_each_kind_that_cannot_happen_has_its_reason() -> None:
     nothing = Survey(["loader.fetch"], [], [])
     assert {kind: nothing.reason(kind) for kind in ("kill", "stale", "eio", "raise", "worker-kill")} == {
         "kill": "",
-        "stale": "it saves 0 checkpoints that are watched, and 1 have to be there",
-        "eio": "it writes no checkpoint by CheckpointStore or CheckedCheckpointIO",
-        "raise": "it never comes by a point at which that can happen",
+        "stale": "it saves 0 observed checkpoints, but 1 are needed",
+        "eio": "it writes no checkpoint with CheckpointStore or CheckedCheckpointIO",
+        "raise": "it passes no failpoint at which this can happen",
         "worker-kill": "it has no worker processes",
     }
     full = Survey(
         ["loader.handed", "store.half", "store.saved", "store.saved", "loader.fetch"], ["worker.read"], [3, 4]
     )
     assert [kind for kind in FAULTS if full.reason(kind)] == []
-    assert Survey([], ["worker.start"], []).reason("worker-raise") == "its workers read nothing that is watched"
+    assert Survey([], ["worker.start"], []).reason("worker-raise") == "its workers read nothing that is observed"

@@ -74,9 +74,9 @@ def test_nothing_is_missing_here() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--backends", "lists"], "there is no source 'lists'"),
-        (["--kills", "0"], "it must be a whole number from 1"),
-        (["--jobs", "two"], "but it is 'two'"),
+        (["--backends", "lists"], "unknown source: 'lists'"),
+        (["--kills", "0"], "expected a whole number from 1"),
+        (["--jobs", "two"], "got 'two'"),
     ],
 )
 def test_a_bad_option_is_refused(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +105,7 @@ def test_left_out_sources_are_named(
     hide(monkeypatch, "nvidia.dali", "ffcv", "tensorflow", "tensorflow_datasets")
     options = parse_options([])
     said = announce(options)
-    assert said.startswith("16 sources to train from, each twice: a baseline run, and a run that is killed 3 times")
+    assert said.startswith("16 sources, each trained twice: a baseline run, and a run that is killed 3 times")
     left_out = dict(re.findall(r"^  (.*): (pip install .*)$", said, flags=re.MULTILINE))
     assert set(left_out) == {source.label for source in SOURCES.values()} - {source.label for source in options.sources}
     assert left_out["Lightning, FFCV"] == 'pip install "resumable-data[ffcv]"'
@@ -129,7 +129,7 @@ def test_an_extra_is_named_for_every_module_that_a_source_needs(monkeypatch: pyt
 def test_nothing_is_left_out_where_sources_were_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "ffcv")
     said = announce(parse_options(["--backends", "list", "--kills", "1"]))
-    assert said.startswith("1 source to train from, each twice: a baseline run, and a run that is killed 1 time with")
+    assert said.startswith("1 source, each trained twice: a baseline run, and a run that is killed 1 time with")
     assert "Left out" not in said
 
 

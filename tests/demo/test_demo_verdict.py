@@ -83,7 +83,7 @@ def test_finds_a_batch_that_came_at_another_place() -> None:
     attempts[2].batches[13] = Trained(Place(1, 4), "digest 13")
     verdict = compare(baseline(), attempts, planned=2)
     assert "batch 13" in verdict.stream
-    assert "digest 13 at 1.04 in the resumed run, digest 13 at 1.03 in the baseline run" in verdict.stream
+    assert "digest 13 at 1.04 in the resumed run, but digest 13 at 1.03 in the baseline run" in verdict.stream
 
 
 def test_finds_a_lost_batch() -> None:
@@ -110,7 +110,7 @@ def test_finds_a_skipped_and_a_doubled_evaluation(epochs: list[int]) -> None:
     attempts = killed_twice()
     attempts[2].scores = [score(epoch) for epoch in epochs]
     verdict = compare(baseline(), attempts, planned=2)
-    assert f"of the epochs {epochs} in the resumed run, of [0, 1] in the baseline run" in verdict.evaluations
+    assert f"of the epochs {epochs} in the resumed run, but of [0, 1] in the baseline run" in verdict.evaluations
 
 
 def test_repeated_evaluation_in_one_checkpoint() -> None:
@@ -124,7 +124,7 @@ def test_finds_other_weights() -> None:
     attempts = killed_twice()
     attempts[2].weights = "other weights"
     verdict = compare(baseline(), attempts, planned=2)
-    assert verdict.weights == "weights: other weights in the resumed run, the weights in the baseline run"
+    assert verdict.weights == "weights: other weights in the resumed run, but the weights in the baseline run"
 
 
 def test_no_weights_at_all_are_not_the_same_weights() -> None:
@@ -134,7 +134,7 @@ def test_no_weights_at_all_are_not_the_same_weights() -> None:
 
 def test_a_kill_that_did_not_fire_is_no_success() -> None:
     verdict = compare(baseline(), killed_twice(), planned=3)
-    assert "3 were planned, and 2 fired" in verdict.kills
+    assert "3 were planned, but only 2 happened" in verdict.kills
     assert not verdict.identical
 
 
@@ -142,7 +142,7 @@ def test_a_run_that_began_anew_after_a_kill_is_no_resume() -> None:
     attempts = [attempt(0, 7, saves=(3, 6)), attempt(0, TOTAL, ended=True)]
     verdict = compare(baseline(), attempts, planned=1)
     assert not verdict.stream
-    assert "began after batch 0, but batch 6 had been saved" in verdict.kills
+    assert "started after batch 0, but batch 6 had been saved" in verdict.kills
 
 
 def test_a_checkpoint_may_be_newer_than_its_line_in_the_ledger() -> None:

@@ -192,7 +192,7 @@ def test_a_state_that_is_loaded_after_a_look_is_told(tmp_path: Path, caplog: pyt
     loader.load_state_dict(other.state_dict())
     assert not caplog.text
     for _ in loader:
-        assert caplog.text.count("starts at global step 1 (the last state was taken at 2): 2 steps are trained ag") == 1
+        assert caplog.text.count("starts at global step 1 (the last state was saved at 2): 2 steps are trained ag") == 1
 
 
 def test_nothing_is_written_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def crash(folder: Path, steps: int = 1, **options: Any) -> bytes:
 def test_another_run_in_the_folder_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     crash(tmp_path, seed=1)
     assert list(wrap(tmp_path, seed=2))
-    assert "it is of a different run, with different data, a different order" in caplog.text
+    assert "it belongs to a run with different data, order" in caplog.text
     assert "trained again" not in caplog.text
     assert record_of(tmp_path).step == 4
 
@@ -305,7 +305,9 @@ def test_what_is_no_folder_is_refused(folder: Any) -> None:
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "in", Path("/proc/flight")):
-        with pytest.raises(ConfigurationError, match=r"(?s)cannot be written to: .*Give a folder on a disk with room"):
+        with pytest.raises(
+            ConfigurationError, match=r"(?s)cannot be written to: .*Pass a folder on a disk with free space"
+        ):
             wrap(folder)
 
 
@@ -337,7 +339,7 @@ def test_a_folder_that_is_removed_in_the_middle_is_harmless(tmp_path: Path) -> N
 
 
 def test_an_evaluation_has_nothing_to_record(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="evaluation=True and flight_recorder were given"):
+    with pytest.raises(UnsupportedError, match="evaluation=True and flight_recorder cannot be combined"):
         wrap(tmp_path, evaluation=True)
 
 
@@ -431,7 +433,7 @@ def test_the_command_shows_each_rank(
         "rank 2: running in epoch 0, step 3, while training (global step 3, no state yet",
     ]
     assert all(line.endswith(f" UTC, pid {os.getpid()})") for line in lines)
-    assert last == "Elsewhere than most: rank 2."
+    assert last == "Different from most: rank 2."
     monkeypatch.setenv("COLUMNS", "60")
     assert main(["flight", str(tmp_path)]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 60

@@ -184,7 +184,7 @@ def test_a_fork_does_not_end_the_record_of_its_parent(tmp_path: Path) -> None:
     )
     child = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, capture_output=True, text=True)
     assert child.stdout == "in epoch 0, step 0, while training running\n"
-    assert "which is alive, records there as rank 0, too" in child.stderr
+    assert "which is alive, also records there as rank 0" in child.stderr
 
 
 HOLD = """
@@ -203,7 +203,7 @@ def test_a_process_that_is_alive_keeps_its_record(tmp_path: Path, caplog: pytest
     child.stdout.readline()
     second = resumable.wrap(list(range(9)), flight_recorder=tmp_path)
     assert list(second) == list(range(9)), "nothing stops the training"
-    assert f"the process {child.pid}, which is alive, records there as rank 0, too" in caplog.text
+    assert f"the process {child.pid}, which is alive, also records there as rank 0" in caplog.text
     (record,) = flight.read(tmp_path)
     assert (record.pid, record.step, record.status) == (child.pid, 0, "running")
     child.kill()

@@ -36,7 +36,7 @@ def test_an_empty_folder(tmp_path: Path) -> None:
 
 
 def test_nothing(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointNotFoundError, match="there is nothing at"):
+    with pytest.raises(CheckpointNotFoundError, match="does not exist"):
         resumable.inspect(tmp_path / "a.pt")
 
 
@@ -44,7 +44,7 @@ def test_nothing(tmp_path: Path) -> None:
 def test_what_is_no_checkpoint(raw: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(raw)
     for path in (tmp_path / "a.txt", tmp_path):
-        with pytest.raises(CheckpointError, match=r"no checkpoint that is known|nothing in it is a checkpoint"):
+        with pytest.raises(CheckpointError, match=r"(not a|contains no) known kind of checkpoint"):
             resumable.inspect(path)
 
 
@@ -58,13 +58,13 @@ def test_another_zip_file(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=r"torch\.save or NumPy: .*(readme, x.npy, y and 1 more|nothing)"):
             resumable.inspect(tmp_path / name)
     (tmp_path / "c.zip").write_bytes(b"PK\x03\x04 and then a text")
-    with pytest.raises(CorruptCheckpointError, match="begins as a zip file"):
+    with pytest.raises(CorruptCheckpointError, match="starts as a zip file, but is truncated"):
         resumable.inspect(tmp_path / "c.zip")
 
 
 def test_json_that_is_cut(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"format": 2, "cursor": {')
-    with pytest.raises(CorruptCheckpointError, match="begins as JSON"):
+    with pytest.raises(CorruptCheckpointError, match="starts as JSON, but is truncated"):
         resumable.inspect(tmp_path / "a.json")
 
 
@@ -117,7 +117,7 @@ def test_folders_with_damaged_files(tmp_path: Path, content: dict[str, Any]) -> 
     (data,) = step.glob("*.pt")
     whole = data.read_bytes()
     data.write_bytes(whole[:-1])
-    with pytest.raises(CorruptCheckpointError, match=rf"holds {len(whole) - 1} bytes, and {len(whole)} were written"):
+    with pytest.raises(CorruptCheckpointError, match=rf"has {len(whole) - 1} bytes instead of {len(whole)}"):
         resumable.inspect(step)
     data.unlink()
     with pytest.raises(CorruptCheckpointError, match="is missing"):
@@ -133,7 +133,7 @@ def test_a_folder_of_shards_that_is_damaged(tmp_path: Path, content: dict[str, A
     whole, about = shard.read_bytes(), metadata.read_bytes()
     for cut in (b"", about[:10], about[: len(about) // 2], about[:-1]):
         metadata.write_bytes(cut)
-        with pytest.raises(CorruptCheckpointError, match=r"cut or damaged|none of torch's"):
+        with pytest.raises(CorruptCheckpointError, match=r"truncated or damaged|is not PyTorch's"):
             resumable.inspect(folder)
     metadata.write_bytes(about)
     shard.write_bytes(whole[:1000])
@@ -175,5 +175,5 @@ def test_a_file_of_joblib_that_is_cut_or_says_too_much(tmp_path: Path) -> None:
             resumable.inspect(tmp_path / "cut")
     for wrong in (b"K\x29", b"K\xff"):  # 41 or 255 numbers, and there are 40
         (tmp_path / "cut").write_bytes(raw.replace(b"K\x28", wrong, 1))
-        with pytest.raises(CorruptCheckpointError, match=r"pickle is cut or damaged"):
+        with pytest.raises(CorruptCheckpointError, match=r"pickle is truncated or damaged"):
             resumable.inspect(tmp_path / "cut")

@@ -106,11 +106,11 @@ def test_in_a_store_and_in_a_folder(tmp_path: Path) -> None:
     touched = tmp_path / "touched"
     step = of_step(tmp_path, trained(1))
     next(step.glob("*.pt")).write_bytes(pickle.dumps(Runs(touched)))
-    with pytest.raises(CorruptCheckpointError, match="were written"):
+    with pytest.raises(CorruptCheckpointError, match="bytes instead of"):
         resumable.inspect(step)
     folder = of_distributed(tmp_path, trained(1))
     (folder / ".metadata").write_bytes(pickle.dumps(Runs(touched)))
-    with pytest.raises(CorruptCheckpointError, match="none of torch's"):
+    with pytest.raises(CorruptCheckpointError, match="is not PyTorch's"):
         resumable.inspect(folder)
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "custom_checkpoint_0.pkl").write_bytes(pickle.dumps(Runs(touched)))
@@ -127,7 +127,7 @@ def test_a_folder_of_shards_reads_nothing_outside_of_it(tmp_path: Path) -> None:
     raw = metadata.read_bytes()
     assert raw.count(b"\x8c\x0c__0_0.distcp") == 1
     metadata.write_bytes(raw.replace(b"\x8c\x0c__0_0.distcp", b"\x8c\x0c../secret.dc"))
-    with pytest.raises(CorruptCheckpointError, match="outside of the folder"):
+    with pytest.raises(CorruptCheckpointError, match="outside the folder"):
         resumable.inspect(folder)
 
 
@@ -172,7 +172,7 @@ def test_a_tensor_that_is_larger_than_its_file_is_told(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "b.pt", "w") as archive:
         for one, raw in records.items():
             archive.writestr(one, raw)
-    with pytest.raises(CorruptCheckpointError, match="are there for it"):
+    with pytest.raises(CorruptCheckpointError, match="elements, but its storage has"):
         resumable.diff(tmp_path / "b.pt", tmp_path / "b.pt")
 
 
@@ -213,5 +213,5 @@ def test_the_watch_would_see_it(tmp_path: Path) -> None:
 
 def test_a_pickle_of_a_gigabyte_that_is_not_there() -> None:
     for data in (b"\x80\x04\x8e" + b"\xff" * 7 + b"\x0f.", b"\x80\x04r\xff\xff\xff\x7f.", b"\x80\x04", b"."):
-        with pytest.raises(CorruptCheckpointError, match="cut or damaged"):
+        with pytest.raises(CorruptCheckpointError, match="truncated or damaged"):
             read_pickle(io.BytesIO(data))

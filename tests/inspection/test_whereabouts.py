@@ -117,7 +117,7 @@ def test_a_mixture_is_told_by_its_source_and_what_that_says(tmp_path: Path) -> N
 def test_another_source_is_refused(tmp_path: Path) -> None:
     _, path = saved(rows(tmp_path), tmp_path)
     (tmp_path / "other").mkdir()
-    with pytest.raises(StateMismatchError, match=r"its footers differ(.|\n)*Give the source"):
+    with pytest.raises(StateMismatchError, match=r"its footers differ(.|\n)*Pass the source"):
         asked(rows(tmp_path / "other", 1), path)
     with pytest.raises(ConfigurationError, match=r"method locate\(indices\)"):
         asked(list(range(40)), path)

@@ -101,7 +101,7 @@ def test_other_states_are_called_by_their_name() -> None:
     with pytest.raises(StateFormatError, match=r"for resumable.rng.load_state_dict"):
         loader.load_state_dict(resumable.rng.state_dict())
     for other in ({"model": 1}, 3, None, [1]):
-        with pytest.raises(StateFormatError, match=r"no state of the global generators, but a .*\n.*\['generators'\]"):
+        with pytest.raises(StateFormatError, match=r"not a state of the global RNGs, but a .*\n.*\['generators'\]"):
             resumable.rng.load_state_dict(other)  # type: ignore[arg-type]  # that is the point
 
 
@@ -255,7 +255,7 @@ def test_a_sampler_that_shrank(kind: type[Order], workers: int) -> None:
 )
 def test_a_misspelt_option_is_named(option: str, meant: str) -> None:
     wrap: Any = resumable.wrap
-    with pytest.raises(UnsupportedError, match=f"wrap has no option {option}; .*\n.*Did you mean {meant}?"):
+    with pytest.raises(UnsupportedError, match=f"wrap has no option {option}, but .*\n.*Did you mean {meant}?"):
         wrap(range(4), **{option: 0})
     with pytest.raises(TypeError, match="The options are batch_size, transform, collate"):
         wrap(range(4), quux=0)

@@ -121,7 +121,7 @@ def test_what_cannot_be_called_is_refused(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("identity", [5, "", {"path": "data"}, b"data", ("data", 1)])
 def test_an_identity_is_a_name(identity: Any) -> None:
-    with pytest.raises(ConfigurationError, match="identity must be a string that is not empty, but it is"):
+    with pytest.raises(ConfigurationError, match="identity must be a non-empty string, but it is"):
         resumable.wrap(SAMPLES, identity=identity)
 
 
@@ -262,5 +262,5 @@ def test_every_option_is_explained_once() -> None:
 def test_an_unknown_option_is_told_with_the_one_that_was_meant(name: str, meant: str | None) -> None:
     given: dict[str, Any] = {name: 1}
     told = f"Did you mean {meant}\\?" if meant else "The options are batch_size, .*, flight_recorder\\."
-    with pytest.raises(UnsupportedError, match=f"wrap has no option {name}; it was given as 1.\n.*{told}"):
+    with pytest.raises(UnsupportedError, match=f"wrap has no option {name}, but {name}=1 was passed.\n.*{told}"):
         resumable.wrap(SAMPLES, **given)

@@ -318,7 +318,7 @@ def test_a_bad_state_of_torch_changes_none_of_the_others(words: Any) -> None:
     seed_all()
     expected = [draw(kind) for kind in KINDS]
     seed_all()
-    with pytest.raises(StateFormatError, match="no state of the global generators: .*\nNothing was changed"):
+    with pytest.raises(StateFormatError, match="not a state of the global RNGs: .*\nNothing was changed"):
         resumable.rng.load_state_dict(state)
     assert [draw(kind) for kind in KINDS] == expected
 
@@ -334,7 +334,7 @@ def test_a_bad_state_of_a_cuda_device_changes_none_of_the_others(one: Any, monke
     seed_all()
     expected = [draw(kind) for kind in KINDS]
     seed_all()
-    with pytest.raises(StateFormatError, match="no state of the global generators: .*\nNothing was changed"):
+    with pytest.raises(StateFormatError, match="not a state of the global RNGs: .*\nNothing was changed"):
         resumable.rng.load_state_dict(state)
     assert [draw(kind) for kind in KINDS] == expected
 
@@ -359,10 +359,10 @@ def test_generators_of_missing_devices(kind: str) -> None:
     state = resumable.rng.state_dict()
     expected = draws()
     devices = [*state.get(kind, []), *[torch.get_rng_state()] * (8 - present)]
-    with pytest.warns(PromiseWarning, match=f"of 8 {kind.upper()} devices, and this process sees {present}") as told:
+    with pytest.warns(PromiseWarning, match=f"of 8 {kind.upper()} devices, but this process sees {present}") as told:
         resumable.rng.load_state_dict({**state, kind: devices})
     assert len(told) == 1
-    assert f"Those of {kind}:{present}, " in str(told[0].message)
+    assert f"The RNGs of {kind}:{present}, " in str(told[0].message)
     assert draws() == expected
 
 

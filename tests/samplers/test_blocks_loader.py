@@ -273,7 +273,7 @@ def test_what_has_no_indices_or_two_orders_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r'True, False or "blocks", but it is \'block\''):
         alone(8, shuffle="block")
     for make in (alone, in_torch):
-        with pytest.raises(ConfigurationError, match="only one of them can say the order"):
+        with pytest.raises(ConfigurationError, match="only one of them can set the order"):
             make(8, sampler=Blocks(SIZES))
     with pytest.raises(UnsupportedError, match="shuffle does not fit a source without sample indices"):
         resumable.wrap(iter, batch_size=8, shuffle="blocks")

@@ -84,22 +84,22 @@ def test_a_right_program_passes(make: Callable[[], Any]) -> None:
     assert report.complete
     assert report.status == 0
     names = [trial.name for trial in report.loaders[0].trials]
-    assert "cut before the first batch" in names
-    assert "cut after the last batch of epoch 0" in names
+    assert "stopped before the first batch" in names
+    assert "stopped after the last batch of epoch 0" in names
     assert "close() leaves no workers" in names
 
 
 @pytest.mark.parametrize(
     ("make", "name", "cause"),
     [
-        (programs.system, "two runs of fresh loaders", "draws without a key"),
-        (programs.unseeded, "two runs of fresh loaders", "draws without a key"),
-        (programs.unseeded_stream, "two runs of fresh loaders", "draws without a key"),
-        (programs.outside, "two runs of fresh loaders", "draws without a key"),
-        (programs.trainers, "two runs of fresh loaders", "what the trainer draws"),
-        (programs.hidden, "cut after the first batch", "a counter of the dataset's own"),
-        (programs.counting, "cut after the first batch", "a counter of the dataset's own"),
-        (programs.forgetting, "cut after the first batch", "leaves out"),
+        (programs.system, "two runs of fresh loaders", "use an unseeded RNG"),
+        (programs.unseeded, "two runs of fresh loaders", "use an unseeded RNG"),
+        (programs.unseeded_stream, "two runs of fresh loaders", "use an unseeded RNG"),
+        (programs.outside, "two runs of fresh loaders", "use an unseeded RNG"),
+        (programs.trainers, "two runs of fresh loaders", "random numbers that the trainer uses"),
+        (programs.hidden, "stopped after the first batch", "a counter of the dataset"),
+        (programs.counting, "stopped after the first batch", "a counter of the dataset"),
+        (programs.forgetting, "stopped after the first batch", "leaves out"),
     ],
 )
 def test_a_wrong_program_is_caught_with_its_cause(make: Callable[[], Any], name: str, cause: str) -> None:
@@ -160,7 +160,7 @@ def test_dataloaders_of_torch(workers: int, own_children: Callable[[], list[Base
 
     assert checked(make, seconds=300).ok
     if not workers:  # starting workers a dozen times is what takes time
-        assert "cut after the first batch" in broken(checked(wrong, seconds=300))
+        assert "stopped after the first batch" in broken(checked(wrong, seconds=300))
     assert not own_children()
 
 
@@ -187,7 +187,7 @@ def test_a_state_that_changes_while_its_run_goes_on_is_told() -> None:
     before = json.dumps(state)
     next(stepped)
     changes = json.dumps(state) != before  # where the loader copies what a source gives, there is nothing to tell
-    assert ("a state stays as it was taken" in broken(checked(programs.aliasing))) == changes
+    assert ("a saved state stays unchanged" in broken(checked(programs.aliasing))) == changes
 
 
 def test_generators_that_are_moved_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_generators_that_are_moved_are_told(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("resumable._selfcheck.streams.take_apart", moves)
     found = broken(checked(programs.plain_list))
-    assert "epoch 0, step 0" in found["the global generators are left alone"].cause
+    assert "epoch 0, step 0" in found["the global RNGs are unchanged"].cause
 
 
 def test_workers_that_are_left_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ def test_the_time_is_a_bound_and_what_it_left_out_is_told() -> None:
     report = checked(programs.right, seconds=1e-9)
     assert not report.complete
     assert "not checked" in str(report)
-    assert "give more by seconds=" in " ".join(str(report).split())
+    assert "Allow more time with seconds=" in " ".join(str(report).split())
     assert report.status == 2
     assert not report.ok
 
@@ -219,15 +219,15 @@ def test_a_check_without_a_cut_is_none(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["check", f"{SCRIPT}:slow", "--seconds", "0.2", "--json"]) == 2
     said = capsys.readouterr()
     assert json.loads(said.out)["ok"] is False
-    assert "no cut was compared in" in said.err
-    assert "give more by --seconds N" in said.err
+    assert "no resume was compared in" in said.err
+    assert "Allow more time with --seconds N" in said.err
 
 
 def test_the_middle_is_cut_right_after_two_runs() -> None:
     for one in checked(programs.two).loaders:
         names = [trial.name for trial in one.trials]
         assert names[0] == "two runs of fresh loaders are the same"
-        assert re.fullmatch(r"cut after \d+ batches", names[1]) or not any(trial.is_cut for trial in one.trials)
+        assert re.fullmatch(r"stopped after \d+ batches", names[1]) or not any(trial.is_cut for trial in one.trials)
 
 
 def test_the_trainers_generators_are_put_back() -> None:
@@ -248,10 +248,10 @@ def test_a_report_is_json() -> None:
     ("make", "error", "match"),
     [
         (programs.fails, ConfigurationError, "raised KeyError(?s:.*)programs.py(?s:.*)no such folder"),
-        (programs.needs, ConfigurationError, "needs the arguments folder, and is called without any"),
+        (programs.needs, ConfigurationError, "needs the arguments folder, but a check passes none"),
         (programs.nothing, UnsupportedError, "returned None"),
         (programs.text, UnsupportedError, "cannot wrap an object of the type builtins.str"),
-        (programs.number, ConfigurationError, "is a int and no function"),
+        (programs.number, ConfigurationError, "is a int, not a function"),
         (programs.the_same, ConfigurationError, "returned the same loader twice"),
     ],
 )
@@ -263,13 +263,13 @@ def test_what_cannot_be_checked_is_refused(make: Any, error: type[Exception], ma
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        ("train.py", "names no function of a script"),
+        ("train.py", "does not identify a function of a script"),
         ("nowhere.py:make", "there is no file nowhere.py"),
         ("no_such.module:make", "there is no module 'no_such'"),
-        ("script.py:missing", "script.py has no name 'missing'(?s:.*)It has make"),
-        ("bad.py:make", r"ended itself while it was imported \(status 3\)(?s:.*)__main__"),
-        ("needs.py:make", r"ended itself while it was imported \(status 2\)\.\nNothing was checked(?s:.*) -- "),
-        ("package/train.py:make", "Give its module: package.train:make"),
+        ("script.py:missing", "script.py has no attribute 'missing'(?s:.*)It has make"),
+        ("bad.py:make", r"exited while it was imported \(status 3\)(?s:.*)__main__"),
+        ("needs.py:make", r"exited while it was imported \(status 2\)\.\nNothing was checked(?s:.*) -- "),
+        ("package/train.py:make", "Pass its module instead: package.train:make"),
         ("late.py:make", "raised SystemExit"),
     ],
 )
@@ -313,7 +313,7 @@ def test_script_named_like_a_module(tmp_path: Path) -> None:
 
 def test_a_check_inside_of_a_check_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fresh, "_inside", True)
-    with pytest.raises(ConfigurationError, match="Each would begin another one"):
+    with pytest.raises(ConfigurationError, match="Each check would start a further one"):
         resumable.check(programs.right)
 
 

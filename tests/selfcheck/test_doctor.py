@@ -39,10 +39,10 @@ def test_no_framework_is_imported() -> None:
 @pytest.mark.parametrize(
     ("variables", "text"),
     [
-        ({"RANK": "0"}, "RANK is set and WORLD_SIZE is not"),
+        ({"RANK": "0"}, "RANK is set but WORLD_SIZE is not"),
         ({"RANK": "3"}, "RANK='3', and WORLD_SIZE, which would say of how many, is not set"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, "Both must be integers"),
-        ({"OMPI_COMM_WORLD_SIZE": "4"}, "mpirun has started 4 processes"),
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, "mpirun started 4 processes"),
     ],
 )
 def test_each_trap(variables: dict[str, str], text: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,12 +81,12 @@ def test_states_of_several_loaders_are_found_by_their_keys(state: Any, tmp_path:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (None, "there is nothing at"),
-        ("{}", "no state of a Loader is in"),
-        ("text", "it is no checkpoint that is known"),
+        (None, "does not exist"),
+        ("{}", "contains no state of a Loader"),
+        ("text", "it is not a known kind of checkpoint"),
         ("", "it is empty"),
-        ("PK\x03\x04", "it begins as a zip file, and is cut or damaged"),
-        ('{"a', "it begins as JSON, and is cut or damaged"),
+        ("PK\x03\x04", "it starts as a zip file, but is truncated or damaged"),
+        ('{"a', "it starts as JSON, but is truncated or damaged"),
     ],
 )
 def test_what_cannot_be_verified(
@@ -109,7 +109,7 @@ def test_a_state_with_other_classes_is_told_in_our_own_words(
     torch.save({"data": state}, tmp_path / "file", pickle_protocol=protocol)
     assert main(["verify", str(tmp_path / "file"), f"{SCRIPT}:right"]) == 2
     said = capsys.readouterr().err
-    assert "holds argparse.Namespace" in said
+    assert "contains argparse.Namespace" in said
     assert "resumable inspect" in said
     assert "weights_only" not in said
     assert "\x1b" not in said
@@ -152,4 +152,4 @@ def test_the_commands_are_functions_too(tmp_path: Path, state: Any, capsys: pyte
     assert main(["verify", str(path), f"{SCRIPT}:right", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(found.as_dict()))
     assert resumable.doctor().ok
-    assert str(resumable.doctor()).endswith("Nothing found that breaks a promise.")
+    assert str(resumable.doctor()).endswith("No problems found.")

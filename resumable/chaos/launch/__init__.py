@@ -1,1 +1,1 @@
-"""Starts the user's command, sees to its end, and damages its checkpoints between two starts."""
+"""Launches the user's command, cleans up after it, and damages its checkpoints between two launches."""

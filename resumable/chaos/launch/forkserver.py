@@ -1,9 +1,9 @@
-"""A process that has imported what takes long, and forks the starts of a command, each of which is seconds faster.
+"""A process that has imported slow modules, and forks the launches of a command, each of which is seconds faster.
 
-Started by the chaos run as `python -m resumable.chaos.launch.forkserver MODULE ...`. It only imports: what it forks has
-seen no loader and no model. A request is a line of JSON on its standard input: `[number, start]`, or `[null, modules]`
-for more to import. On its standard output it says `[number, process]` once that leads a session of its own, and
-`[number, null, status]` at its end. When its input ends, it kills what is left.
+The chaos run starts it as `python -m resumable.chaos.launch.forkserver MODULE ...`. It only imports, so its forks have
+seen no loader and no model. A request is a line of JSON on standard input: `[number, launch]`, or `[null, modules]` to
+import more. On standard output, it writes `[number, process]` once the fork leads a session, and
+`[number, null, status]` when it ends. When the input ends, it kills the remaining forks.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from resumable import failpoints
 from resumable.chaos.recorder import overlay
 
 _POLL = 0.005  # seconds
-_PIPE = 65536  # bytes that are read at once
+_PIPE = 65536  # bytes per read
 
 
 def main() -> None:
     """Serve requests until the input ends; in a forked process, run the program."""
-    overlay.install()  # before modules can keep functions that it replaces; it does nothing until a child has a plan
+    overlay.install()  # before modules can store the replaced functions; inactive until a child has a plan
     _load(sys.argv[1:])
     running: dict[int, int] = {}
     unread = bytearray()
@@ -58,13 +58,13 @@ def main() -> None:
 def _load(modules: list[str]) -> None:
     for module in modules:
         import_module(module)
-    gc.freeze()  # what was imported needs no look by the children
+    gc.freeze()  # spares the children from collecting the imported modules
 
 
 def _read_line(unread: bytearray) -> bytes | None:
-    """Return a line, None where there is none yet, or nothing at the end of the input.
+    """Return a line, None if there is none yet, or an empty one at the end of the input.
 
-    Python's own buffer would hide the second of two requests that came together from `select`.
+    Python's own buffer would hide the second of two requests that arrive together from `select`.
     """
     if b"\n" not in unread:
         ready, _, _ = select.select([0], [], [], _POLL)
@@ -86,7 +86,7 @@ def _say(*values: Any) -> None:
 
 
 def _fork(request: dict[str, Any]) -> int:
-    """Fork; return in the parent once the child leads a session, so that it can be killed with what it starts."""
+    """Fork; return in the parent once the child leads a session, so it can be killed with its children."""
     reading, writing = os.pipe()
     process = os.fork()
     if process == 0:
@@ -110,12 +110,12 @@ def _note_ended(running: dict[int, int]) -> None:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Be a process as if it had been started by itself: environment, directory, and no randomness in common."""
+    """Set environment, directory and random seeds as in a process that was launched directly."""
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()  # it was seeded when it was imported; Python's own seeds itself again
+        sys.modules["numpy"].random.seed()  # it was seeded on import; Python reseeds itself after a fork
     failpoints.activate()
 
 

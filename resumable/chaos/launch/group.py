@@ -1,6 +1,6 @@
-"""Runs the user's command, and sees to its end and to that of all processes that it starts.
+"""Runs the user's command, and cleans up all processes that it starts.
 
-It may start several ranks: there may be an agent above them, as torchrun is one, and ranks may wait for a dead one.
+There may be several ranks, an agent such as torchrun that started them, and ranks that wait for a dead one.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ __all__ = [
 
 
 SHARED_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-SURVIVE = {"agent", "all"}  # targets whose ranks may live on: they are killed at once, as by a job's scheduler
-_SILENCE = 10.0  # seconds without any sign of life of ranks that have lost one
-_LOOK = 0.25  # seconds between two looks at all processes of the system
+SURVIVE = {"agent", "all"}  # targets whose ranks may survive; they are killed immediately, as a job scheduler does
+_SILENCE = 10.0  # seconds without progress of ranks that have lost one
+_LOOK = 0.25  # seconds between two scans of all processes
 
 
 class StoppedError(Exception):
-    """The chaos run was interrupted, and waits for no command any longer."""
+    """The chaos run was interrupted, and no longer waits for any command."""
 
 
 class Guard(Protocol):
-    """Kills processes if this one ends, however that comes: the reaper."""
+    """Kills processes if this process ends for any reason: the reaper."""
 
     stopping: Event
 
@@ -54,24 +54,24 @@ class Guard(Protocol):
         ...
 
     def release(self, mark: str) -> None:
-        """Forget them: nothing is left of them."""
+        """Stop guarding them: all have ended."""
         ...
 
 
 class Group:
-    """A command that runs, with all processes that it starts. Leaving the `with` block kills what is left of them.
+    """A running command with all processes that it starts. Leaving the `with` block kills those that are left.
 
     Args:
         command: the command and its arguments.
-        directory: in which it runs.
-        environment: added to this process's; it has the variable.
-        output: file that gets what it prints.
-        reaper: kills the processes where this one cannot do it any longer.
-        preload: forks the command; None to start it as it stands.
-        variable: in the environment, with a value of this start alone, by which its processes are known.
+        directory: its working directory.
+        environment: added to this process's; contains the variable.
+        output: file for its output.
+        reaper: kills the processes if this process ends.
+        preload: forks the command; None to launch it directly.
+        variable: environment variable with a unique value for this launch, which identifies its processes.
     """
 
-    def __init__(  # noqa: PLR0913  # what a process needs
+    def __init__(  # noqa: PLR0913  # the parts of a process
         self,
         command: Sequence[str],
         directory: Path,
@@ -100,13 +100,13 @@ class Group:
             self._reaper.release(self._mark)
 
     def wait(self, is_overdue: Callable[[], str]) -> tuple[int, str]:
-        """Wait for the command's end, or kill it.
+        """Wait until the command ends, or kill it.
 
         Args:
-            is_overdue: says why it is to be killed, or nothing; asked many times per second.
+            is_overdue: returns why it must be killed, or an empty string; called many times per second.
 
         Returns:
-            The exit status, negative for a signal; and why it was killed, or nothing.
+            The exit status, negative for a signal; and why it was killed, or an empty string.
 
         Raises:
             StoppedError: the chaos run was interrupted.
@@ -123,14 +123,14 @@ class Group:
         return self._process.wait(), reason
 
     def orphans(self) -> list[int]:
-        """Return the processes that live on after the command's end, however long one waits."""
+        """Return the processes that outlive the command, after they had time to end."""
         patience = time.monotonic() + PATIENCE
         while (members := self._members()) and time.monotonic() < patience:
             time.sleep(POLL)
         return members
 
     def kill(self) -> None:
-        """Kill every process that the command started, and wait until none is left."""
+        """Kill every process that the command started, and wait until all have ended."""
         kill_all(self._mark, self._process.pid)
         self._process.wait()
 
@@ -138,7 +138,7 @@ class Group:
         return living_members(self._process.pid, self._mark)
 
     def _is_stopped(self) -> bool:
-        """Return whether one of the processes was stopped: the others would wait for it."""
+        """Return whether one of the processes is stopped; the others would wait for it."""
         now = time.monotonic()
         if now - self._looked < _LOOK:
             return False
@@ -162,28 +162,28 @@ def _start(
             )
     except OSError as error:
         raise ConfigurationError(
-            f"{command[0]} cannot be started: {error.strerror}.\nThe command is started as it stands, without a shell. "
-            "Name the program that runs it, as in: bash train.sh"
+            f"{command[0]} cannot be started: {error.strerror}.\nThe command is launched without a shell. Name the "
+            "program that runs it, as in: bash train.sh"
         ) from error
 
 
 def environment_of_agents() -> dict[str, str]:
-    """Return what torchrun needs to start ranks again.
+    """Return what torchrun needs to restart ranks.
 
-    Without it they read the addresses of the dead ones from the store that torchrun shares with them, and cannot
-    connect: https://github.com/pytorch/pytorch/issues/135712. A value that is set already counts.
+    Without it, restarted ranks read the addresses of the dead ones from torchrun's shared store, and cannot connect:
+    https://github.com/pytorch/pytorch/issues/135712. A value that is already set takes precedence.
     """
     return {SHARED_STORE: os.environ.get(SHARED_STORE, "1")}
 
 
 def wait_for_the_dead(fault: Fault | None, silent: float, ledgers: Path) -> str:
-    """Say why a command has to be killed whose ranks wait for one that was killed, as a collective does for minutes.
+    """Explain why a command must be killed whose ranks wait for a killed one, as collectives do for minutes.
 
-    An agent ends such ranks, and may start them again, which takes its time. Without one nothing else does.
+    An agent ends such ranks, and may restart them, which takes time. Without an agent, nothing ends them.
 
     Args:
-        fault: of this start.
-        silent: seconds without any sign of life.
+        fault: of this launch.
+        silent: seconds without progress.
         ledgers: their directory.
     """
     if fault is None or fault.kind != "kill" or silent <= _SILENCE:
@@ -193,4 +193,4 @@ def wait_for_the_dead(fault: Fault | None, silent: float, ledgers: Path) -> str:
     events = [event for path in ledgers.glob("events-*.jsonl") for event in read_events(path)[0]]
     struck = any(event["kind"] == "fire" and event["world"] > 1 for event in events)
     alone = not any(event.get("agent") for event in events)
-    return f"a rank was killed, and the others gave no sign of life for {_SILENCE:.0f} s" if struck and alone else ""
+    return f"a rank was killed, and the others made no progress for {_SILENCE:.0f} s" if struck and alone else ""

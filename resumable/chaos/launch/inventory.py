@@ -1,8 +1,7 @@
-"""The files that a run leaves at its end, each with what it holds.
+"""The files at the end of a run, with their contents.
 
-A file is named by its path in the work folder; one that was redirected into the case's directory by its own path.
-Left out are the steps of a CheckpointStore, which are compared when they are saved, flight records, and what Python
-compiles.
+A file is identified by its path in the work folder; a redirected file by its original path. Excluded are the steps of
+a CheckpointStore, which are compared when they are saved, flight records, and Python's compiled files.
 """
 
 from __future__ import annotations
@@ -57,14 +56,14 @@ Stamps = dict[Path, tuple[int, int]]
 def take_inventory(
     case: Path, ignore: Sequence[str] = (), damaged: Stamps | None = None, *, rounded: bool = False
 ) -> Left:
-    """Look at all files that a run has left.
+    """Read all files at the end of a run.
 
     Args:
         case: its directory.
-        ignore: patterns of names that are left out.
-        damaged: files that were damaged on purpose, as they were after that; those that have not changed since are
-            left out.
-        rounded: numbers are to be compared up to rounding.
+        ignore: patterns of names to leave out.
+        damaged: files that were damaged on purpose, with their stamps after that; they are left out unless they have
+            changed since.
+        rounded: whether numbers are compared up to rounding.
     """
     files: dict[str, dict[str, str]] = {}
     ignored: set[str] = set()
@@ -93,7 +92,7 @@ def _paths(case: Path) -> Iterator[Path]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yield files, and folders of torch.distributed.checkpoint; a link counts if it leads to a file beside them."""
+    """Yield files, and folders of torch.distributed.checkpoint; links count if they lead to a file next to them."""
     try:
         entries = list(os.scandir(folder))
     except OSError:
@@ -114,7 +113,7 @@ def _is_beside(entry: os.DirEntry[str]) -> bool:
 
 
 def _by_numbers(text: str) -> list[Any]:
-    """Return what sorts version_2 before version_10."""
+    """Return a sort key that puts version_2 before version_10."""
     return [int(word) if word.isdigit() else word for word in _WORD.split(text)]
 
 
@@ -123,12 +122,12 @@ def _matches(name: str, glob: str) -> bool:
 
 
 def stamps(case: Path) -> Stamps:
-    """Return when each file was written, and its size."""
+    """Return the modification time and size of each file."""
     return {path: _stamp(path) for path in _paths(case)}
 
 
 def changed(before: Stamps, case: Path) -> Stamps:
-    """Return the files that are not as they were, as they are now; (0, 0) for one that is gone."""
+    """Return the files that changed, with their current stamps; (0, 0) for a removed file."""
     now = stamps(case)
     return {path: now.get(path, (0, 0)) for path in {**before, **now} if before.get(path) != now.get(path)}
 
@@ -142,12 +141,12 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def write_left(left: Left, case: Path) -> None:
-    """Write down what a run left."""
+    """Save the record of a run's files."""
     (case / _FILE).write_text(json.dumps(left._asdict()))
 
 
 def read_left(case: Path) -> Left | None:
-    """Read it again; None where nothing was written down."""
+    """Load the record; None if there is none."""
     try:
         values = json.loads((case / _FILE).read_text())
     except (OSError, ValueError):
@@ -155,38 +154,38 @@ def read_left(case: Path) -> Left | None:
     return Left(values.pop("files"), **{name: tuple(names) for name, names in values.items()})
 
 
-# What one file holds, part by part, so that two runs can be compared by it. Nothing of a file is executed.
+# Splits a file into parts, so that two runs can be compared. No code in a file runs.
 
-BYTES = "bytes"  # the part of a file that is compared by its bytes
-CURSOR = "cursor"  # what is looked at of the state of a loader
+BYTES = "bytes"  # the part of a file that is compared as bytes
+CURSOR = "cursor"  # the part of a loader's state that is compared
 SAMPLED = "bytes of some blocks"
-_LARGE = 1 << 30  # bytes above which a file is not read whole
+_LARGE = 1 << 30  # bytes above which a file is only sampled
 _BLOCK, _BLOCKS = 1 << 20, 64
 _LARGEST_TEXT = 64 << 20  # bytes of JSON or YAML
 _MOST_PARTS = 100_000
-_PATHS = {"best_model_path", "kth_best_model_path"}  # Lightning's ModelCheckpoint: which files this start has written
+_PATHS = {"best_model_path", "kth_best_model_path"}  # Lightning's ModelCheckpoint: files that this launch wrote
 _VERSION = re.compile(r"(^|/)version_\d+(?=/|$)")
 _PICKLES = {".pkl", ".pickle", ".joblib", ".dill", ".sav"}
 _UNREADABLE = (ResumableError, ValueError, TypeError, KeyError, EOFError, RecursionError, csv.Error)
 
 
 def unversioned(text: str) -> str:
-    """Return a path with Lightning's `version_0`, `version_1`, ... as one: each start has a folder of its own."""
+    """Return a path with Lightning's `version_0`, `version_1`, ... unified, because each launch has its own folder."""
     return _VERSION.sub(r"\1version_N", text)
 
 
 def is_log(path: Path) -> bool:
-    """Return whether a file is one that is written line by line, whose last values are compared."""
+    """Return whether a file is written line by line; its last values are compared."""
     return path.suffix in _LOGS
 
 
 def parts_of_file(path: Path, work: Path, *, rounded: bool = False) -> dict[str, str]:
-    """Return a text for each part of a file, by its dotted path; of one that cannot be read so, of its bytes.
+    """Return a text for each part of a file, by its dotted path; a digest of its bytes if it cannot be split.
 
     Args:
-        path: of the file; or of a folder of torch.distributed.checkpoint.
-        work: the directory of the run, whose name is the same in no two runs.
-        rounded: numbers are to be compared up to rounding.
+        path: of the file, or of a folder of torch.distributed.checkpoint.
+        work: the directory of the run, whose name differs in each run.
+        rounded: whether numbers are compared up to rounding.
     """
     opened = _Opened(work, weight_sketch if rounded else None)
     try:
@@ -195,7 +194,7 @@ def parts_of_file(path: Path, work: Path, *, rounded: bool = False) -> dict[str,
         return _parts_of_content(path, opened)
     except _UNREADABLE:
         if path.suffix in _PICKLES:
-            return {BYTES: f"{UNCOMPARED}its parts cannot be read, and of equal objects a pickle may have other bytes"}
+            return {BYTES: f"{UNCOMPARED}its parts cannot be read, and pickles of equal objects may differ in bytes"}
         with suppress(OSError):
             return _bytes_of(path)
     except OSError as error:
@@ -240,7 +239,7 @@ def _parts_of_yaml(path: Path, opened: _Opened) -> dict[str, str]:
 
 
 def _bytes_of(path: Path) -> dict[str, str]:
-    """Digest the bytes of a file block by block; of a large one, its size and blocks all over it."""
+    """Digest the bytes of a file; for a large one, its size and evenly spaced blocks."""
     size, found = path.stat().st_size, sha256()
     with path.open("rb") as file:
         if size <= _LARGE:
@@ -263,7 +262,7 @@ def _read_csv(path: Path) -> dict[str, Any]:
         for row in [first] if names is not first else []:
             last |= zip(names, row, strict=False)
         for row in rows:
-            if row != first:  # which a start may write again
+            if row != first:  # a launch may write the header again
                 last |= {name: value for name, value in zip(names, row, strict=False) if value}
     return {name: _number(value) for name, value in last.items()}
 
@@ -273,7 +272,7 @@ def _is_number(text: str) -> bool:
 
 
 def _number(text: str) -> Any:
-    """Return a text as a number, if it is one."""
+    """Convert a text to a number, if it is one."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
@@ -289,7 +288,7 @@ def _line_of_json(line: bytes) -> Any:
     try:
         return json.loads(line)
     except ValueError:
-        return {}  # a kill in the middle of a line leaves a part of it
+        return {}  # a kill may leave an incomplete line
 
 
 def _last_values(lines: Iterable[Any]) -> dict[str, Any]:
@@ -300,7 +299,7 @@ def _last_values(lines: Iterable[Any]) -> dict[str, Any]:
 
 
 def _read_last_line(path: Path) -> dict[str, Any]:
-    """Return the words of the last line, those with a point as numbers, so that a time among them hides no others."""
+    """Return the words of the last line, and numbers with a decimal point as numbers, so they can be compared apart."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _BLOCK))
         lines = file.read().decode(errors="replace").split("\n")
@@ -317,11 +316,11 @@ _LOGS: dict[str, Callable[[Path], dict[str, Any]]] = {
 
 
 class _Opened:
-    """Gives each node of a tree as plain values and arrays, without what is another in each run.
+    """Converts each node of a tree to plain values and arrays, without values that differ in each run.
 
     Args:
         work: the directory of the run.
-        more: gives what is added to the text of a leaf.
+        more: returns the text to add to a leaf.
     """
 
     def __init__(self, work: Path, more: Callable[[Any], str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Starts of a Python program that are forked from processes which have imported its slow modules already."""
+"""Launches of a Python program forked from processes that have already imported its slow modules."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["Forked", "Preload", "Server", "check_preload"]
 
 
-_SERVERS = 2  # so that a program is resumed in another interpreter, with other hashes, than it was killed in
+_SERVERS = 2  # a program is resumed in a different interpreter, with different hashes, than it was killed in
 
 
 def check_preload(words: Sequence[str], modules: Sequence[str]) -> None:
-    """See that a command can be forked.
+    """Verify that a command can be forked.
 
     Raises:
-        ConfigurationError: it is no program of this Python.
+        ConfigurationError: it is not a program of this Python.
     """
     if not modules:
         return
@@ -38,16 +38,16 @@ def check_preload(words: Sequence[str], modules: Sequence[str]) -> None:
     is_program = len(words) > 1 and (words[1].endswith(".py") or (words[1] == "-m" and len(words) > 2))  # noqa: PLR2004  # and its name
     if not own or not is_program or not Path(words[0]).name.startswith("python"):
         raise ConfigurationError(
-            f"preload can fork programs of this Python, and the command is {' '.join(words[:3])} ...\nIt has to be "
-            f"{sys.executable} script.py, or -m module. Leave preload out to start any other command."
+            f"preload can only fork programs of this Python, but the command is {' '.join(words[:3])} ...\nIt must be "
+            f"{sys.executable} script.py, or -m module. Leave preload out for any other command."
         )
 
 
 class Forked:
-    """A forked process; looks like `subprocess.Popen` as far as it is needed.
+    """A forked process, with the needed subset of `subprocess.Popen`.
 
     Attributes:
-        pid: its number; it leads a session.
+        pid: its process id; it leads a session.
     """
 
     def __init__(self, server: Server, number: int, pid: int) -> None:
@@ -63,11 +63,11 @@ class Forked:
 
 
 class Preload:
-    """The servers; a `with` block ends them, and what they have forked.
+    """The servers; a `with` block ends them and the processes that they forked.
 
     Args:
-        modules: to be imported, once in each server.
-        environment: added to this process's, for the servers and for what they fork.
+        modules: to import once in each server.
+        environment: added to this process's, for the servers and their forks.
     """
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
@@ -81,16 +81,16 @@ class Preload:
             server.close()
 
     def server(self, number: int) -> Server:
-        """Return the server for a start, by the number of starts before it: never that of the last one."""
+        """Return the server for a launch, by the number of earlier launches; never the same as for the last one."""
         return self._servers[number % len(self._servers)]
 
 
 class Server:
-    """A process that has imported modules, and forks the starts of a command.
+    """A process that has imported modules, and forks the launches of a command.
 
     Args:
-        modules: to be imported before anything else.
-        environment: added to this process's, for it and for what it forks.
+        modules: to import first.
+        environment: added to this process's, for the server and its forks.
     """
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -111,19 +111,19 @@ class Server:
         self._reader.start()
 
     def load(self, modules: Sequence[str]) -> None:
-        """Let it import more modules before the next start, those that it has not imported yet."""
+        """Import more modules before the next launch, unless they are already imported."""
         if modules:
             with self._news:
                 self._ask(None, list(modules))
 
     def start(self, words: Sequence[str], directory: Path, environment: Mapping[str, str], output: Path) -> Forked:
-        """Fork a start of a command.
+        """Fork a launch of a command.
 
         Args:
             words: the command.
-            directory: in which it runs.
+            directory: its working directory.
             environment: added to the server's.
-            output: file that gets what it prints.
+            output: file for its output.
         """
         request = {
             "words": words[1:],
@@ -139,33 +139,33 @@ class Server:
             return Forked(self, number, self._pids[number])
 
     def status(self, number: int) -> int | None:
-        """Return the exit status of a start, None while it runs."""
+        """Return the exit status of a launch, None while it runs."""
         with self._news:
             if number not in self._statuses:
                 self._check()
             return self._statuses.get(number)
 
     def wait(self, number: int) -> int:
-        """Return the exit status of a start once it has ended."""
+        """Return the exit status of a launch once it has ended."""
         with self._news:
             self._news.wait_for(lambda: number in self._statuses or self._ended)
             return self._statuses.get(number, -1)
 
     def close(self) -> None:
-        """Let it end, and kill what it forked."""
+        """End the server, and kill its forks."""
         with self._process:  # closes the pipes and waits
             pass
         self._reader.join()
 
     def _ask(self, number: int | None, request: Any) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it ended, which is seen where its answer is awaited
+        with suppress(BrokenPipeError):  # it has ended, which is noticed when its answer is awaited
             self._process.stdin.write(json.dumps([number, request]).encode() + b"\n")
 
     def _check(self) -> None:
         if self._ended:
             raise ConfigurationError(
-                "the process that imports the modules of preload ended; it said above why.\nCheck their names."
+                "the process that imports the modules of preload ended; its error is shown above.\nCheck their names."
             )
 
     def _listen(self) -> None:

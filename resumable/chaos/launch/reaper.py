@@ -1,7 +1,7 @@
-"""Sees to it that no training process outlives the chaos run, even where that is killed with SIGKILL.
+"""Ensures that no training process outlives the chaos run, even if the chaos run dies from SIGKILL.
 
-A second process reads from a pipe that only the chaos run writes to: of each command before it is started, and again
-when nothing is left of it. When the pipe closes, however that came about, it kills what is left of the others.
+A second process reads from a pipe that only the chaos run writes to. The chaos run reports each command before its
+launch, and again when all of its processes have ended. When the pipe closes for any reason, the process kills the rest.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from resumable.failpoints import VARIABLE
 
 __all__ = ["Reaper"]
 
-_SETTLING = 0.2  # seconds in which a process that was being started gets its mark
+_SETTLING = 0.2  # seconds for a process that is being started to get its mark
 
 
 class Reaper:
-    """Kills what the chaos run leaves behind; used as a `with` block around everything that starts commands.
+    """Kills the processes left by a chaos run; a `with` block around everything that launches commands.
 
     Attributes:
-        stopping: set where no command is to run any longer; whoever waits for one is to give up.
+        stopping: set when no command may run any longer; code that waits for one should give up.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Reaper:
         self._tell(mark, group)
 
     def release(self, mark: str) -> None:
-        """Forget them: nothing is left of them."""
+        """Stop guarding them: all have ended."""
         self._tell(mark, None)
 
     def _tell(self, mark: str, group: int | None) -> None:
@@ -64,14 +64,14 @@ class Reaper:
         with (
             self._lock,
             suppress(BrokenPipeError, ValueError),
-        ):  # it was killed, or is closed, and guards nothing
+        ):  # it was killed or is closed, and guards nothing
             self._process.stdin.write(json.dumps([mark, group]).encode() + b"\n")
 
 
 def main() -> None:
     """Listen until the chaos run ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # it ends with the chaos run, and not before it
+        signal.signal(number, signal.SIG_IGN)  # it ends only with the chaos run
     guarded: dict[str, int] = {}
     for line in sys.stdin:
         mark, group = json.loads(line)

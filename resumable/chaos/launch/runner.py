@@ -1,4 +1,4 @@
-"""Runs one case: starts the command, lets its fault happen, and starts it again until it comes to its end."""
+"""Runs one case: launches the command, injects its faults, and relaunches it until it finishes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CASE = "case.json"  # in the directory of each case, before anything else
 
 _SHOWN = 4000  # characters of a process's output
 _MODULE = {"-m", "--module"}
-_MORE = 2  # starts in peace, at most: the first of them has to come to its end
+_MORE = 2  # maximum number of additional launches without a fault; the first of them must finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class Command:
     """The user's command.
 
     Args:
-        words: the command and its arguments. `{dir}` stands for a directory of the run, `{ranks}` for their number.
-        patience: seconds without any sign of life after which a process hangs.
+        words: the command and its arguments. `{dir}` is replaced with a directory, `{ranks}` with the number of ranks.
+        patience: seconds without progress after which a process counts as hanging.
         grace: seconds from SIGTERM to SIGKILL.
-        limit: seconds for one start.
-        preload: forks each start; None to start it as it stands.
+        limit: time limit of one launch in seconds.
+        preload: forks each launch; None to launch the command directly.
         ignore: patterns of files that are not compared.
     """
 
@@ -67,9 +67,9 @@ class Command:
     ignore: tuple[str, ...] = ()
 
     def start(self, directory: Path, ranks: int) -> tuple[list[str], Path]:
-        """Return the words of one start, and the directory to start them in.
+        """Return the words of one launch, and its working directory.
 
-        Without `{dir}`, that is the run's own directory, so that relative paths lead to fresh checkpoints.
+        Without `{dir}`, that is the run's own directory, so relative paths lead to new checkpoints.
         """
         place = Path.cwd() if any("{dir}" in word for word in self.words) else directory
         words = [word.replace("{dir}", str(directory)).replace("{ranks}", str(ranks)) for word in self.words]
@@ -78,26 +78,26 @@ class Command:
 
 
 def _absolute(word: str) -> str:
-    """Return the path of a script as it is from everywhere."""
+    """Return the absolute path of a script."""
     path = Path(word)
     return str(path.absolute()) if path.suffix == ".py" and path.is_file() else word
 
 
 def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | None = None) -> list[Attempt]:
-    """Run a case in a fresh directory.
+    """Run a case in a new directory.
 
     Args:
-        command: what to start.
-        case: what is to go wrong.
-        directory: for all that is written.
-        reaper: kills the processes where this one cannot do it any longer.
+        command: the command to launch.
+        case: the faults.
+        directory: for everything that is written.
+        reaper: kills the processes if this process ends.
 
     Returns:
-        What each start did, those of an agent in the command among them. The last one has come to its end, or failed
-        by itself.
+        The record of each launch, including those by an agent in the command. The last one has finished, or failed on
+        its own.
 
     Raises:
-        ConfigurationError: the command was stopped, as it would have gone on from a real run, or have changed one.
+        ConfigurationError: the command was stopped because it would have resumed or changed a real run.
     """
     directory.mkdir(parents=True)
     (directory / CASE).write_text(json.dumps({"command": command.words, **case.as_dict()}, indent=1))
@@ -131,7 +131,7 @@ def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | Non
 
 
 def _may_be_unfinished(launch: Launch) -> bool:
-    """Return whether a status of 0 says nothing: many a script, and Lightning, ends well on SIGTERM."""
+    """Return whether an exit status of 0 proves nothing: many scripts, and Lightning, return 0 on SIGTERM."""
     return launch.fault is not None and launch.fault.kind == "term"
 
 
@@ -152,7 +152,7 @@ def _run_launch(
     with Group(words, place, _environment(plan, words, place), output, reaper, preload=server) as group:
         status, killed = group.wait(watch.is_overdue)
         orphans = [] if launch.fault and launch.fault.target in SURVIVE else group.orphans()
-    plan.rename(plan.with_suffix(".done.json"))  # so that a variable which lives on names nothing
+    plan.rename(plan.with_suffix(".done.json"))  # so a leftover variable refers to nothing
     started = read_attempts(ledgers, len(before), number)
     attempt = started[-1]
     attempt.status, attempt.killed, attempt.orphans = status, killed, orphans
@@ -162,9 +162,9 @@ def _run_launch(
 
 
 def _environment(plan: Path, words: Sequence[str] = (), place: Path | None = None) -> dict[str, str]:
-    """Return what makes a process of the command a watched one, from its first line on if it is one of Python.
+    """Return the variables that make a process of the command an observed one; a Python program from its first line.
 
-    A module is found from here, as `python -m` and `torchrun -m` find it in the directory in which they are started.
+    They include the current directory for `python -m` and `torchrun -m`, which search for modules there.
     """
     here = str(Path.cwd()) if _MODULE & set(words) and place != Path.cwd() else ""
     paths = [str(Path(overlay.__file__).parent / "startup"), here, os.environ.get("PYTHONPATH", "")]
@@ -172,18 +172,18 @@ def _environment(plan: Path, words: Sequence[str] = (), place: Path | None = Non
 
 
 class _Watch:
-    """Says when a process has to be killed: after a grace period, or when it hangs."""
+    """Decides when a process must be killed: after a grace period, or when it hangs."""
 
     def __init__(self, command: Command, launch: Launch, ledgers: Path) -> None:
         self._command, self._launch, self._ledgers = command, launch, ledgers
         self._begun = self._alive = time.monotonic()
         self._size = -1
         self._looked = 0.0
-        self.struck = False  # the fault that comes from outside has happened
+        self.struck = False  # whether a fault from outside has happened
 
     def is_overdue(self) -> str:
         now = time.monotonic()
-        if now - self._looked < 0.1:  # noqa: PLR2004  # seconds between two looks at the files
+        if now - self._looked < 0.1:  # noqa: PLR2004  # seconds between two checks of the files
             return ""
         self._looked = now
         size = sum(path.stat().st_size for path in self._ledgers.glob("*.jsonl"))
@@ -191,38 +191,38 @@ class _Watch:
         if size != self._size:
             self._size, self._alive = size, now
         if now - self._begun > self._command.limit:
-            return f"it took more than {self._command.limit:.0f} s"
+            return f"it took longer than {self._command.limit:.0f} s"
         fault = self._launch.fault
         if fault and fault.after is not None and now - self._begun > fault.after:
             self.struck = True
-            return f"SIGKILL came from outside after {fault.after:.1f} s"
+            return f"SIGKILL from outside after {fault.after:.1f} s"
         if fault and fault.kind == "term" and now - self._alive > self._command.grace and self._has_fired():
-            return f"it lived on {self._command.grace:.0f} s after SIGTERM"
+            return f"it was still running {self._command.grace:.0f} s after SIGTERM"
         if waits := wait_for_the_dead(fault, now - self._alive, self._ledgers):
             return waits
         patience = 2.0 if fault and fault.kind == "hang" and self._has_fired() else self._command.patience
-        return f"it gave no sign of life for {patience:.0f} s" if now - self._alive > patience else ""
+        return f"it made no progress for {patience:.0f} s" if now - self._alive > patience else ""
 
     def _has_fired(self) -> bool:
         return any(b'"fire"' in path.read_bytes() for path in self._ledgers.glob("*.jsonl"))
 
 
-# Looks from outside into the stores that a command wrote to: what is committed there, and whether it loads.
+# Inspects the stores that a command wrote: which steps are committed, and whether they load.
 
 
 def is_inside(path: str | Path, case: Path) -> bool:
-    """Return whether a path leads into a directory, whichever links are on the way."""
+    """Return whether a path leads into a directory once its links are resolved."""
     return Path(path).resolve().is_relative_to(case.resolve())
 
 
 def local_roots(attempts: Sequence[Attempt], case: Path) -> list[str]:
-    """Return the roots in a case's directory that checkpoints were committed to, and which are still there."""
+    """Return the existing roots in a case's directory to which checkpoints were committed."""
     roots = {root for attempt in attempts for log in attempt.ranks.values() for root, _ in log.saved}
     return sorted(root for root in roots if "://" not in root and Path(root).is_dir() and is_inside(root, case))
 
 
 def committed(root: str) -> Iterator[tuple[int, Path]]:
-    """Yield the committed steps of a store, each with its data file."""
+    """Yield the committed steps of a store with their data files."""
     steps = _steps(root)
     for step in steps.committed():
         if (name := steps.data_file(step)) and (data := Path(steps.directory(step), name)).exists():
@@ -233,12 +233,12 @@ def find_unloadable(attempts: Sequence[Attempt], case: Path, *, damaged: bool) -
     """Load every committed checkpoint, as `torch.load(weights_only=True)` does.
 
     Args:
-        attempts: those that are over.
+        attempts: the launches so far.
         case: the directory of the case.
-        damaged: the newest one was damaged on purpose: then one that is whole is enough in each store.
+        damaged: the newest one was damaged on purpose, so one failure per store is expected.
 
     Returns:
-        What cannot be loaded, in words.
+        The checkpoints that cannot be loaded, in words.
     """
     found: list[str] = []
     for root in local_roots(attempts, case):
@@ -250,7 +250,7 @@ def find_unloadable(attempts: Sequence[Attempt], case: Path, *, damaged: bool) -
 
 
 def _steps(root: str) -> Any:
-    from resumable.checkpoint.steps import Steps  # noqa: PLC0415  # its file systems are imported with it
+    from resumable.checkpoint.steps import Steps  # noqa: PLC0415  # imports file systems
 
     return Steps(root, {})
 
@@ -262,30 +262,30 @@ def _try(steps: Any, root: str, step: int) -> str:
         try:
             unpickle(root, "cpu", number, file)
         except (CheckpointError, MissingDependencyError):
-            return  # its bytes are whole; a class that the script allows, or torch, may be missing here
+            return  # its bytes are intact; a class that the script allows, or torch, may be missing here
 
     try:
         steps.read(step, load)
     except (CorruptCheckpointError, CheckpointNotFoundError) as error:
         return f"the committed checkpoint of step {step} in {root} does not load: {error}"
-    except Exception as error:  # noqa: BLE001  # whatever torch raises for bytes that are those which were written
+    except Exception as error:  # noqa: BLE001  # whatever torch raises for intact bytes
         return f"the committed checkpoint of step {step} in {root} does not load: {type(error).__name__}: {error}"
     return ""
 
 
-# What can go wrong with checkpoints between two starts of a command, done to the files of its stores and Trainers.
+# Damages checkpoints between two launches of a command, in the files of its stores and Trainers.
 #
-# Only files whose path leads into the directory of the case are touched, whichever links are on the way. A file gets
-# its new content by a new file in its place, so that another name of it, which may be outside, keeps the old one.
+# Only files whose resolved path is in the directory of the case are changed. New content is written to a new file that
+# replaces the old one, so a hard link outside the directory keeps the old content.
 
 
 class _Checkpoint(NamedTuple):
-    """A checkpoint on the disk.
+    """A checkpoint on disk.
 
     Args:
-        order: what is greater for a newer one.
+        order: greater for a newer one.
         data: its data file.
-        whole: what is to be removed to remove it: the directory of a step, or the file.
+        whole: what to remove to delete it: the directory of a step, or the file.
     """
 
     order: tuple[int, int]
@@ -294,7 +294,7 @@ class _Checkpoint(NamedTuple):
 
 
 def _newest(attempts: Sequence[Attempt], case: Path) -> _Checkpoint | None:
-    """Find the newest committed checkpoint of a store; without any, that of the Lightning Trainer."""
+    """Find the newest committed checkpoint of a store, or else of the Lightning Trainer."""
     stored = [
         _Checkpoint((step, data.stat().st_mtime_ns), data, data.parent)
         for root in local_roots(attempts, case)
@@ -343,7 +343,7 @@ def _remove(attempts: Sequence[Attempt], case: Path) -> bool:
 
 
 def _lose(attempts: Sequence[Attempt], case: Path) -> bool:
-    """Lose the content of files that were written and not made durable, as a power cut may."""
+    """Drop the content of files that were written but not made durable, as a power cut may."""
     for log in attempts[-1].ranks.values():
         durable = {path for point, path in log.files if point == "store.synced"}
         written = {path for point, path in log.files if point == "store.written"} - durable
@@ -359,4 +359,4 @@ DAMAGES: dict[str, Callable[[Sequence[Attempt], Path], bool]] = {
     "stale": _remove,
     "lost-fsync": _lose,
 }
-MARRING = {"truncate", "flip"}  # after these, one checkpoint is there that cannot be loaded
+MARRING = {"truncate", "flip"}  # faults that leave one checkpoint that cannot be loaded

@@ -1,1 +1,1 @@
-"""Inside a watched process: writes down what it does, and lets happen what the plan says; reads the ledgers."""
+"""Runs inside an observed process: records its actions and injects faults; also reads the ledgers."""

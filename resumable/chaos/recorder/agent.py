@@ -1,13 +1,13 @@
-"""Inside of a watched process: writes down what it does, and lets happen what the plan says.
+"""Runs inside an observed process: records its actions, and injects the faults of the plan.
 
-The environment names the plan, a JSON file:
+The environment contains the path of the plan, a JSON file:
 
     {"attempt": 0, "directory": "...", "case": "...",
      "faults": [{"kind": "kill", "rank": 0, "target": "", "point": null, "number": 17}]}
 
-A fault is due when a process of that rank comes by a failpoint for the `number`-th time; where it names a point, by
-that one. Points of worker processes are counted in each of them. It happens once in a start of the command, also where
-an agent starts its ranks again.
+A fault is due when a process of that rank passes its `number`-th failpoint; with a `point`, its `number`-th failpoint
+of that name. Each worker process counts its own failpoints. A fault happens once per launch, even if an agent restarts
+the ranks.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ if TYPE_CHECKING:
 __all__ = ["read_plan", "restarts", "start", "strike"]
 
 
-_TRAINED = {"loader.state", "loader.epoch_end"}  # points at which a script has trained
+_TRAINED = {"loader.state", "loader.epoch_end"}  # failpoints after which a script has trained
 
 
 def read_plan(path: str) -> dict[str, Any]:
     """Read a plan.
 
     Raises:
-        OSError: it is not there.
-        ValueError: it is none.
+        OSError: it does not exist.
+        ValueError: it is not a plan.
     """
     plan = json.loads(Path(path).read_text())
     if not isinstance(plan, dict) or not plan.keys() >= {"attempt", "directory", "case", "faults"}:
-        raise ValueError("it has not what a plan has")
+        raise ValueError("required keys are missing")
     return plan
 
 
 def start(path: str, plan: dict[str, Any]) -> None:
-    """Watch this process, and those that it forks."""
+    """Observe this process and its forks."""
     overlay.start(path)
     agent = _Agent(plan, in_worker=multiprocessing.parent_process() is not None)
     failpoints.watch(agent.come_by, agent.hear)
@@ -83,14 +83,14 @@ class _Agent:
         self._ledger: Writer | None = None
 
     def become_worker(self) -> None:
-        """Count again, in a file of its own: this process was forked from the watched one."""
+        """Start counting again in a separate file: this process was forked from the observed one."""
         self._in_worker = True
         self._begin()
 
     def come_by(self, name: str, about: tuple[Any, ...]) -> None:
-        """Be told of a failpoint."""
+        """Handle a failpoint."""
         if name == "worker.start" and not self._in_worker:
-            self.become_worker()  # one that was spawned: it is no child of anything while it imports this
+            self.become_worker()  # a spawned worker has no parent process while it imports this module
         self._counts[None] += 1
         self._counts[name] += 1
         if name in REFUSALS:
@@ -107,21 +107,21 @@ class _Agent:
                     strike(fault)
 
     def tell(self, kind: str, **fields: Any) -> None:
-        """Write down an event."""
+        """Record an event."""
         self._write(kind, **fields)
         self._updates.come_by(kind, fields)
         if kind == "wrote":
             self.saves.keep(fields["name"], fields["step"], aside=fields["aside"])
 
     def _look_for_model(self) -> None:
-        """See whether torch trains anything here; a model may be made late."""
+        """Check whether PyTorch trains a model here; it may be created late."""
         self._looks -= 1
         if (elements := count_trained()) is not None:
             self._looks = 0
             self._write("model", elements=elements)
 
     def hear(self, name: str, about: tuple[Any, ...]) -> None:
-        """Be told of something at which nothing goes wrong."""
+        """Handle an event that is not a failpoint."""
         if name in REFUSALS:
             REFUSALS[name](self._plan, *about)
         if name == "loader.wrapped":
@@ -129,7 +129,7 @@ class _Agent:
             self._write("wrapped")
 
     def _mark(self, fault: int) -> Path:
-        """Return the file that says that a fault has happened: an agent may start its ranks again in the same start."""
+        """Return the file that marks a fault as done, because an agent may restart its ranks in the same launch."""
         return Path(self._plan["directory"]) / f"fired-{fault}"
 
     def _is_due(self, fault: dict[str, Any], name: str) -> bool:
@@ -148,7 +148,7 @@ class _Agent:
         self._ledger.write(kind, number=self._counts[None], rank=world.rank, world=world.size, **fields)
 
     def number_of(self, loader: Any) -> int:
-        """Number the loaders in the order in which they are first seen."""
+        """Return the number of a loader, in the order in which they are first seen."""
         for number, known in enumerate(self._loaders):
             if known is loader:
                 return number
@@ -156,7 +156,7 @@ class _Agent:
         return len(self._loaders) - 1
 
     def has_loader(self) -> bool:
-        """Return whether the script has made a loader, in a process that trains."""
+        """Return whether the script has created a loader, in a process that trains."""
         return self._wrapped and not self._in_worker
 
     def has_begun(self) -> bool:
@@ -164,32 +164,32 @@ class _Agent:
         return self._counts["loader.fetch"] > 0
 
     def steps(self) -> int | None:
-        """Return how far the first loader to train from has come; None where another thread may go on meanwhile."""
+        """Return the global step of the first loader that is trained on; None in a thread other than the loop's."""
         training = (loader for loader in self._loaders if not loader.evaluation)
         return next((int(loader.global_step) for loader in training), 0) if is_in_order() else None
 
     def stands(self) -> list[dict[str, Any]]:
-        """Return where each loader stands, in the order of their numbers."""
+        """Return the position of each loader, in the order of their numbers."""
         return [loader.cursor.as_dict() for loader in self._loaders]
 
 
-# Lets a fault happen to the process that comes by its point, to the agent that started it, or to all processes.
+# Injects a fault into the process at the failpoint, the agent that started it, or all processes.
 
 _SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM}
 
 
 def strike(fault: Mapping[str, Any]) -> None:
-    """Let a fault happen.
+    """Inject a fault.
 
     Args:
-        fault: as `Fault.as_plan` returns it. Only signals reach other processes than this one.
+        fault: from `Fault.as_plan`. Only signals reach processes other than this one.
     """
     target, above = fault.get("target", ""), find_agent()
     if target == "agent" and above is not None:
         _send(_SIGNALS[fault["kind"]], [above])
         return
     if target == "all":
-        _send(_SIGNALS[fault["kind"]], [above] if above is not None else [])  # first of all: it would tell the others
+        _send(_SIGNALS[fault["kind"]], [above] if above is not None else [])  # first, or it would inform the others
         others = living_members(0, f"{VARIABLE}={os.environ.get(VARIABLE, '')}")
         _send(_SIGNALS[fault["kind"]], (one for one in others if one not in {above, os.getpid()}))
     FIRING[fault["kind"]]()
@@ -201,12 +201,12 @@ def _send(number: signal.Signals, processes: Iterable[int]) -> None:
             os.kill(process, number)
 
 
-# What can go wrong in a process, done by the process itself at a failpoint.
+# The faults that a process injects into itself at a failpoint.
 
-_LONG = 3600.0  # seconds: whoever waits for this is to be killed
+_LONG = 3600.0  # seconds: processes that wait this long are killed
 _SLOW = 0.5  # seconds
 _DAY = 86400.0  # seconds
-_SPARE = 1 << 20  # bytes that can still be allocated when memory is out
+_SPARE = 1 << 20  # bytes that can still be allocated when memory runs out
 
 
 class ChaosError(RuntimeError):
@@ -273,19 +273,19 @@ FIRING: dict[str, Callable[[], None]] = {
 }
 
 
-# What a watched process is stopped for: it would go on from a real run outside of its directory.
+# Stops a process that would resume a real run outside its directory.
 #
-# Nothing would be lost, as all that it writes is redirected. But each start would go on from there, and that it resumes
-# from its own checkpoints would not be tested.
+# Nothing would be lost, because all writes are redirected. But each launch would resume from there, and resuming from
+# its own checkpoints would not be tested.
 
-_WAY_OUT = (
-    "Each start would go on from there, and what it saves itself would not be tested. Give the checkpoints a relative "
-    "path, which leads to a fresh directory, or {dir}, in this test."
+_INSTEAD = (
+    "Each launch would resume from there, so its own checkpoints would not be tested. For this test, use a relative "
+    "checkpoint path, which leads to a new directory, or {dir}."
 )
 
 
 def _refuse_remote_store(_: Any, root: str, filesystem: Any, path: str) -> None:
-    """Refuse a store elsewhere; of one on this machine, remember that it holds checkpoints."""
+    """Reject a remote store; remember that a local one contains checkpoints."""
     if is_remote(filesystem):
         refuse_remote(root)
     if STATE.view is not None and "file" in filesystem.protocol:
@@ -293,8 +293,8 @@ def _refuse_remote_store(_: Any, root: str, filesystem: Any, path: str) -> None:
 
 
 def _refuse_real_steps(_: Any, store: Any) -> None:
-    """Refuse to load from a store that has steps which this case has not saved."""
-    from resumable.checkpoint.marker import MARKER  # noqa: PLC0415  # where there is a store, they are imported
+    """Reject loading from a store with steps that this case did not save."""
+    from resumable.checkpoint.marker import MARKER  # noqa: PLC0415  # already imported if there is a store
     from resumable.checkpoint.steps import DIRECTORY  # noqa: PLC0415  # the same
 
     view = STATE.view
@@ -306,16 +306,16 @@ def _refuse_real_steps(_: Any, store: Any) -> None:
     found = sorted(name for name in names_in(view, real) if DIRECTORY.fullmatch(name))
     if steps := [int(name[5:]) for name in found if view.is_the_machines(f"{real}/{name}/{MARKER}")]:
         which = f"step {steps[-1]}" if len(steps) == 1 else f"{len(steps)} checkpoints, the newest of step {steps[-1]}"
-        _refuse(f"the command loads from {store.root}, which holds a real run outside of its directory: {which}")
+        _refuse(f"the command loads from {store.root}, which contains a real run outside its directory: {which}")
 
 
 def _refuse_real_state(plan: dict[str, Any], *_: Any) -> None:
-    """Refuse the state of a loader before any state was taken in this case: it can only be that of another run."""
+    """Reject a loader's state before any was saved in this case: it can only belong to another run."""
     if plan["attempt"] == 0 and not _has_taken_a_state(Path(plan["directory"])):
-        last = f" The last file that it read outside of its directory: {STATE.recent}" if STATE.recent else ""
+        last = f" The last file that it read outside its directory: {STATE.recent}" if STATE.recent else ""
         _refuse(
-            "the command loads the state of a loader in its first start, before it has taken one: that of a real run",
-            f" To begin at a place on purpose, use loader.seek(...).{last}",
+            "the command loads a loader's state in its first launch, before saving one, so it belongs to a real run",
+            f" To start at a position on purpose, use loader.seek(...).{last}",
         )
 
 
@@ -325,15 +325,15 @@ def _has_taken_a_state(ledgers: Path) -> bool:
 
 
 def _refuse_real_checkpoint(_: Any, trainer: Any) -> None:
-    """Refuse to let the Trainer go on from a file that this case has not written."""
+    """Reject a Trainer that resumes from a file that this case did not write."""
     view, path = STATE.view, trainer.ckpt_path
     if view is not None and path and view.is_the_machines(view.find(path).real):
-        _refuse(f"the Trainer goes on from {path}, which is of a real run, outside of its directory")
+        _refuse(f"the Trainer resumes from {path}, which belongs to a real run outside its directory")
 
 
 def _refuse(what: str, more: str = "") -> NoReturn:
     assert STATE.view is not None
-    STATE.refuse(f"{what}.\n  the run's directory: {STATE.view.case}\n{_WAY_OUT}{more}")
+    STATE.refuse(f"{what}.\n  the run's directory: {STATE.view.case}\n{_INSTEAD}{more}")
 
 
 REFUSALS: dict[str, Callable[..., None]] = {
@@ -344,14 +344,14 @@ REFUSALS: dict[str, Callable[..., None]] = {
 }
 
 
-# What started a process as a rank: torchrun's agent, which may start its ranks again by itself.
+# The process that started this one as a rank: torchrun's agent, which may restart its ranks.
 
 
 def find_agent() -> int | None:
-    """Return the number of the agent's process, as torchrun is one; None for a rank that none has started."""
+    """Return the process id of the agent, such as torchrun; None if this rank has none."""
     return os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
 
 
 def restarts() -> int:
-    """Return how often the agent has started its ranks again. Each agent counts by itself, and a chaos run has one."""
+    """Return how often the agent has restarted its ranks. Each agent counts separately; a chaos run has one."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))

@@ -1,39 +1,39 @@
-"""The ledger: what each watched process did, one JSON object per line, so that nothing is lost when it is killed.
+"""The ledger: the actions of each observed process, one JSON object per line, so nothing is lost if it is killed.
 
-kind       fields besides time, pid, point, number (of the failpoint in this process), rank, world
-start      attempt, restarts, agent                   how often an agent has restarted its ranks; is there one
-wrapped                                               a loader was made
-point                                                 a failpoint of which nothing else is said
+kind       fields in addition to time, pid, point, number (of the failpoint in this process), rank, world
+start      attempt, restarts, agent                   how often an agent has restarted its ranks; whether there is one
+wrapped                                               a loader was created
+point                                                 a failpoint without further fields
 fetch      loader                                     a batch is about to be read
-batch      loader, epoch, position, step, acked,      a batch was delivered; by a loader for an evaluation or not
+batch      loader, epoch, position, step, acked,      a batch was delivered; whether by a loader for evaluation
            evaluation, indices (or null), digests
-ack        loader, epoch, position, step              how far is acknowledged
-state      loader, epoch, position, step, says        where a state was taken, and the place that it names
-load       loader, says                               the place that a state names which is about to be loaded
-loaded     loader, epoch, position, step              where the loader stands after that
-saving     root, store, step, places, parts, lost,    a checkpoint of a store begins; places of the loaders in it, its
-           generators                                 parts by path, and digests of generators
+ack        loader, epoch, position, step              the acknowledged position
+state      loader, epoch, position, step, says        the position at which a state was saved, and the one in the state
+load       loader, says                               the position in a state that is about to be loaded
+loaded     loader, epoch, position, step              the loader's position after that
+saving     root, store, step, places, parts, lost,    a store starts to save a checkpoint; positions of the loaders in
+           generators                                 it, its parts by path, and digests of the RNGs
 saved      root, store, step                          it is committed
-restored   root, store, step                          a checkpoint that a store gave; step is null for none
-half       name                                       a file of torch.save has its first half
-wrote      name, store, step, places, parts, lost,    it is written, and holds this: its path in the case, and
-           generators, aside                          its series in place of a store; whether another thread did it
-renamed    old, series, name, store, step, aside      a file that was saved has another name, and another series
+restored   root, store, step                          a checkpoint that a store returned; step is null for none
+half       name                                       torch.save has written the first half of a file
+wrote      name, store, step, places, parts, lost,    it is complete: its path in the case and its content, its series
+           generators, aside                          instead of a store; whether another thread wrote it
+renamed    old, series, name, store, step, aside      a saved file has a new name and a new series
 unnamed                                               something was saved to no file
 update     after, store, step, optimizer, weights,    the first step of an optimizer after a checkpoint was saved or
-           optimizer_parts, stands                    restored: what it goes on from
-file       path                                       a file of a checkpoint on its way to the disk
+           optimizer_parts, stands                    restored: its state before that step
+file       path                                       a file of a checkpoint on its way to disk
 save       step, places                               a checkpoint of the Trainer
-model      elements                                   how many numbers torch trains here, where it does
+model      elements                                   number of parameters that PyTorch trains here, if any
 weights    digest, lost                               of the final weights
-fire       fault                                      the number of the fault that happens now
+fire       fault                                      number of the fault that happens now
 
-What leads outside of the case is in files of their own, `outside-*.jsonl`, with fewer fields:
+Events about paths outside the case are in separate files, `outside-*.jsonl`, with fewer fields:
 
 written    path                                       a folder that was written to, redirected into the case
 read       path                                       a file that `torch.load` read
-in place   path, over                                 a file was written under its own name, over an older one
-read in place path                                    a file that an earlier start wrote so was read
+in place   path, over                                 a file was written under its final name, or over an older one
+read in place path                                    a file that an earlier launch wrote in place was read
 refused    why                                        the process ended itself
 """
 
@@ -51,11 +51,11 @@ __all__ = ["Writer", "read_events"]
 
 
 class Writer:
-    """Appends events to a file of this process; each is one write, so that a kill leaves whole lines.
+    """Appends events to a file of this process, each with a single write, so a kill leaves only complete lines.
 
     Args:
         directory: of one attempt's ledgers.
-        name: beginning of the file's name.
+        name: prefix of the file name.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -70,7 +70,7 @@ class Writer:
 
 
 def read_events(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
-    """Read the whole lines from an offset on.
+    """Read the complete lines after an offset.
 
     Returns:
         The events, and the offset after them.

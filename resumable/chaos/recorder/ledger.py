@@ -1,4 +1,4 @@
-"""What one rank did in one start, from its beginning to its end or its kill, as its ledger has it."""
+"""The record of one rank in one launch, from its start to its end or kill, read from its ledger."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Save: TypeAlias = "tuple[str, int]"  # the name of a store or the series of a fi
 
 
 class StepRef(NamedTuple):
-    """A place in a loader's stream: after `step` batches of an epoch."""
+    """A position in a loader's stream: after `step` batches of an epoch."""
 
     epoch: int
     step: int
@@ -28,7 +28,7 @@ class StepRef(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What one rank was delivered in a step."""
+    """The batch that one rank received in a step."""
 
     indices: tuple[str, ...] | None
     digests: tuple[str, ...]
@@ -38,12 +38,12 @@ class Update(NamedTuple):
     """The first step of an optimizer after a checkpoint.
 
     Args:
-        resumed: the checkpoint was restored; else it was saved.
+        resumed: whether the checkpoint was restored; otherwise it was saved.
         save: name of the store, and the step.
         optimizer: its number.
-        weights: their parts, before the step.
-        state: parts of the optimizer's state, before the step.
-        stands: where the loaders stand.
+        weights: their parts before the step.
+        state: parts of the optimizer's state before the step.
+        stands: positions of the loaders.
     """
 
     resumed: bool
@@ -56,41 +56,41 @@ class Update(NamedTuple):
 
 @dataclass
 class RankLog:
-    """What the training process of one rank did.
+    """The record of one rank's training process.
 
     Args:
-        batches: by loader and place after the batch; in the order in which they were delivered.
-        acked: how far each loader is acknowledged, in the end.
-        evaluating: numbers of the loaders that were wrapped for an evaluation.
-        begun: where each loader stood when it first delivered or after its state was loaded.
+        batches: by loader and position after the batch, in the order of delivery.
+        acked: the last acknowledged position of each loader.
+        evaluating: numbers of the loaders wrapped for evaluation.
+        begun: position of each loader before its first batch, or after its state was loaded.
         saved: root and step of the checkpoints that were committed to a store.
-        saved_at: how many failpoints had passed at each of them, and at each checkpoint of the Trainer.
-        parts: of each checkpoint of a store, by its name and step; one for each time that it was saved.
-        generators: digests of the global ones when a checkpoint was saved, by store and step.
-        held: places of the loaders in each checkpoint that was saved last, by store and step.
+        saved_at: number of failpoints before each of them, and before each checkpoint of the Trainer.
+        parts: of each checkpoint of a store, by its name and step; one entry for each time that it was saved.
+        generators: digests of the global RNGs when a checkpoint was saved, by store and step.
+        held: positions of the loaders in the latest save of each checkpoint, by store and step.
         updates: first steps of optimizers after a checkpoint was saved or restored.
-        restored: what a store gave: root and step.
-        resumed: the same by the names of the stores, where a checkpoint was there.
-        saved_places: places of the loaders in each checkpoint of a store, by root and step.
-        loaded: what each loader was told, by a state, and where it stood after that.
-        saves: what each file holds that the script saved by itself, by its path in the case: its series, and the step.
+        restored: root and step of each checkpoint that a store returned.
+        resumed: the same with the names of the stores, if there was a checkpoint.
+        saved_places: positions of the loaders in each checkpoint of a store, by root and step.
+        loaded: position of each loader after its state was loaded.
+        saves: series and step of each file that the script saved itself, by its path in the case.
         moved: files that were renamed after they had been saved.
         drafts: series of files that were renamed after they had been saved.
-        half: the file that had its first half in the end.
-        unplaced: files that another thread than the loop's saved, at no known step.
+        half: the file that was half-written at the end.
+        unplaced: files that another thread saved at an unknown step.
         unnamed: number of saves to no file, such as to memory.
-        untrue: what a state or a loader said that was not so, in words.
+        untrue: contradictions between the positions of states and loaders, in words.
         files: failpoints of checkpoint files: point and path.
-        weights: digest of the final weights, where the Trainer or the script shows them.
-        wrapped: whether a loader was made.
-        lost: whether weights, or tensors in the checkpoints of a store, are NaN throughout.
-        trains: number of the elements of what torch trains in this process; None where it trains nothing.
+        weights: digest of the final weights, if the Trainer or the script reports them.
+        wrapped: whether a loader was created.
+        lost: whether weights, or tensors in the checkpoints of a store, are entirely NaN.
+        trains: number of parameters that PyTorch trains in this process; None if none.
         points: names of the failpoints, in order.
-        loaders: numbers of the loaders that failpoints are about, by the numbers of the failpoints, from 1.
+        loaders: number of the failpoint's loader, by the number of the failpoint, from 1.
         fired: numbers of the faults.
         times: of the first and the last event.
-        went: places to which each loader went by a state, in their order.
-        agent: whether it was started by one, such as torchrun.
+        went: positions to which states moved each loader, in order.
+        agent: whether an agent such as torchrun started it.
     """
 
     rank: int
@@ -135,7 +135,7 @@ class RankLog:
         return {key: batch for key, batch in self.batches.items() if key[1] <= self.acked.get(key[0], nothing)}
 
     def unacknowledged(self) -> list[tuple[int, StepRef]]:
-        """Return the batches that were delivered and not acknowledged: a resume repeats them by right."""
+        """Return the batches that were delivered but not acknowledged; a resume repeats them by design."""
         trained = self.trained()
         return [key for key in self.batches if key not in trained]
 
@@ -163,7 +163,7 @@ class RankLog:
         self.batches[loader, place] = Batch(indices, tuple(event["digests"]))
         if event["acked"]:
             self.acked[loader] = place
-        if event.get("evaluation"):  # not in records of before
+        if event.get("evaluation"):  # missing in older records
             self.evaluating.add(loader)
 
     def _add_ack(self, event: dict[str, Any]) -> None:
@@ -173,13 +173,13 @@ class RankLog:
         loader, place = event["loader"], _place(event)
         self.begun[loader] = self.acked[loader] = self.loaded[loader] = place
         self.went.setdefault(loader, []).append(place)
-        self._compare(event, self._asked.pop(loader, None), "was told to go to {says}, and stands at {stands}")
+        self._compare(event, self._asked.pop(loader, None), "was sent to {says}, but is at {stands}")
 
     def _add_load(self, event: dict[str, Any]) -> None:
         self._asked[event["loader"]] = event["says"]
 
     def _add_state(self, event: dict[str, Any]) -> None:
-        self._compare(event, event["says"], "stood at {stands}, and its state says {says}")
+        self._compare(event, event["says"], "was at {stands}, but its state says {says}")
 
     def _compare(self, event: dict[str, Any], says: Any, words: str) -> None:
         if says is not None and any(says[name] != event[name] for name in ("epoch", "position")):
@@ -193,7 +193,7 @@ class RankLog:
         self.generators[save] = event.get("generators", {})
         self.held[save] = tuple(_place(place) for place in event["places"])
         places = self.saved_places.setdefault((event["root"], event["step"]), [])
-        places += [_place(place) for place in event["places"]]  # of every save of this step, as it may be saved again
+        places += [_place(place) for place in event["places"]]  # a step may be saved several times
 
     def _add_half(self, event: dict[str, Any]) -> None:
         self.half = event["name"]
@@ -201,7 +201,7 @@ class RankLog:
     def _add_wrote(self, event: dict[str, Any]) -> None:
         self.half = ""
         self.lost |= event["lost"]
-        if event["name"].startswith("/"):  # a temporary file, unless it is renamed
+        if event["name"].startswith("/"):  # a temporary file, unless it is renamed later
             self.drafts.add(event["store"])
         self.saves[event["name"]] = (event["store"], event["step"])
         if event["step"] is None:
@@ -219,7 +219,7 @@ class RankLog:
         self.moved.add(event["old"])
         self.saves[event["name"]] = save
         if old is None or old not in self.parts:
-            return  # an earlier start saved it, or another thread
+            return  # an earlier launch or another thread saved it
         contents = self.parts[old]
         self.parts.setdefault(save, []).append(contents.pop())
         self.saved_places.setdefault(save, []).extend(self.held[old])
@@ -236,7 +236,7 @@ class RankLog:
         self.saved_at.append(event["number"])
 
     def _add_save(self, event: dict[str, Any]) -> None:
-        self.saved_at.append(event["number"])  # the Trainer writes it before it comes by a point of its own
+        self.saved_at.append(event["number"])  # the Trainer writes it before its own failpoint
 
     def _add_restored(self, event: dict[str, Any]) -> None:
         self.restored.append((event["root"], event["step"]))
@@ -246,7 +246,7 @@ class RankLog:
     def _add_file(self, event: dict[str, Any]) -> None:
         self.files.append((event["point"], event["path"]))
         if event["point"] == "store.renamed" and event["path"].endswith(".ckpt") and self.saved_at:
-            self.saved_at[-1] = event["number"]  # of the Trainer's checkpoint that was begun last
+            self.saved_at[-1] = event["number"]  # the Trainer's latest checkpoint
 
     def _add_weights(self, event: dict[str, Any]) -> None:
         self.weights = event["digest"]
@@ -273,7 +273,7 @@ def _name(values: dict[str, Any]) -> str:
     return f"{_place(values)} (sample {values['position']})"
 
 
-# Reads the ledgers of one start of the command: what its ranks and workers did, and what happened to its files.
+# Reads the ledgers of one launch: the actions of its ranks and workers, and the changes to its files.
 
 
 class InPlace(NamedTuple):
@@ -281,7 +281,7 @@ class InPlace(NamedTuple):
 
     Args:
         first: time of the first write.
-        over: an older content was lost by it, in that or a later one.
+        over: whether that write or a later one destroyed an older content.
     """
 
     first: float
@@ -289,13 +289,13 @@ class InPlace(NamedTuple):
 
 
 class Left(NamedTuple):
-    """What a run left.
+    """The files at the end of a run.
 
     Args:
         files: the parts of each file, by its name.
-        ignored: names of files that were left out, as the user asked for.
+        ignored: names of files that the user excluded.
         damaged: names of files that were damaged or removed on purpose, and not written again.
-        unlike: of files that only one of two baseline runs left, each name with a `#` for every number.
+        unlike: names of files that only one of two baseline runs left, with `#` for every number.
     """
 
     files: dict[str, dict[str, str]]
@@ -310,22 +310,22 @@ class Attempt:
 
     Args:
         number: from 0.
-        ranks: what each rank did, by rank.
-        workers: names of the failpoints that each worker process came by.
+        ranks: record of each rank, by rank.
+        workers: names of the failpoints that each worker process passed.
         fired: whether its fault happened.
         status: exit status of the command, negative for a signal.
-        killed: why the harness killed it, where it did.
-        orphans: processes that it left behind.
+        killed: why the chaos run killed it, if it did.
+        orphans: processes that outlived it.
         unloadable: committed checkpoints that cannot be loaded after it, in words.
-        output: what it printed, its end.
-        written: what was redirected into the case's directory, by its own path.
-        read: files outside of it that `torch.load` read.
-        in_place: files of the case that were written under their own names, by their paths in it.
-        read_in_place: when it first read those that an earlier start wrote so.
-        refused: why a process ended itself before it had done harm.
-        left: the files that the last start of a case left.
-        launch: number of the launch in its case; the number of this one where no agent restarts ranks.
-        restarts: how often the agent had restarted its ranks by then.
+        output: the end of its output.
+        written: original paths of files redirected into the case's directory.
+        read: files outside the directory that `torch.load` read.
+        in_place: files of the case that were written in place, by their paths in it.
+        read_in_place: time of the first read of each file that an earlier launch wrote in place.
+        refused: why a process ended itself before causing damage.
+        left: the files at the end of the last launch of a case.
+        launch: number of the launch in its case; equal to `number` unless an agent restarts ranks.
+        restarts: how often the agent had restarted its ranks before.
     """
 
     number: int
@@ -352,14 +352,14 @@ class Attempt:
 
     @property
     def watched(self) -> bool:
-        """Whether any process of it imported resumable."""
+        """Whether any of its processes imported resumable."""
         return bool(self.ranks)
 
     def trained(self) -> dict[tuple[int, StepRef], dict[int, Batch]]:
-        """Return what each rank trained on, by loader and place.
+        """Return what each rank trained on, by loader and position.
 
-        One rank that acknowledges a step speaks for all: it has what each of them was delivered. Another one may be
-        killed before it says so itself.
+        A step counts if one rank acknowledges it, for all ranks that received it: another rank may be killed before
+        its own acknowledgement.
         """
         acked = {key for log in self.ranks.values() for key in log.trained()}
         steps: dict[tuple[int, StepRef], dict[int, Batch]] = {}
@@ -371,12 +371,12 @@ class Attempt:
 
 
 def read_attempts(directory: Path, number: int, launch: int | None = None) -> list[Attempt]:
-    """Read the ledgers of one launch of the command: an attempt for each time that its ranks were started.
+    """Read the ledgers of one launch of the command: one attempt for each start of its ranks.
 
     Args:
         directory: of the ledgers.
         number: of the first attempt.
-        launch: number of the launch; None for that of the first attempt.
+        launch: number of the launch; None if equal to the number of the first attempt.
     """
     launch = number if launch is None else launch
     ledgers: dict[int, list[_Ledger]] = {}
@@ -406,7 +406,7 @@ def _read_attempt(attempt: Attempt, ledgers: list[_Ledger]) -> Attempt:
             attempt.workers.append([event["point"] for event in events if "point" in event])
             attempt.fired |= any(event["kind"] == "fire" for event in events)
             continue
-        rank = events[-1].get("rank", 0)  # known from the process group on
+        rank = events[-1].get("rank", 0)  # known once there is a process group
         log = attempt.ranks.setdefault(rank, RankLog(rank, events[-1].get("world", 1)))
         for event in events:
             log.add(event)

@@ -1,4 +1,4 @@
-"""What is written down of each failpoint: the fields of its event, as `events.py` lists them."""
+"""The record of each failpoint: the fields of its event, as listed in `events.py`."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Numbers(Protocol):
         """Return the number of a loader."""
 
     def steps(self) -> int | None:
-        """Return how far the first loader to train from has come."""
+        """Return the global step of the first loader that is trained on."""
 
 
 def note_point(*_: Any) -> dict[str, Any]:
-    """Say that the point was come by, and nothing else."""
+    """Record only that the failpoint was passed."""
     return {"kind": "point"}
 
 
@@ -61,7 +61,7 @@ def _indices(loader: Any) -> list[Any] | None:
         cursor = loader.cursor
         indices = loader.sample_indices(epoch=cursor.epoch, step=cursor.step - 1, rank=World.detect().rank)
         return [str(index) for index in indices]
-    except Exception:  # noqa: BLE001  # sources without indices, and those resized in the middle of an epoch
+    except Exception:  # noqa: BLE001  # sources without indices, and loaders resized in the middle of an epoch
         return None
 
 
@@ -83,7 +83,7 @@ def _note_load(numbers: Numbers, _: str, loader: Any, state: Any) -> dict[str, A
 
 
 def _said(state: Any) -> Any:
-    """Return the place in a state; None where it is no state, which the loader refuses."""
+    """Return the position in a state; None if it is not a state, which the loader rejects."""
     try:
         return {name: int(state["cursor"][name]) for name in ("epoch", "position", "step")}
     except (KeyError, TypeError, ValueError):
@@ -95,7 +95,7 @@ def _root(store: Any) -> str:
 
 
 def _written(path: Any) -> str:
-    """Return where the files of a path are: in the case, where they are redirected into it."""
+    """Return the actual path of a file, which may be redirected into the case."""
     view = STATE.view
     return str(Path(path).absolute()) if view is None else view.written(view.find(path).real)
 
@@ -127,13 +127,13 @@ def _note_half(_: Numbers, __: str, path: Any) -> dict[str, Any]:
 def _note_wrote(numbers: Numbers, _: str, path: Any, content: Any) -> dict[str, Any]:
     name, step = name_of(path), numbers.steps()
     about = {"name": name, "store": series_of(name), "step": step, "generators": generators()}
-    if step is None:  # of another thread, which saves at any time: what it was given says where the loop was
+    if step is None:  # another thread, which saves at any time; the content contains the loop's step
         about |= {"step": step_in(content), "generators": {}}
     return {"kind": "wrote", **about, "aside": step is None, **_in(plain(content))}
 
 
 def _in(content: Any) -> dict[str, Any]:
-    """Return what is compared of the content of a checkpoint."""
+    """Return the compared content of a checkpoint."""
     return {"places": _places(content), "parts": parts_of(without_states(content)), "lost": is_lost(content)}
 
 
@@ -158,7 +158,7 @@ def _note_content(weights: Any) -> dict[str, Any]:
 
 
 def _places(content: Any) -> list[Any]:
-    states = {id(state.values): state.values for state in find_states(content)}  # one that stands in it twice, once
+    states = {id(state.values): state.values for state in find_states(content)}  # a repeated state counts once
     return [state["cursor"] for state in states.values()]
 
 
@@ -185,10 +185,10 @@ NOTES: dict[str, Any] = {
 }
 
 
-# What lives in a watched process beside its loaders: generators, optimizers and models.
+# Other objects of an observed process: RNGs, optimizers and models.
 #
-# Nothing is compared by it: it is looked at where a checkpoint or the weights differ, to say why; and to know whether
-# there is a model at all.
+# They are not compared themselves. They explain why a checkpoint or the weights differ, and tell whether there is a
+# model at all.
 
 
 def generators() -> dict[str, str]:
@@ -201,10 +201,10 @@ def generators() -> dict[str, str]:
 
 
 def count_trained() -> int | None:
-    """Count the elements of what torch trains in this process: parameters of models and of optimizers.
+    """Count the parameters that PyTorch trains in this process, in models and optimizers.
 
     Returns:
-        Their number, which is 0 where another process holds them all; None where nothing is trained.
+        Their number, which is 0 if another process holds them all; None if nothing is trained.
     """
     torch = sys.modules.get("torch")
     optim, nn = getattr(torch, "optim", None), getattr(torch, "nn", None)
@@ -213,7 +213,7 @@ def count_trained() -> int | None:
     found: dict[int, int] = {}
     kinds = (optim.Optimizer, nn.Module)
     for one in [one for one in gc.get_objects() if issubclass(type(one), kinds)]:
-        with suppress(Exception):  # of parameters that are not made yet, or no tensors, nothing is known
+        with suppress(Exception):  # parameters that do not exist yet, or are not tensors, are skipped
             found |= {id(weight): weight.numel() for weight in _weights_of(one) if weight.requires_grad}
     return sum(found.values()) if found else None
 
@@ -225,11 +225,11 @@ def _weights_of(one: Any) -> list[Any]:
 
 
 class Updates:
-    """Writes down the weights and the state of each optimizer of torch at its first step after a checkpoint.
+    """Records the weights and the state of each PyTorch optimizer at its first step after a checkpoint.
 
     Args:
-        write: a kind of event and its fields.
-        stands: returns where each loader stands.
+        write: records an event, given its kind and fields.
+        stands: returns the position of each loader.
     """
 
     def __init__(self, write: Callable[..., None], stands: Callable[[], list[dict[str, Any]]]) -> None:
@@ -240,13 +240,13 @@ class Updates:
         self._seen: set[int] = set()
 
     def come_by(self, kind: str, fields: dict[str, Any]) -> None:
-        """See an event: after those of checkpoints, optimizers are looked at."""
+        """Handle an event; after a checkpoint, the next steps of the optimizers are recorded."""
         if kind == "renamed":
             self._rename(fields["series"], fields["store"])
         if kind not in {"saved", "restored", "wrote"} or fields["step"] is None or fields.get("aside"):
             return
         if not self._hooked and "torch" in sys.modules:
-            from torch.optim.optimizer import register_optimizer_step_pre_hook  # noqa: PLC0415  # it is loaded
+            from torch.optim.optimizer import register_optimizer_step_pre_hook  # noqa: PLC0415  # already imported
 
             register_optimizer_step_pre_hook(self._step)
             self._hooked = True
@@ -271,13 +271,13 @@ class Updates:
 
 
 def _look(optimizer: Any) -> dict[str, Any]:
-    """Return the parts of its weights and of its state; nothing where that could disturb a training on many ranks."""
-    from torch.optim import Optimizer  # noqa: PLC0415  # it is loaded
+    """Return the parts of its weights and its state; nothing if that could disturb training on many ranks."""
+    from torch.optim import Optimizer  # noqa: PLC0415  # already imported
 
     if type(optimizer).state_dict is not Optimizer.state_dict:
         return {}
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     try:
         return {"weights": parts_of(weights), "optimizer_parts": parts_of(optimizer.state_dict())}
-    except Exception:  # noqa: BLE001  # of tensors that are no plain ones, nothing is known
+    except Exception:  # noqa: BLE001  # unusual tensors are skipped
         return {}

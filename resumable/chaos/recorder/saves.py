@@ -1,8 +1,8 @@
-"""What a script saves by itself: by `torch.save`, safetensors or Lightning; it is compared as what is in a store is.
+"""Files that a script saves itself with `torch.save`, safetensors or Lightning; compared like checkpoints in a store.
 
-A file has a *series*, its path in the case without numbers (`step_*.pt`): what is saved to it at a step stands beside
-what the baseline run saved to the same series when its loader had come as far. The name may have the step in it, or the
-time, or be the same each time.
+A file belongs to a *series*: its path in the case without numbers (`step_*.pt`). A save at some step is compared with
+the baseline run's save to the same series when its loader was at the same step. The name may contain the step or the
+time, or always be the same.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ if TYPE_CHECKING:
 __all__ = ["Saves", "name_of", "series_of", "torn"]
 
 _NUMBER = re.compile(r"\d+(\.\d+)*")
-_VERSION = re.compile(r"-v\d+(?=\.ckpt$)")  # Lightning's, of a name that is taken already
-_FILES = {"best_model_path", "kth_best_model_path"}  # Lightning's ModelCheckpoint: which files this start has written
+_VERSION = re.compile(r"-v\d+(?=\.ckpt$)")  # Lightning's suffix for a name that is already taken
+_FILES = {"best_model_path", "kth_best_model_path"}  # Lightning's ModelCheckpoint: files that this launch wrote
 _LONGEST = 4096  # characters of a path
-_MEMORY = "<memory>"  # the series of what a script saves to memory, and then writes, sends or compresses by itself
-_SHARED = ".distcp"  # of torch.distributed.checkpoint, which calls torch.save for each tensor in it
+_MEMORY = "<memory>"  # the series of content saved to memory, which the script then writes, sends or compresses
+_SHARED = ".distcp"  # a file of torch.distributed.checkpoint, which calls torch.save for each tensor in it
 
 
 class Agent(Protocol):
-    """What watches a process."""
+    """The agent of an observed process."""
 
     def has_loader(self) -> bool:
-        """Return whether the script has made a loader, in a process that trains."""
+        """Return whether the script has created a loader, in a process that trains."""
 
     def has_begun(self) -> bool:
         """Return whether a batch was fetched."""
 
     def tell(self, kind: str, **fields: Any) -> None:
-        """Write down an event at which nothing goes wrong."""
+        """Record an event that is not a failpoint."""
 
 
 def step_in(content: Any) -> int | None:
-    """Return how far the first loader in a checkpoint had come; None where there is none."""
+    """Return the global step of the first loader in a checkpoint; None if there is none."""
     step = next((state.values.get("global_step") for state in find_states(content)), None)
     return step if isinstance(step, int) else None
 
 
 def name_of(path: Any) -> str:
-    """Return the path of a file in its case, which is the same in each; a path elsewhere begins with `/`."""
+    """Return the path of a file in its case, which is the same in each case; other paths start with `/`."""
     if path is MEMORY:
         return _MEMORY
     view = STATE.view
@@ -74,12 +74,12 @@ def series_of(name: str) -> str:
 
 
 class _Held(NamedTuple):
-    """What is in a file.
+    """The last save to a file.
 
     Args:
         series: of the file.
-        step: at which it was saved.
-        aside: whether another thread than the loop's saved it.
+        step: of the save.
+        aside: whether a thread other than the loop's saved it.
     """
 
     series: str
@@ -88,18 +88,18 @@ class _Held(NamedTuple):
 
 
 class _Memory:
-    """Stands for a path where something is saved to memory."""
+    """A placeholder for the path of a save to memory."""
 
 
 MEMORY = _Memory()
 
 
 class Saves:
-    """Is told by the overlay of the files that this process saves, renames and loads.
+    """Handles the files that this process saves, renames and loads, as reported by the overlay.
 
     Args:
         agent: of this process.
-        ledgers: directory of this start.
+        ledgers: directory of this launch.
     """
 
     def __init__(self, agent: Agent, ledgers: Path) -> None:
@@ -107,7 +107,7 @@ class Saves:
         self._known: dict[str, _Held] | None = None
 
     def saved(self, content: Any, target: Any, *, torn: bool) -> None:
-        """Come by the points of a file that was written, with its content."""
+        """Pass the failpoints of a file that was written, with its content."""
         if not self._agent.has_loader():
             return
         path = target if isinstance(target, str) or hasattr(target, "__fspath__") else getattr(target, "name", None)
@@ -128,11 +128,11 @@ class Saves:
         point("torch.save.written", path, content)
 
     def keep(self, name: str, step: int | None, *, aside: bool) -> None:
-        """Remember what was saved to a file, and whether another thread did it."""
+        """Remember the step of a file, and whether another thread saved it."""
         self._of_files()[name] = _Held(series_of(name), step, aside)
 
     def renamed(self, source: str, target: str) -> None:
-        """Tell that a file which was saved has another name now: it was not written in place."""
+        """Record that a saved file was renamed, so it was not written in place."""
         old, new = name_of(source), name_of(target)
         known = self._of_files()
         for name in [name for name in known if name == old or name.startswith(f"{old}/")]:
@@ -143,12 +143,12 @@ class Saves:
             self._agent.tell("renamed", old=name, series=held.series, name=final, store=series_of(final), **more)
 
     def loaded(self, path: Any, content: Any) -> None:
-        """Tell from which save this start goes on, if it does: before its first batch.
+        """Record the save from which this launch resumes, if it loads one before its first batch.
 
         Args:
-            path: of the file; None for what was read from memory.
-            content: what was read. It says itself where its loop was, where the ledger may say less: a kill may come
-                between what another thread does and the word of it.
+            path: of the file; None for content read from memory.
+            content: the content. It contains the step of its loop, which the ledger may lack: a kill may come between
+                the save by another thread and its record.
         """
         if self._agent.has_begun():
             return
@@ -158,7 +158,7 @@ class Saves:
             self._agent.tell("restored", root=held.series, store=held.series, step=step)
 
     def _of_files(self) -> dict[str, _Held]:
-        """Return what is in each file of the case."""
+        """Return the last save to each file of the case."""
         if self._known is None:
             self._known = {}
             starts = sorted(self._ledgers.parent.glob("attempt-*"), key=lambda path: int(path.name.split("-")[1]))
@@ -175,7 +175,7 @@ class Saves:
 
 
 def without_states(content: Any, known: dict[int, Any] | None = None) -> Any:
-    """Return a checkpoint without the states of Loaders, of which the places are compared; what is shared stays so."""
+    """Return a checkpoint without the states of Loaders, which are compared by position; shared parts stay shared."""
     known = {} if known is None else known
     if id(content) in known:
         return known[id(content)]
@@ -192,10 +192,10 @@ def without_states(content: Any, known: dict[int, Any] | None = None) -> Any:
 
 
 def plain(content: Any, known: dict[int, Any] | None = None) -> Any:
-    """Return what a script saved, with models by their states, and paths of what it writes without case and numbers.
+    """Return the content of a save, with models as state dicts, and paths without case and numbers.
 
-    Lightning gives a file or a folder another number where an earlier start has left one of that name. What is shared
-    stays so.
+    Lightning adds a number to a file or folder if an earlier launch left one of the same name. Shared parts stay
+    shared.
     """
     known = {} if known is None else known
     if id(content) in known:
@@ -221,7 +221,7 @@ def plain(content: Any, known: dict[int, Any] | None = None) -> Any:
 
 
 def _without_numbers(text: str) -> str:
-    """Return the path of a file of the case, or of one that is redirected into it, as that of a series."""
+    """Return the series of a path, if the text is a path in the case or a redirected one."""
     view = STATE.view
     if view is None:
         return text
@@ -241,19 +241,19 @@ def _has_descriptor(file: Any) -> bool:
 
 
 def _is_ours() -> bool:
-    """Return whether this package saves, or pickle does: what is kept in memory, and files that are seen otherwise."""
-    frame = sys._getframe(3)  # noqa: SLF001  # of the call of torch.save
+    """Return whether this package or pickle saves: content kept in memory, and files that are recorded elsewhere."""
+    frame = sys._getframe(3)  # noqa: SLF001  # the caller of torch.save
     return str(frame.f_globals.get("__name__", "")).startswith(("resumable.", "torch.storage"))
 
 
 def is_in_order() -> bool:
-    """Return whether this thread does what the loop does: another one may save at any step."""
+    """Return whether this is the loop's thread; other threads may save at any step."""
     return threading.current_thread() is threading.main_thread()
 
 
 @contextmanager
 def torn(path: Any) -> Iterator[None]:
-    """Let a file have its first half only; the rest comes back, unless an exception or a kill comes first."""
+    """Truncate a file to its first half; the rest is restored unless an exception or a kill comes first."""
     file = Path(STATE.view.written(STATE.view.find(path).real)) if STATE.view is not None else Path(path)
     size = file.stat().st_size
     with STATE.trusted(), file.open("r+b") as opened:

@@ -1,4 +1,4 @@
-"""What came out of a campaign: as an object, a table, a timeline in words, JSON, and a page with a picture."""
+"""The results of a campaign: an object, a table, a timeline in words, JSON, and a page with a picture."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["Outcome", "Report"]
 
 
 class Report(Results):
-    """What came out of a campaign, to read."""
+    """The results of a campaign."""
 
     def table(self) -> str:
-        """Return a row per kind of fault: cases, faults that happened, starts, steps retrained, violations."""
+        """Return a row per kind of fault: cases, faults that happened, launches, steps retrained, violations."""
         return make_table(self)
 
     def timeline(self) -> str:
-        """Return what each start of the cases that failed did, in words; of the first cases, where none failed."""
+        """Describe each launch of the failed cases; of the first cases if none failed."""
         return make_timeline(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as plain values; a later version may add names, and changes the meaning of none."""
+        """Return everything as plain values; later versions may add keys, but never change the meaning of one."""
         return {
             "format": 1,
             "ok": self.ok,
@@ -46,10 +46,10 @@ class Report(Results):
         }
 
     def html(self) -> str:
-        """Return a page that needs no other file.
+        """Return a self-contained page.
 
         Raises:
-            MissingDependencyError: matplotlib, which draws its picture, is not installed.
+            MissingDependencyError: matplotlib, which draws the picture, is not installed.
         """
         return make_page(self)
 

@@ -1,4 +1,4 @@
-"""What came out of each case and of a campaign, and what that leaves unproven."""
+"""The results of each case and of a campaign, and what they leave unproven."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Outcome", "Results", "check_resumed", "note_all", "note_missed", "settle_in_place"]
 
 
-_KEPT = 20  # cases of either end whose timeline is kept; ledgers of those that failed are in their directories
+_KEPT = 20  # passed and failed cases whose timeline is kept; the ledgers of failed ones are in their directories
 
 
 _NOTHING = Diagnosis()
@@ -36,29 +36,29 @@ _NOTHING = Diagnosis()
 
 @dataclass(frozen=True)
 class Outcome:
-    """One case, and what came out.
+    """One case and its result.
 
     Args:
         case: the faults.
-        directory: with everything that was written down; there only if a promise was broken.
-        attempts: what each start did; empty in most cases of a large campaign.
+        directory: with all records; it exists only if a promise was broken.
+        attempts: the record of each launch; empty in most cases of a large campaign.
         violations: what broke a promise, by the name of the check.
-        starts: their number.
+        starts: number of launches.
         fired: number of faults that happened.
-        retrained: steps that were trained on again, as they were after the last checkpoint.
-        resumed: number of starts that went on from a state.
-        diagnosis: where one was broken, what differs, and the likely cause.
-        compared: number of checkpoints that were compared with those of the baseline run.
-        uncompared: of those that were not, as no baseline run saved one at their step.
-        files: of each file that the script saved by itself, whether what it held last was compared, by its path.
-        in_place: files that were written in place and read by a later start; whether an older content was lost by that.
-        survived: files of which a start left one half, and from which the command came to its end all the same.
-        unnamed: number of saves to no file, and of those at no known step, which are not compared.
-        written: what was redirected into the case's directory, by its own path.
-        read: files outside of it that `torch.load` read.
-        extra: files that it left and the baseline run did not, which are compared with nothing.
-        elsewhere: files that are not compared, as they are of another step than in the baseline run, or of other ranks.
-        evaluating: numbers of the loaders from which nothing is trained.
+        retrained: steps after the last checkpoint, which were trained on again.
+        resumed: number of launches that resumed from a state.
+        diagnosis: the differences and the likely cause, if a promise was broken.
+        compared: number of checkpoints that were compared with the baseline run.
+        uncompared: number of those that were not, because no baseline run saved at their step.
+        files: for each file that the script saved itself, whether its last content was compared, by path.
+        in_place: files that were written in place and read by a later launch, and whether an older content was lost.
+        survived: files that a launch left half-written, although the command still finished.
+        unnamed: number of saves to no file or at an unknown step, which are not compared.
+        written: original paths of files redirected into the case's directory.
+        read: files outside the directory that `torch.load` read.
+        extra: files that the baseline run does not have, which are not compared.
+        elsewhere: files that are not compared, because they are from a different step or from other ranks.
+        evaluating: numbers of the loaders that are not trained on.
     """
 
     case: Case
@@ -91,7 +91,7 @@ class Outcome:
         violations: dict[str, str],
         baseline: Attempt | None = None,
     ) -> Self:
-        """Make the outcome of what each start did."""
+        """Create the outcome from the records of the launches."""
         fired = sum(attempt.fired for attempt in attempts)
         resumed = sum(any(log.loaded for log in attempt.ranks.values()) for attempt in attempts)
         written = frozenset[str]().union(*(attempt.written for attempt in attempts))
@@ -108,12 +108,12 @@ class Outcome:
 
     @property
     def reached(self) -> bool:
-        """Whether every fault happened that was planned at a point; one that did not proves nothing."""
+        """Whether every fault that was planned at a failpoint happened; a case without its faults proves nothing."""
         return self.fired >= sum(fault.after is None for fault in self.case.faults)
 
     @property
     def name(self) -> str:
-        """The number of the case in its campaign, as it is in paths."""
+        """The number of the case in its campaign, as in its path."""
         return self.directory.name
 
     @property
@@ -126,7 +126,7 @@ class Outcome:
 
 
 def _compare(baseline: Attempt, attempts: Sequence[Attempt], violations: dict[str, str]) -> dict[str, Any]:
-    """Return what is known of an outcome beside the baseline run."""
+    """Return the results of the comparison with the baseline run."""
     compared, uncompared = count_compared(baseline, attempts)
     logs = [log for attempt in attempts for log in attempt.ranks.values()]
     return {
@@ -144,7 +144,7 @@ def _compare(baseline: Attempt, attempts: Sequence[Attempt], violations: dict[st
 
 @dataclass
 class Results:
-    """What came out of a campaign.
+    """The results of a campaign.
 
     Args:
         command: the user's.
@@ -153,8 +153,8 @@ class Results:
         notes: what is not compared in every detail, in words.
         outcomes: the cases, in the order of the plan.
         directory: of the campaign.
-        options: what was asked for, by name.
-        seconds: that it took.
+        options: the arguments of the campaign, by name.
+        seconds: duration.
         impossible: kinds of faults that cannot happen in this run, and why.
     """
 
@@ -170,19 +170,19 @@ class Results:
 
     @property
     def ok(self) -> bool:
-        """Whether every promise was kept in every case; and, where torch trains a model, one on the model was made."""
+        """Whether every promise was kept in every case and, if PyTorch trains a model, part of it was compared."""
         return self.status == 0
 
     @property
     def status(self) -> int:
-        """The exit status: 0 kept, 1 a promise was broken, 3 kept, and nothing of the model was compared."""
+        """The exit status: 0 kept, 1 a promise was broken, 3 kept, but nothing of the model was compared."""
         if self.failed:
             return 1
         return 3 if self.coverage.model is False else 0
 
     @property
     def coverage(self) -> Coverage:
-        """What was compared, and what was not."""
+        """The extent of the comparison."""
         saves = [sum(getattr(one, name) for one in self.outcomes) for name in ("compared", "uncompared")]
         if not self.outcomes:
             return cover(self.baseline)
@@ -191,39 +191,39 @@ class Results:
 
     @property
     def failed(self) -> list[Outcome]:
-        """The cases in which one was broken."""
+        """The cases with a broken promise."""
         return [outcome for outcome in self.outcomes if not outcome.ok]
 
     @property
     def outside(self) -> tuple[set[str], set[str]]:
-        """What was redirected into the directories of the runs, and what was read outside of them, by their paths."""
+        """Paths that were redirected into the directories of the runs, and paths outside them that were read."""
         runs: list[Attempt | Outcome] = [self.baseline, *self.outcomes]
         return set().union(*(run.written for run in runs)), set().union(*(run.read for run in runs))
 
     def add(self, outcome: Outcome) -> None:
-        """Add a case; of one more that came out as many others did, only the figures."""
+        """Add a case. If many others have the same result, its timeline is dropped."""
         alike = sum(other.ok == outcome.ok for other in self.outcomes)
         self.outcomes.append(outcome if alike < _KEPT else replace(outcome, attempts=()))
 
 
-# What a campaign that broke no promise may still not have proven: faults that did not come, starts from nothing.
+# Gaps that a campaign without broken promises may leave: faults that did not happen, resumes from nothing.
 
 _SHOWN = 5  # cases
 
 
 def note_missed(results: Results) -> list[str]:
-    """Say which planned faults did not happen: the run was over before they were due.
+    """Report planned faults that did not happen because the run ended first.
 
     Raises:
-        ConfigurationError: nothing else was to happen.
+        ConfigurationError: no fault happened at all.
     """
     notes = [note for outcome in results.outcomes if (note := _note_clock(outcome))]
     if missed := [outcome for outcome in results.outcomes if not outcome.reached]:
         names = ", ".join(f"{outcome.name} ({outcome.case})" for outcome in missed[:_SHOWN])
         notes.append(
             f"not reached in {len(missed)} of {len(results.outcomes)} cases, which prove nothing: {names}"
-            f"{', ...' if len(missed) > _SHOWN else ''}. The run came by fewer points than the baseline run, as one "
-            "that saves by the time may"
+            f"{', ...' if len(missed) > _SHOWN else ''}. The run passed fewer failpoints than the baseline run, as "
+            "scripts that save by time may do"
         )
     if notes and not results.failed and not any(outcome.fired for outcome in results.outcomes):
         raise ConfigurationError(_why_none(results))
@@ -234,7 +234,7 @@ def _note_clock(outcome: Outcome) -> str:
     times = [fault for fault in outcome.case.faults if fault.after is not None]
     if outcome.fired >= len(times):
         return ""
-    return f"{outcome.fired} of {len(times)} failures by the clock happened; then the run ended"
+    return f"{outcome.fired} of {len(times)} failures by the clock happened before the run ended"
 
 
 def _why_none(results: Results) -> str:
@@ -242,17 +242,17 @@ def _why_none(results: Results) -> str:
     first = next((fault for fault in faults if fault.after is not None), None)
     if first is None:
         return (
-            f"no fault happened: the first was due as {faults[0]}, and no run came by it.\nNothing was tested. Let the "
-            "script do the same in each run, such as save after so many steps and not by the time."
+            f"no fault happened: the first was due as {faults[0]}, which no run reached.\nNothing was tested. The "
+            "script must do the same in each run; for example, save every N steps instead of by time."
         )
     return (
-        f"no failure happened: the first was due after {first.after:.1f} s, and the run had ended by then.\n"
-        "Nothing was tested. Use a smaller mtbf, a longer run, or another seed."
+        f"no failure happened: the first was due after {first.after:.1f} s, but the run had already ended.\n"
+        "Nothing was tested. Use a smaller mtbf, a longer run, or a different seed."
     )
 
 
 def note_all(results: Results) -> list[str]:
-    """Say what was not compared, and what is outside of the runs' directories."""
+    """Report what was not compared, and which files are outside the runs' directories."""
     extra, elsewhere = (
         Counter(name for outcome in results.outcomes for name in getattr(outcome, field))
         for field in ("extra", "elsewhere")
@@ -267,19 +267,19 @@ def note_all(results: Results) -> list[str]:
 
 
 def note_uncompared(results: Results) -> list[str]:
-    """Say how many checkpoints were not compared, as no baseline run saved one at their step."""
+    """Report how many checkpoints were not compared, because no baseline run saved at their step."""
     compared, uncompared = (sum(getattr(one, name) for one in results.outcomes) for name in ("compared", "uncompared"))
     notes = []
     if uncompared:
         of = f"{uncompared} of {compared + uncompared} checkpoints {'was' if uncompared == 1 else 'were'}"
-        notes.append(f"{of} saved at a step at which no baseline run saved one: not compared")
+        notes.append(f"{of} saved at a step at which no baseline run saved, and not compared")
     if unnamed := sum(outcome.unnamed for outcome in results.outcomes):
-        notes.append(f"{unnamed} saves went to no file, or came from another thread: what is in them is not compared")
+        notes.append(f"{unnamed} saves went to no file, or were made by another thread, and are not compared")
     return notes
 
 
 def settle_in_place(results: Results) -> None:
-    """Blame no file that is written in place if the command was seen to go on without it, when half of it was there."""
+    """Do not blame files written in place if a launch was seen to resume without them after they were half-written."""
     survived = frozenset[str]().union(*(outcome.survived for outcome in results.outcomes))
     results.outcomes[:] = [_settle(outcome, survived) for outcome in results.outcomes]
 
@@ -292,27 +292,27 @@ def _settle(outcome: Outcome, survived: frozenset[str]) -> Outcome:
 
 
 def note_in_place(results: Results) -> list[str]:
-    """Say which files are written under the names by which they are read, though no older content is lost by that."""
+    """Report files that are written under the name that is read on startup, although no older content is lost."""
     survived = frozenset[str]().union(*(outcome.survived for outcome in results.outcomes))
     files = [one for outcome in results.outcomes for one in outcome.in_place.items()]
     series = sorted({series_of(name) for name, over in files if not over or name in survived})
     return [
-        f"{name} is written under the name by which it is read at the start: a kill within a save leaves a part of it, "
-        "which cannot be read, and the command has to go on from an older one"
+        f"{name} is written under the name that is read on startup: a kill during a save leaves an incomplete file, "
+        "and the command must resume from an older one"
         for name in series
     ]
 
 
 def check_resumed(results: Results) -> None:
-    """Refuse to call it a success that no start went on from a state.
+    """Reject a campaign in which no launch resumed from a state.
 
     Raises:
-        ConfigurationError: the command was started again, and none did.
+        ConfigurationError: the command was restarted, but never resumed.
     """
     again = sum(outcome.starts - 1 for outcome in results.outcomes)
     if not results.failed and again and not any(outcome.resumed for outcome in results.outcomes):
         raise ConfigurationError(
-            f"the command was started again {again} times, and never loaded the state of a loader.\nThat it resumes "
-            "was not tested. If it saves loader.state_dict(), it has to load it; if every fault came before its first "
+            f"the command was restarted {again} times, but never loaded the state of a loader.\nSo resuming was not "
+            "tested. If it saves loader.state_dict(), it must also load it; if every fault hit before its first "
             "checkpoint, use more points."
         )

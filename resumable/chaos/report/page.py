@@ -1,4 +1,4 @@
-"""The page: everything in one HTML file that asks for no other."""
+"""The report page: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ svg {{ max-width: 100%; height: auto; }}
 
 
 def make_page(report: Results, *, needs_picture: bool = True) -> str:
-    """Make the page.
+    """Create the page.
 
     Args:
         report: of the campaign.
-        needs_picture: refuse to make a page without it.
+        needs_picture: raise if the picture cannot be drawn.
 
     Raises:
         MissingDependencyError: matplotlib, which draws the picture, is not installed.
@@ -105,9 +105,9 @@ def _picture(report: Results, *, needs_picture: bool) -> str:
         return _CAPTION + str(import_module("resumable.chaos.report.picture").draw(outcomes, report.baseline))
     if needs_picture:
         raise MissingDependencyError(f"the picture {_NEEDS}.\n{_INSTALL}")
-    return f"<p>There is no picture: it {_NEEDS}. {escape(_INSTALL)}</p>"
+    return f"<p>The picture is missing: it {_NEEDS}. {escape(_INSTALL)}</p>"
 
 
-_CAPTION = "<p>A row for each start and rank; the axis counts the steps of the baseline run.</p>"
+_CAPTION = "<p>One row per launch and rank; the axis counts the steps of the baseline run.</p>"
 _NEEDS = "needs matplotlib, which cannot be imported here"
 _INSTALL = f"Install it: {pip_install('chaos')}"

@@ -1,4 +1,4 @@
-"""The picture: a row per start and rank, with what it trained on, where it saved, and where it was broken."""
+"""The picture: a row per launch and rank, with the steps it trained on, its checkpoints, and its fault."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ __all__ = ["draw"]
 
 _TRAINED, _AGAIN, _STRUCK, _SAVED, _RESIZED = "#4477aa", "#eebb55", "#cc3344", "#222222", "#228833"
 _BAR = 0.5  # of a row's height
-_WIDTH, _LEFT, _RIGHT = 10.0, 1.3, 0.2  # inches: of the picture, and beside its panels
-_ROW, _AROUND, _BELOW, _LEGEND = 0.28, 0.75, 0.35, 0.5  # inches: of a row, around those of a panel, below them
+_WIDTH, _LEFT, _RIGHT = 10.0, 1.3, 0.2  # inches: the picture, and the margins of its panels
+_ROW, _AROUND, _BELOW, _LEGEND = 0.28, 0.75, 0.35, 0.5  # inches: a row, the margins of a panel, below it, the legend
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "resumable",
@@ -39,10 +39,10 @@ _STYLE: dict[Any, Any] = {
 
 
 def draw(outcomes: Sequence[Outcome], baseline: Attempt) -> str:
-    """Draw a panel per case.
+    """Draw one panel per case.
 
     Args:
-        outcomes: the cases, with what each start did.
+        outcomes: the cases, with the records of their launches.
         baseline: the run without faults, whose steps are the axis.
 
     Returns:
@@ -63,7 +63,7 @@ def draw(outcomes: Sequence[Outcome], baseline: Attempt) -> str:
 
 
 def _order(baseline: Attempt) -> dict[Key, int]:
-    """Number the steps of the loader that has most of them."""
+    """Number the steps of the main loader."""
     keys = sorted(steps_of(baseline))
     main = main_loader(loader for loader, _ in keys)
     return {key: number for number, key in enumerate(key for key in keys if key[0] == main)}
@@ -78,7 +78,7 @@ def _draw_panel(panel: Axes, outcome: Outcome, story: Sequence[Line], order: dic
     for key, number in order.items():
         if key[1].step == 1 and number:
             panel.axvline(number, color="#999999", linewidth=0.8, linestyle=":")
-    panel.set_yticks(range(len(story)), [f"start {line.start}, rank {line.rank}/{line.world}" for line in story])
+    panel.set_yticks(range(len(story)), [f"launch {line.start}, rank {line.rank}/{line.world}" for line in story])
     panel.set_ylim(len(story) - 0.4, -0.6)
     panel.set_xlim(0, max(len(order), 1))
     panel.spines[["top", "right"]].set_visible(False)
@@ -98,7 +98,7 @@ def _draw_line(panel: Axes, row: int, line: Line, order: dict[Key, int]) -> None
 
 
 def _bars(keys: Iterable[Key], order: dict[Key, int]) -> list[tuple[float, float]]:
-    """Put neighbours into one bar each: its beginning and its width."""
+    """Combine consecutive steps into bars: the start and the width of each."""
     bars: list[tuple[float, float]] = []
     for number in sorted(order[key] for key in keys if key in order):
         if bars and sum(bars[-1]) == number:
@@ -117,8 +117,8 @@ def _legend() -> list[Patch | Line2D]:
     return [
         Patch(color=_TRAINED, label="trained"),
         Patch(color=_AGAIN, label="trained again"),
-        Line2D(nothing, nothing, color="#999999", linestyle=":", label="beginning of an epoch"),
+        Line2D(nothing, nothing, color="#999999", linestyle=":", label="start of an epoch"),
         Line2D(nothing, nothing, color=_SAVED, marker="^", linestyle="", label="checkpoint saved"),
         Line2D(nothing, nothing, color=_STRUCK, marker="x", linestyle="", markeredgewidth=2.5, label="fault"),
-        Line2D(nothing, nothing, color=_RESIZED, marker="D", linestyle="", label="another number of ranks"),
+        Line2D(nothing, nothing, color=_RESIZED, marker="D", linestyle="", label="changed number of ranks"),
     ]

@@ -1,4 +1,4 @@
-"""Says how far a campaign is: a bar on a terminal, a line every ten seconds elsewhere, and one per case that failed."""
+"""Shows the progress of a campaign: a bar on a terminal, otherwise a line every 10 s; and a line per failed case."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 
 __all__ = ["affordable", "describe_plan", "follow"]
 
-_ONCE_AND_AGAIN = 2.0  # starts per case: broken somewhere, and then to the end, each with all that a start imports
-_WHOLE = 300.0  # seconds for a plan of which nothing else is said
-_EVERY = 10.0  # seconds from one line to the next, at least
+_ONCE_AND_AGAIN = 2.0  # launches per case: one with a fault, and one to the end, each with all of its imports
+_WHOLE = 300.0  # seconds for the default plan
+_EVERY = 10.0  # minimum seconds between two lines
 _WIDTH = 60
 
 
 def affordable(seconds: float, jobs: int) -> int:
-    """Return the number of cases that take some minutes.
+    """Return the number of cases that take a few minutes.
 
     Args:
-        seconds: that a baseline run takes.
-        jobs: cases at a time.
+        seconds: duration of a baseline run.
+        jobs: cases at the same time.
     """
     return int(_WHOLE * jobs / (_ONCE_AND_AGAIN * seconds))
 
 
 def describe_plan(cases: int, every: int, seconds: float, jobs: int) -> str:
-    """Say how many cases there are, of how many there could be, and how long they may take.
+    """Describe how many cases there are, how many there could be, and how long they may take.
 
     Args:
         cases: their number.
-        every: their number with every fault at every moment.
-        seconds: that a baseline run takes.
-        jobs: cases at a time.
+        every: their number with every fault at every failpoint.
+        seconds: duration of a baseline run.
+        jobs: cases at the same time.
     """
     number = f"{cases} case{'s' * (cases != 1)}" + (f" of {every}" if cases < every else "")
     about = name_time(_ONCE_AND_AGAIN * seconds * cases / jobs)
@@ -50,14 +50,14 @@ def describe_plan(cases: int, every: int, seconds: float, jobs: int) -> str:
 
 @contextmanager
 def follow(cases: int, tell: Callable[[str], None] | None) -> Iterator[Callable[[Outcome], None]]:
-    """Show the progress: on standard error if that is a terminal, else by `tell`.
+    """Show the progress: on standard error if that is a terminal, otherwise through `tell`.
 
     Args:
         cases: their number.
-        tell: is told in words what failed, and how far it is.
+        tell: called with the failures and the progress.
 
     Yields:
-        To be called with each case's outcome.
+        A function to call with each case's outcome.
     """
     lines = _Lines(cases, tell) if tell and not sys.stderr.isatty() else None
     with tqdm(total=cases, unit="case", disable=None, leave=False, dynamic_ncols=True) as bar:
@@ -78,7 +78,7 @@ def follow(cases: int, tell: Callable[[str], None] | None) -> Iterator[Callable[
 
 
 class _Lines:
-    """Lines that say how far it is: after the first case, and then every ten seconds, if a case has come to its end."""
+    """Progress lines: after the first case, then every 10 s, whenever a case ends."""
 
     def __init__(self, cases: int, tell: Callable[[str], None]) -> None:
         self._cases, self._tell = cases, tell
@@ -96,7 +96,7 @@ class _Lines:
 
 
 def name_time(seconds: float) -> str:
-    """Name a time in a unit that fits."""
+    """Format a duration in a suitable unit."""
     for unit, length in (("h", 3600.0), ("min", 60.0)):
         if seconds >= length:
             return f"{seconds / length:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""The timeline in words: a line per start and rank."""
+"""The timeline in words: one line per launch and rank."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ __all__ = [
 
 
 _SHOWN = 10  # cases
-_RANGES = 12  # of steps, or checkpoints, in one line
-_LINES = 12  # of what a process printed
-_HEADING = "Steps are epoch.step, both counted from 0; a checkpoint is named by the last step before it."
+_RANGES = 12  # ranges of steps, or checkpoints, in one line
+_LINES = 12  # lines of a process's output
+_HEADING = "Steps are epoch.step, both counted from 0. A checkpoint has the number of the last step before it."
 
 
 def told(report: Results) -> list[Outcome]:
-    """Choose the cases to tell of: the first of those that failed, or of all."""
+    """Choose the cases to describe: the first ones that failed, or the first ones of all."""
     return [outcome for outcome in report.failed or report.outcomes if outcome.attempts][:_SHOWN]
 
 
 def make_timeline(report: Results) -> str:
     """Describe the cases that failed, or the first ones."""
     outcomes = told(report)
-    words = ["case FAILED", "cases FAILED"] if report.failed else ["case, it passed", "cases, all passed"]
+    words = ["case FAILED", "cases FAILED"] if report.failed else ["case, which passed", "cases, all passed"]
     count, of = len(outcomes), len(report.failed or report.outcomes)
     which = f"{of} {words[of != 1]}" + (
-        f"; here are the first {count}, and report.json has all of them" if count < of else ""
+        f"; the first {count} are shown, and report.json has all of them" if count < of else ""
     )
     missing = [] if report.failed or report.ok else [f"Nothing of the model was compared. {report.coverage}"]
     return "\n".join([*missing, f"{which}. {_HEADING}", *(_tell_case(outcome) for outcome in outcomes)])
@@ -68,7 +68,7 @@ def _tell_case(outcome: Outcome) -> str:
 
 
 def describe_violations(outcome: Outcome) -> str:
-    """Say what broke which promise, with the likely cause; of what a process printed, the end."""
+    """Describe the broken promises, with the likely cause and the end of a process's output."""
     lines = [f"{name}: {_shorten(text)}" for name, text in outcome.violations.items()]
     return "\n".join([*lines, *_describe_diagnosis(outcome.diagnosis)])
 
@@ -90,7 +90,7 @@ def _name_part(found: Diagnosis, path: str) -> str:
     is_late = found.differing[path] > min(found.differing.values())
     words = [f"from step {found.differing[path]}"] if is_late else []
     if path in found.values:
-        words.append("{}, and {} in the baseline run".format(*found.values[path]))
+        words.append("{}, but {} in the baseline run".format(*found.values[path]))
     return f"{path} ({'; '.join(words)})" if words else path
 
 
@@ -101,15 +101,15 @@ def _shorten(text: str) -> str:
 
 
 def tell_lines(outcome: Outcome) -> list[str]:
-    """Return what each rank did in each start, a line for each."""
+    """Describe what each rank did in each launch, one line each."""
     lines = tell(outcome.case, outcome.attempts, outcome.evaluating)
-    names = [f"start {line.start}, rank {line.rank} of {line.world}" for line in lines]
+    names = [f"launch {line.start}, rank {line.rank} of {line.world}" for line in lines]
     width = max(map(len, names), default=0)
     return [f"{name:{width}}  {_tell(line)}" for name, line in zip(names, lines, strict=True)]
 
 
 def _tell(line: Line) -> str:
-    words = ["started again by the agent"] if line.restarted else []
+    words = ["restarted by the agent"] if line.restarted else []
     if line.resized:
         words.append(f"resized from {line.resized}")
     if line.again:
@@ -123,7 +123,7 @@ def _tell(line: Line) -> str:
     if line.unacknowledged:
         words.append(f"delivered, not acknowledged: {_name_ranges(line.unacknowledged)}")
     if line.saves:
-        words.append(f"saved at {_few('the beginning' if key is None else name_step(key) for key in line.saves)}")
+        words.append(f"saved at {_few('the start' if key is None else name_step(key) for key in line.saves)}")
     return "; ".join(filter(None, [*words, line.end]))
 
 
@@ -141,13 +141,13 @@ def _few(names: Iterable[str]) -> str:
     return ", ".join([*every[:half], *middle, *every[-half:]] if middle else every)
 
 
-# The table: a row per kind of fault; and what is to be said below it.
+# The table, with a row per kind of fault, and the summary.
 
-COLUMNS = ("fault", "cases", "faults fired", "starts", "steps retrained", "violations")
-_HEAD = ("fault", "cases", "faults\nfired", "starts", "steps\nretrained", "violations")
+COLUMNS = ("fault", "cases", "faults fired", "launches", "steps retrained", "violations")
+_HEAD = ("fault", "cases", "faults\nfired", "launches", "steps\nretrained", "violations")
 _ROWS_SHOWN = 20  # cases
 _WIDTH = 60
-_LONGEST = 12  # characters of a kind in a line
+_LONGEST = 12  # characters of a fault's name in a line
 
 
 class Row(NamedTuple):
@@ -162,7 +162,7 @@ class Row(NamedTuple):
 
 
 def make_rows(report: Results) -> list[Row]:
-    """Make the rows, in the order of the plan, and that of all cases where there is more than one."""
+    """Create the rows in the order of the plan, and a row for all cases if there is more than one."""
     kinds: dict[str, list[Outcome]] = {name: [] for name in report.options.get("faults", ()) if _is_asked(report)}
     for outcome in report.outcomes:
         kinds.setdefault(name_kind(outcome.case), []).append(outcome)
@@ -171,12 +171,12 @@ def make_rows(report: Results) -> list[Row]:
 
 
 def _is_asked(report: Results) -> bool:
-    """Return whether every kind of fault was to happen by itself: one without a case is to be seen then."""
+    """Return whether every kind of fault was requested; then kinds without a case are listed as well."""
     return bool(report.options.get("points"))
 
 
 def name_kind(case: Case) -> str:
-    """Name the kind of a case's faults."""
+    """Return the name of the kind of a case's faults."""
     if any(fault.after is not None for fault in case.faults):
         return "by the clock"
     return case.faults[0].kind + (" and more" if len(case.faults) > 1 else "") if case.faults else "no fault"
@@ -195,7 +195,7 @@ def _make_row(name: str, outcomes: Sequence[Outcome]) -> Row:
 
 
 def make_table(report: Results) -> str:
-    """Make the table, as aligned text of at most 60 columns, as long as the numbers of cases have three digits."""
+    """Create the table, as aligned text of at most 60 columns unless there are 1,000 cases or more."""
     head, *rows = [_lines_of(row) for row in (_HEAD, *make_rows(report))]
     widths = [max(map(len, column)) for column in zip(*head, *(line for row in rows for line in row), strict=True)]
     between = "  " if sum(widths) + 2 * len(widths) - 2 <= _WIDTH else " "
@@ -205,7 +205,7 @@ def make_table(report: Results) -> str:
 
 
 def _lines_of(row: Sequence[object]) -> list[tuple[str, ...]]:
-    """Return the lines of a row, the last of which has the numbers."""
+    """Return the lines of a row; the last one contains the numbers."""
     first, *others = map(str, row)
     columns = [wrap(first, _LONGEST)[::-1], *(text.split("\n")[::-1] for text in others)]
     return list(zip_longest(*columns, fillvalue=""))[::-1]
@@ -220,15 +220,15 @@ def _align(cells: Sequence[str], widths: Sequence[int], between: str) -> str:
 
 
 def make_summary(report: Results, shown: int = _ROWS_SHOWN) -> str:
-    """Make the table, what broke which promise in which case, and what was not compared.
+    """Create the table, the broken promises of each case, and the list of what was not compared.
 
     Args:
         report: of the campaign.
-        shown: number of the cases that failed, at most.
+        shown: maximum number of failed cases.
     """
     parts = [make_table(report), *(_describe(outcome) for outcome in report.failed[:shown])]
     if len(report.failed) > shown > 0:
-        parts.append(f"... and {len(report.failed) - shown} more cases that failed; report.json has all of them.")
+        parts.append(f"... and {len(report.failed) - shown} more failed cases; report.json has all of them.")
     if report.notes:
         parts.append("\n".join(f"Note: {note}" for note in report.notes))
     return "\n\n".join([*parts, describe_result(report)])
@@ -240,7 +240,7 @@ def _describe(outcome: Outcome) -> str:
 
 
 def describe_result(report: Results) -> str:
-    """Say in one line what came out, and in another what was compared."""
+    """Describe the result in one line, and what was compared in another."""
     count, failed = len(report.outcomes), len(report.failed)
     cases = f"{count} case" + "s" * (count != 1)
     result = f"a promise was broken in {failed} of {cases}" if failed else f"{name_kept(report)} in {cases}"
@@ -250,32 +250,32 @@ def describe_result(report: Results) -> str:
 
 
 def name_kept(report: Results) -> str:
-    """Say that every promise was kept that could be looked at."""
+    """Return the result of a campaign without broken promises."""
     return "every promise was kept" if report.ok else "every promise that could be compared was kept"
 
 
-# What a rank did in one start of the command, as it is told in words and in pictures.
+# The history of a rank in one launch of the command, for texts and pictures.
 
 _SAVES = {"store.saved", "lightning.save"}
-_BY_ITSELF = {"torch.save.written"}  # of a script that has none of those
+_BY_ITSELF = {"torch.save.written"}  # for scripts with none of those
 
 
 @dataclass(frozen=True)
 class Line:
-    """One rank of one start.
+    """One rank of one launch.
 
     Args:
-        start: its number.
+        start: number of the launch.
         rank: of the process.
         world: number of ranks.
-        resized: number of ranks of the start before, where it was another one.
-        again: steps that an earlier start had trained on.
-        trained: the other ones.
-        evaluated: steps of the loaders from which nothing is trained.
-        saves: the last step before each checkpoint; None where there was none.
+        resized: number of ranks of the previous launch, if it differs.
+        again: steps that an earlier launch had trained on.
+        trained: the other steps.
+        evaluated: steps of the loaders that are not trained on.
+        saves: the last step before each checkpoint; None if there was none.
         struck: whether the fault happened in this process.
-        end: how it came to its end, in words.
-        unacknowledged: steps that were delivered and not acknowledged, which a resume repeats by right.
+        end: how it ended, in words.
+        unacknowledged: steps that were delivered but not acknowledged, which a resume repeats by design.
         restarted: whether an agent in the command started it.
     """
 
@@ -294,12 +294,12 @@ class Line:
 
 
 def tell(case: Case, attempts: Sequence[Attempt], evaluating: frozenset[int] = frozenset()) -> list[Line]:
-    """Return what each rank did in each start.
+    """Return what each rank did in each launch.
 
     Args:
         case: the faults.
-        attempts: what each start did.
-        evaluating: numbers of the loaders from which nothing is trained.
+        attempts: the record of each launch.
+        evaluating: numbers of the loaders that are not trained on.
     """
     lines: list[Line] = []
     seen: set[Key] = set()
@@ -343,20 +343,20 @@ def _saves(log: RankLog) -> tuple[Key | None, ...]:
 
 
 def _end(attempt: Attempt, fault: Fault | None, *, struck: bool) -> str:
-    words = [str(fault) if struck or fault.target == "agent" else "the fault came to another rank"] if fault else []
+    words = [str(fault) if struck or fault.target == "agent" else "the fault hit another rank"] if fault else []
     if attempt.killed and not (fault and fault.after is not None):
-        words.append(f"killed, as {attempt.killed}")
+        words.append(f"killed: {attempt.killed}")
     elif attempt.status is None:
         words += [] if struck else ["ended by the agent"]
     elif attempt.status == 0 and not attempt.killed:
-        words.append("came to its end")
+        words.append("finished")
     elif fault is None:
         words.append(f"failed with status {attempt.status}")
     return ", ".join(words)
 
 
 def as_ranges(keys: Iterable[Key]) -> list[tuple[Key, Key]]:
-    """Put steps that follow one another in one epoch of a loader together: the first and the last of each range."""
+    """Combine consecutive steps of one epoch and loader into ranges: the first and the last step of each."""
     ordered = sorted(keys)
     if not ordered:
         return []
@@ -369,6 +369,6 @@ def _follows(one: Key, other: Key) -> bool:
 
 
 def name_step(key: Key) -> str:
-    """Name a step `epoch.step`, both counted from 0, of the first loader or another one."""
+    """Return `epoch.step`, both counted from 0, with the loader unless it is the first."""
     loader, place = key
     return f"{place.epoch}.{place.step - 1}" + (f" of loader {loader}" if loader else "")

@@ -1,1 +1,1 @@
-"""Compares what the starts of a command did with the baseline run."""
+"""Compares the launches of a command with the baseline run."""

@@ -1,4 +1,4 @@
-"""What two baseline runs have in common: only that can be expected of a run that was broken."""
+"""The common result of two baseline runs; only that can be expected from a run with faults."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ __all__ = [
 
 
 def drop_what_differs(baseline: Attempt, again: Attempt) -> list[str]:
-    """Compare two baseline runs, and forget what is not the same in both: the checks then expect it of no run.
+    """Compare two baseline runs, and drop everything that differs; the checks then expect only the rest.
 
     Returns:
-        What differs, in words: parts of the checkpoints, files, and the final weights.
+        The differences in words: parts of the checkpoints, files, and the final weights.
 
     Raises:
-        ConfigurationError: they trained on other data.
+        ConfigurationError: they trained on different data.
     """
     forgive_rounding(baseline, [again])
     first, second = steps_of(baseline), steps_of(again)
@@ -48,36 +48,36 @@ def drop_what_differs(baseline: Attempt, again: Attempt) -> list[str]:
         keys = sorted(first.keys() | second.keys())
         place = next(key[1] for key in keys if first.get(key) != second.get(key))
         raise ConfigurationError(
-            f"two runs without any fault trained on different data, first before {place}.\nA crash cannot be told from "
-            f"that: {_why_other_data(first, second)}. Give every loader and every source of randomness a seed."
+            f"two runs without faults trained on different data, first before {place}.\nThe effects of a crash could "
+            f"not be distinguished: {_why_other_data(first, second)}. Seed every loader and every source of randomness."
         )
     notes = _drop_parts(baseline, again) + drop_unlike_files(baseline, again)
     for rank, log in baseline.ranks.items():
         if log.weights != again.ranks[rank].weights:
             log.weights = None
-            notes.append("the final weights are not the same in two baseline runs, and are not compared")
+            notes.append("the final weights differ between two baseline runs, and are not compared")
     return sorted(set(notes))
 
 
 def _why_other_data(first: dict[Key, Step], second: dict[Key, Step]) -> str:
-    """Say what is probably not the same in each run."""
+    """Describe the probable difference between the runs."""
     both = first.keys() & second.keys()
     kinds = {kind for key in both if (kind := how_data_differ(second[key], first[key], first))}
     if not kinds:
-        return "they trained on another number of steps"
+        return "they trained on a different number of steps"
     if kinds == {"other content"}:
-        return "equal indices have another content, as with a random transform without a seed"
+        return "equal indices have different content, as with an unseeded random transform"
     return (
-        "the same samples come in another order, as with os.listdir, a set, or a list that is shuffled without a seed"
+        "the same samples arrive in a different order, as with os.listdir, a set, or an unseeded shuffle of a list"
         if {digest for step in first.values() for digest in step.digests}.issuperset(
             digest for step in second.values() for digest in step.digests
         )
-        else "other samples come"
+        else "the samples differ"
     )
 
 
 def _drop_parts(baseline: Attempt, again: Attempt) -> list[str]:
-    """Keep the parts of checkpoints that are the same wherever both runs saved a step; of steps that one saved, too."""
+    """Keep the parts of checkpoints that are the same in all common steps, also in steps that only one run saved."""
     first, second = saves_of(baseline), saves_of(again)
     unread = {
         (save[0], path): text
@@ -103,26 +103,26 @@ def _drop_parts(baseline: Attempt, again: Attempt) -> list[str]:
     stores = {store for store, _ in (*first, *second)} - {store for store, _ in same | other}
     names = topmost((path for _, path in other - unread.keys()), (path for _, path in same | other))
     return [
-        *(f"'{name}' in the checkpoints is not the same in two baseline runs, and is not compared" for name in names),
+        *(f"'{name}' in the checkpoints differs between two baseline runs, and is not compared" for name in names),
         *(f"'{path}' in the checkpoints is {text}" for (_, path), text in unread.items()),
-        *(f"two baseline runs saved no step in common to {store}: what is in it is not compared" for store in stores),
+        *(f"two baseline runs saved no common step to {store}, so its content is not compared" for store in stores),
     ]
 
 
-# What the baseline runs of a command have to show, so that crashing it can prove something.
+# Requirements on the baseline runs of a command, without which crashing it proves nothing.
 
 
 def check_healthy(attempt: Attempt, directory: Path) -> None:
-    """See that a baseline run came to its end, and trained.
+    """Verify that a baseline run finished, and trained.
 
     Raises:
-        ConfigurationError: it did not; the message says what it did.
+        ConfigurationError: it did not; the message describes the failure.
     """
     if attempt.status != 0 or attempt.killed:
         how = attempt.killed or f"its exit status is {attempt.status}"
         raise ConfigurationError(
-            f"the command fails without any fault: {how}.\nNothing can be learnt from crashing it. It ran in "
-            f"{directory}/work, unless {{dir}} is in the command{_redirected(attempt)}; its last words:\n"
+            f"the command fails without faults: {how}.\nThe effects of a crash could not be distinguished. It ran in "
+            f"{directory}/work, unless {{dir}} is in the command{_redirected(attempt)}. The end of its output:\n"
             f"{attempt.output}"
         )
     if not any(log.batches for log in attempt.ranks.values()):
@@ -133,8 +133,8 @@ def _redirected(attempt: Attempt) -> str:
     if not attempt.written:
         return ""
     return (
-        f". What it wrote to {', '.join(topmost_folders(attempt.written))} was redirected into the run's directory, "
-        "where programs and libraries that are no Python do not look for it"
+        f". Files that it wrote to {', '.join(topmost_folders(attempt.written))} were redirected into the run's "
+        "directory, where programs and libraries outside Python do not find them"
     )
 
 
@@ -143,23 +143,23 @@ def _why_nothing_was_trained(attempt: Attempt) -> str:
     said = "the command trained on no batch of a resumable loader"
     if not any(log.wrapped for log in logs):
         return (
-            f"{said}.\nThere is nothing to watch. Wrap its loader with resumable.wrap(...), and run this with the "
-            "Python that has resumable installed."
+            f"{said}.\nThere is nothing to test. Wrap its loader with resumable.wrap(...), and run this command in the "
+            "Python environment in which resumable is installed."
         )
     if attempt.read or any(log.loaded for log in logs):
         of = f", from {', '.join(sorted(attempt.read))}" if attempt.read else ""
         return (
-            f"{said}: it resumed a finished run{of}.\nNothing is left to be broken. Give the checkpoints a relative "
-            "path, which leads to a fresh directory, or {dir}; or let it train for more epochs."
+            f"{said}: it resumed a finished run{of}.\nNothing is left to test. Use a relative checkpoint path, "
+            "which leads to a new directory, or {dir}; or train for more epochs."
         )
     return (
-        f"{said}, though it made one.\nThere is nothing to watch. Let the script train: it may have found by other "
-        "means than a loader's state that all epochs are done, or trained on what was wrapped and not on the Loader."
+        f"{said}, although it created one.\nThere is nothing to test. The script must train through the Loader: it may "
+        "have decided without the loader's state that all epochs are done, or trained on the object that was wrapped."
     )
 
 
 def check_seen(leader: RankLog, ranks: tuple[int, ...]) -> list[str]:
-    """Say what of a crash's damage these runs cannot show.
+    """Report damage that these runs cannot show.
 
     Raises:
         ConfigurationError: they can show none.
@@ -171,60 +171,57 @@ def check_seen(leader: RankLog, ranks: tuple[int, ...]) -> list[str]:
     )
     if not takes and not shows:
         raise ConfigurationError(
-            "the command never takes the state of its loader.\nEvery start would begin with the first batch, and what "
-            "earlier starts left in the weights would be trained on twice, which nothing here could see. Save "
-            "loader.state_dict() with the model, and load it with the model."
+            "the command never saves the state of its loader.\nEvery launch would start with the first batch and train "
+            "again on batches that are already in the weights, which would go unnoticed here. Save loader.state_dict() "
+            "with the model, and load it with the model."
         )
     if not takes:
         notes.append(
-            "the state of no loader was ever taken, so that every start begins with the first batch: a script that "
-            "saves its weights has to save loader.state_dict() with them"
+            "the state of no loader was saved, so every launch starts with the first batch: a script that saves its "
+            "weights must save loader.state_dict() with them"
         )
     if leader.lost:
         notes.append(
-            "weights are NaN throughout in the baseline run, and then they are the same whatever was lost: let the "
-            "script train with a smaller learning rate"
+            "weights are entirely NaN in the baseline run, so comparing them proves nothing: train with a smaller "
+            "learning rate"
         )
     if len(set(ranks)) > 1:
         notes.append(
-            "after a change of the number of ranks the weights are not compared, as sums are rounded in another order"
+            "weights are not compared after a change of the number of ranks, because rounding depends on the number"
         )
     return notes
 
 
 def note_outside(written: set[str], read: set[str]) -> list[str]:
-    """Say what a command wrote and read outside of its directory."""
+    """List what a command wrote and read outside its directory."""
     return [
-        *(
-            f"written outside of the run's directory, and redirected into it: {path}"
-            for path in topmost_folders(written)
-        ),
-        *(f"read from outside of the run's directory: {path}" for path in sorted(read)),
+        *(f"written outside the run's directory, and redirected into it: {path}" for path in topmost_folders(written)),
+        *(f"read from outside the run's directory: {path}" for path in sorted(read)),
     ]
 
 
 def topmost_folders(paths: set[str]) -> list[str]:
-    """Return the paths that are below no other one, in order."""
+    """Return the paths that are not inside another one, sorted."""
     return sorted(
         path for path in paths if not any(path.startswith(f"{other.rstrip('/')}/") for other in paths - {path})
     )
 
 
-# What the runs of a command leave to compare, and what they do not.
+# The parts of a run that were compared, and those that were not.
 
 _NUMBERS = re.compile(r"(?:b?float\w+|complex\w+)\[([\d, ]*)\]: ")
 _ONE = re.compile(r"\S+ (?:b?float|complex)\w+")
 _SIZE = re.compile(r"(\d+) bytes: ")
-_HALF = 2  # of a model is enough: others may be shared, or held by other ranks
+_HALF = 2  # half of a model is enough: parts may be shared, or be on other ranks
 
 
 class Coverage(NamedTuple):
-    """What was compared.
+    """The extent of a comparison.
 
     Args:
         compared: in words.
-        missing: what was not, and why, in words.
-        model: whether something of the model was compared; None where torch trains nothing.
+        missing: what was not compared, and why, in words.
+        model: whether part of the model was compared; None if no PyTorch model is trained.
     """
 
     compared: tuple[str, ...]
@@ -237,12 +234,12 @@ class Coverage(NamedTuple):
 
 
 def cover(baseline: Attempt, saves: tuple[int, int] | None = None, unseen: frozenset[str] = frozenset()) -> Coverage:
-    """Say what was compared.
+    """Describe what was compared.
 
     Args:
-        baseline: the run that is compared with, without what is not the same in two of them.
-        saves: number of the checkpoints that were compared, and of those that no baseline run has; None for no case.
-        unseen: files that were compared in no case.
+        baseline: the baseline run, without the differences between two such runs.
+        saves: number of checkpoints that were compared, and of those that no baseline run has; None without a case.
+        unseen: files that were not compared in any case.
     """
     logs = baseline.ranks.values()
     stores = {store for (store, _), contents in saves_of(baseline).items() if any(contents)}
@@ -252,30 +249,30 @@ def cover(baseline: Attempt, saves: tuple[int, int] | None = None, unseen: froze
         name: parts for name, parts in (baseline.left.files if baseline.left else {}).items() if name not in unseen
     }
     checkpoints = bool(stores) and (saves is None or saves[0] > 0)
-    saved = stores & {series for log in logs for series, _ in log.saves.values()}  # files, save by save
+    saved = stores & {series for log in logs for series, _ in log.saves.values()}  # single files
     compared = [_name_data(baseline)]
     compared += [_count(len(stores - saved), "checkpoints of {} store")] * (checkpoints and stores > saved)
-    compared += [_count(len(saved), "what was saved to {} file")] * (checkpoints and bool(saved))
+    compared += [_count(len(saved), "every save to {} file")] * (checkpoints and bool(saved))
     compared += ["the final weights"] * weights + [_count(len(files), "{} file at the end")] * bool(files)
     missing = list(_name_saves(len(written - {None}) - len(stores - saved), saves))
     large = [name for name, parts in files.items() if SAMPLED in parts]
-    missing += [f"most bytes of {', '.join(sorted(large))} (more than 1 GB)"] * bool(large)
+    missing += [f"most bytes of {', '.join(sorted(large))} (larger than 1 GB)"] * bool(large)
     elements = max((log.trains for log in logs if log.trains is not None), default=None)
     if elements is None:
         return Coverage(tuple(compared), tuple(missing), None)
     contents = [_join(parts for many in saves_of(baseline).values() for parts in many)] if checkpoints else []
     texts = [text for parts in (*contents, *files.values()) for text in parts.values()]
     if not weights and not _holds(texts, elements):
-        missing.insert(0, "the weights (nothing that was compared holds them)")
+        missing.insert(0, "the weights (nothing that was compared contains them)")
         return Coverage(tuple(compared), tuple(missing), model=False)
     return Coverage(tuple(compared), tuple(missing), model=True)
 
 
 def note_coverage(found: Coverage) -> list[str]:
-    """Say how the weights would be compared, where they are not."""
+    """Explain how the weights could be compared, if they are not."""
     if found.model is None and len(found.compared) > 1:
         return []
-    which = "only the data are compared" if found.model is None else "the weights are not compared"
+    which = "only the data is compared" if found.model is None else "the weights are not compared"
     ways = "save them with CheckpointStore, leave a file with them, or call resumable.chaos.record_weights(model)"
     return [f"{which}: {ways} at the end of the script"] if not found.model else []
 
@@ -286,7 +283,7 @@ def _name_data(baseline: Attempt) -> str:
 
 
 def _count(number: int, words: str) -> str:
-    """Put a number and its noun into words, in the plural where that is called for."""
+    """Insert a number into words, with its noun in the plural if necessary."""
     before, after = words.split("{}")
     noun, _, rest = after.strip().partition(" ")
     return f"{before}{number} {noun}{'s' * (number != 1)}{f' {rest}' * bool(rest)}"
@@ -294,9 +291,9 @@ def _count(number: int, words: str) -> str:
 
 def _name_saves(unlike: int, saves: tuple[int, int] | None) -> Iterator[str]:
     if unlike > 0:
-        yield _count(unlike, "the checkpoints of {} store") + " (two baseline runs have none in common)"
+        yield _count(unlike, "the checkpoints of {} store") + " (two baseline runs have no common step)"
     elif saves and saves[1]:
-        yield f"{saves[1]} of {sum(saves)} checkpoints (no baseline run saved one at their step)"
+        yield f"{saves[1]} of {sum(saves)} checkpoints (no baseline run saved at their step)"
 
 
 def _join(contents: Iterable[dict[str, str]]) -> dict[str, str]:
@@ -304,7 +301,7 @@ def _join(contents: Iterable[dict[str, str]]) -> dict[str, str]:
 
 
 def _holds(texts: Iterable[str], elements: int) -> bool:
-    """Return whether parts hold as many numbers as half of a model; a file of unknown kind, as many bytes."""
+    """Return whether parts contain as many numbers as half of a model, or as many bytes for files of unknown kind."""
     held = sum(map(_size_of, texts))
     return held > 0 and _HALF * held >= elements
 
@@ -318,15 +315,14 @@ def _size_of(text: str) -> int:
     return int(found[1]) // _HALF if found else 0
 
 
-# Above two ranks, weights are equal up to rounding: texts that differ by no more are made those of the baseline run.
-#
-# So everything that compares afterwards can compare exactly. Data are compared exactly with any number of ranks.
+# Above two ranks, weights are equal up to rounding: texts that differ only by rounding are replaced with the texts of
+# the baseline run. Everything afterwards can then compare exactly. Data is always compared exactly.
 
-TOLERANCE = 1e-4  # of a tensor's norm: rounding was seen to make 1e-8, and a momentum that is lost 1e-2
+TOLERANCE = 1e-4  # of a tensor's norm: observed were 1e-8 for rounding, and 1e-2 for a lost momentum
 
 
 def forgive_rounding(baseline: Attempt, attempts: Sequence[Attempt]) -> None:
-    """Give what differs from the baseline run by rounding alone the texts that it has there."""
+    """Replace texts that differ from the baseline run only by rounding with the texts of the baseline run."""
     if max((log.world for log in baseline.ranks.values()), default=1) <= EXACT:
         return
     saves = saves_of(baseline)
@@ -352,7 +348,7 @@ def _forgive(parts: dict[str, str], known: Sequence[dict[str, str]]) -> None:
 
 
 def _known(text: str, expected: Iterable[str]) -> str:
-    """Return the text of the baseline run that this one equals up to rounding; itself where there is none."""
+    """Return the text of the baseline run that equals this one up to rounding, else this one."""
     return next((other for other in expected if _is_close(text, other)), text)
 
 

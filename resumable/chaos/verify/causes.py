@@ -1,6 +1,6 @@
-"""What is probably wrong in a script, by the signs that its ledgers show: the table of causes.
+"""The table of causes: probable faults in a script, with their signs in the ledgers.
 
-The first cause whose signs are all there counts. What each sign is, `signs.py` says.
+The first cause with all of its signs counts.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Cause(NamedTuple):
 
     Args:
         name: for reports and for programs that read them.
-        signs: all that have to be there.
-        text: what is probably wrong, and the way out; `{...}` is what was seen of a sign.
+        signs: the signs that must all be present.
+        text: what is probably wrong, and the fix; `{...}` is replaced with the value of a sign.
     """
 
     name: str
@@ -60,88 +60,91 @@ CAUSES = (
     _cause(
         "ranks resume apart",
         "ranks apart",
-        "in start {ranks apart}: each rank probably looks for its own newest checkpoint; let rank 0 look, and tell the "
-        "others which step it found (torch.distributed.broadcast_object_list)",
+        "in launch {ranks apart}: each rank probably searches for its own newest checkpoint; let rank 0 search, and "
+        "broadcast the step that it found (torch.distributed.broadcast_object_list)",
     ),
     _cause(
         "loader not loaded",
         "place not loaded",
-        "the checkpoint has the loader's state, and start {place not loaded} did not load it: loader.load_state_dict",
+        "the checkpoint contains the loader's state, but launch {place not loaded} did not load it: call "
+        "loader.load_state_dict",
     ),
     _cause(
         "loader not saved",
         "no place",
-        "the loader's state is not in the checkpoint from which start {no place} went on: save loader.state_dict()",
+        "the checkpoint from which launch {no place} resumed does not contain the loader's state: save "
+        "loader.state_dict()",
     ),
     _cause(
         "loader one batch early",
         "place earlier",
-        "after a resume the loader's place is {place earlier} earlier than the weights: its state is probably taken "
-        "too early, before the batch that the weights hold, which is then trained on twice",
+        "after a resume the loader's position is {place earlier} earlier than the weights: its state is probably saved "
+        "too early, before the last batch in the weights; a resume then trains on that batch twice",
     ),
     _cause(
         "loader one batch late",
         "place later",
-        "after a resume the loader's place is {place later} later than the weights: its state is probably taken too "
-        "late, when the next batch was fetched already, which is then left out",
+        "after a resume the loader's position is {place later} later than the weights: its state is probably saved too "
+        "late, after the next batch was fetched; a resume then skips that batch",
     ),
     _cause(
         "loader from elsewhere",
         "other place",
-        "the loader of start {other place} went on at a place that is in no checkpoint with its weights: its state is "
-        "probably in a file of its own, or changed after it was loaded; save both in one checkpoint",
+        "the loader of launch {other place} resumed at a position that is in no checkpoint with its weights: its state "
+        "is probably in a separate file, or changed after it was loaded; save both in one checkpoint",
     ),
     _cause(
         "step counter not restored",
         "counts backwards",
-        "the number of the step begins again after a resume: it is probably not restored",
+        "the step number restarts after a resume: it is probably not restored",
     ),
     _cause(
         "memory of the dataset",
         "other content",
-        "the indices of the samples are equal and their content is not, first in {other content}: the dataset probably "
-        "remembers what it read before, as a counter does, or draws from what no seed reaches; let a sample depend on "
-        "its index, and draw from torch, numpy or random",
+        "the sample indices are equal but their content differs, first in {other content}: the dataset probably "
+        "depends on earlier reads, for example through a counter, or uses an unseeded RNG; make each sample depend "
+        "only on its index, and use torch, numpy or random",
     ),
     _cause(
         "order of the source",
         "other samples",
-        "other samples come after a resume, first in {other samples}: the source's order probably is not a function of "
-        "its state, as by os.listdir, a set, or a shuffle without a seed; sort it",
+        "different samples follow a resume, first in {other samples}: the source's order probably depends on more than "
+        "its state, for example on os.listdir, a set, or an unseeded shuffle; sort it",
     ),
     _cause(
         "saved before the step",
         "step after the save",
-        "the optimizer steps after {step after the save} was saved and before the next batch is fetched: save after "
-        "optimizer.step(), as this step is lost in a resume",
+        "the optimizer steps after {step after the save} was saved and before the next batch is fetched, so a resume "
+        "loses this step: save after optimizer.step()",
     ),
     _cause(
         "model not restored",
         "other weights",
-        "start {other weights} went on from weights that are not in its checkpoint: the model is probably not restored",
+        "launch {other weights} continued from weights that are not in its checkpoint: the model is probably not "
+        "restored",
     ),
     _cause(
         "saved before the step",
         "old weights",
-        "the weights in the checkpoint of start {old weights} are older than those that the baseline run went on with: "
-        "the model is probably copied before optimizer.step()",
+        "the weights in the checkpoint of launch {old weights} are older than those with which the baseline run "
+        "continued: the model is probably copied before optimizer.step()",
     ),
     _cause(
         "optimizer not restored",
         "other optimizer",
-        "start {other optimizer} went on with another state of the optimizer than the baseline run, from equal "
-        "weights: it is probably not restored, or not saved",
+        "the optimizer state of launch {other optimizer} differs from the baseline run, while the weights are equal: "
+        "it is probably not restored, or not saved",
     ),
     _cause(
         "evaluation skipped",
         "entry missing",
-        "{entry missing} is shorter than in the baseline run: what appends to it was probably skipped in a resume, "
-        "such as the evaluation at an epoch's end",
+        "{entry missing} is shorter than in the baseline run: the code that appends to it was probably skipped on a "
+        "resume, for example the evaluation at an epoch's end",
     ),
     _cause(
         "evaluation skipped",
         "evaluation missing",
-        "only steps of {evaluation missing} are lost: the evaluation at an epoch's end was probably skipped in a "
+        "only steps of {evaluation missing} are missing: the evaluation at an epoch's end was probably skipped on a "
         "resume",
     ),
     _cause("scheduler not restored", "scheduler", "{scheduler} differs first: the scheduler is probably not restored"),
@@ -149,19 +152,19 @@ CAUSES = (
     _cause(
         "generators not restored",
         "generators",
-        "the generator of {generators} is elsewhere than in the baseline run: it is probably not restored; save "
+        "the state of the RNG {generators} differs from the baseline run: it is probably not restored; save "
         "resumable.rng.state_dict()",
     ),
     _cause(
         "step counter not restored",
         "counter",
-        "{counter} counts otherwise than in the baseline run: it is probably not restored",
+        "{counter} differs from the baseline run: this counter is probably not restored",
     ),
     _cause(
         "in no checkpoint",
         "weights alone",
-        "no tensor in the checkpoints differs, and {weights alone}: what they depend on is probably in no "
-        "checkpoint, such as an average of the weights (EMA)",
+        "no tensor in the checkpoints differs, but {weights alone}: something that the weights depend on is probably "
+        "in no checkpoint, such as an average of the weights (EMA)",
     ),
     _cause(
         "a part not restored",
@@ -171,58 +174,57 @@ CAUSES = (
     _cause(
         "gradients lost",
         "equal weights, equal optimizer, tensors",
-        "start {equal weights} went on from equal weights and an equal state of the optimizer, and came to others: "
-        "gradients of batches before the save are probably lost, as by a save amid an accumulation; save after "
-        "optimizer.step(). Or what the loss depends on is in no checkpoint",
+        "launch {equal weights} continued from equal weights and an equal optimizer state, but reached different "
+        "weights: gradients of batches before the save are probably lost, because the save interrupts an accumulation; "
+        "save after optimizer.step(). Or the loss depends on something that is in no checkpoint",
     ),
     _cause(
         "non-atomic save",
         "in place",
-        "{in place} is written in place and read at the start: a kill within the save loses it; write to a temporary "
-        "name, and os.replace it",
+        "{in place} is overwritten in place and read on startup, so a kill during a save destroys the only copy; write "
+        "to a temporary file, then os.replace() it",
     ),
 )
 
 
 def find_cause(signs: dict[str, str]) -> Cause | None:
-    """Return the first cause whose signs are there, with what was seen of them in its text; None for no known one."""
+    """Return the first cause with all of its signs, and their values in its text; None if no cause is known."""
     for cause in CAUSES:
         if cause.signs <= signs.keys():
             return cause._replace(text=cause.text.format_map(signs))
     return None
 
 
-# The signs of a cause: what differs between the starts of a case and its baseline run, and follows from nothing else.
+# The signs: differences between the launches of a case and its baseline run, each of which has only one explanation.
 #
-# ranks apart          the ranks of a start went on from different places
-# place not loaded     a start got a checkpoint with the state of a loader, and loaded the state of none
-# no place             a start got a checkpoint without the state of a loader, and trained
-# place earlier, later a checkpoint has another place of the loader than in the baseline run, at the same step; or a
-# file
-#                      that was saved at the same place has counters of earlier or later steps (`counts.py`)
-# other place          a loader went on at a place that is in no checkpoint from which the weights come
-# counts backwards     a store refused a step
-# other content        samples with the indices of the baseline run have another content
-# other samples        other samples come, or those of the baseline run in another order
-# step after the save  an optimizer stepped while its loader stood at the place that was saved
-# other weights        at its first step, a start had weights that are not in its checkpoint
-# old weights          it had those in its checkpoint, and the baseline run had others
-# other optimizer      it had another state of the optimizer
-# equal weights, equal optimizer  it had those of the baseline run, so that no bug before this step has changed them
+# ranks apart          the ranks of a launch resumed at different positions
+# place not loaded     a launch got a checkpoint with the state of a loader, but loaded the state of none
+# no place             a launch got a checkpoint without the state of a loader, and trained
+# place earlier, later a checkpoint has a different position of the loader than the baseline run at the same step; or a
+#                      file saved at the same position has counters of earlier or later steps (`signs_of_counts`)
+# other place          a loader resumed at a position that is in no checkpoint with the loaded weights
+# counts backwards     a store rejected a step
+# other content        samples with the same indices as in the baseline run have different content
+# other samples        different samples, or the samples of the baseline run in a different order
+# step after the save  an optimizer stepped while its loader was at the saved position
+# other weights        at its first step, a launch had weights that are not in its checkpoint
+# old weights          it had the weights of its checkpoint, but the baseline run had others
+# other optimizer      it had a different optimizer state
+# equal weights, equal optimizer  it had those of the baseline run, so no earlier bug has changed them
 # entry missing        a list in a checkpoint is shorter
-# evaluation missing   steps are lost, and none of them of the loader that has most steps
+# evaluation missing   steps are missing, but none of the loader with most steps
 # scheduler, scaler    the counters in their states differ
-# generators           a global generator that the script uses is elsewhere
-# counter              a whole number differs, outside of all of these
-# weights alone        no tensor in any checkpoint differs, and the final weights, or those in a file at the end, do
-# in place             a file was written under the name by which a later start read it, in place of an older content
-# first part           at the first step at which any part of a checkpoint differs, no other one does
+# generators           the state of a global RNG that the script uses differs
+# counter              an integer outside all of these differs
+# weights alone        no tensor in any checkpoint differs, but the final weights do, or those in a file at the end
+# in place             a file was overwritten under the name that a later launch read
+# first part           at the first step with a difference, exactly one part of a checkpoint differs
 #
-# Where no checkpoint differs, the files that are left at the end are looked at in the same way.
+# If no checkpoint differs, the files at the end are examined in the same way.
 
 
 def find_signs(baseline: Attempt, attempts: Sequence[Attempt], violations: Mapping[str, str]) -> dict[str, str]:
-    """Return what is seen of each sign that is there, in words."""
+    """Return the values of the signs that are present, in words."""
     finders = (
         *(_signs_of_ranks, _signs_of_places, _signs_of_other_places, signs_of_counts, _signs_of_order),
         *(_signs_of_data, _signs_of_updates, _signs_of_parts),
@@ -237,7 +239,7 @@ def find_signs(baseline: Attempt, attempts: Sequence[Attempt], violations: Mappi
 
 
 def _first_file(baseline: Attempt, attempts: Sequence[Attempt]) -> str:
-    """Say which is the first file with a tensor that differs, if there is one."""
+    """Describe the first file with a tensor that differs, if there is one."""
     files = (one for one in compare_files(baseline, attempts) if one.found)
     return next((f"those in {one.save[0]} do" for one in files if _has_tensors([one])), "")
 
@@ -334,7 +336,7 @@ def _signs_of_parts(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[
             yield role, path
     generators = sorted(_generators(baseline, attempts))
     saved = count_compared(baseline, attempts)[0] > 0
-    if generators and not (at_the_end and saved):  # else the saves would differ, too
+    if generators and not (at_the_end and saved):  # otherwise the saves would differ as well
         yield "generators", ", ".join(generators)
     for one in every:
         yield from _signs_of_values(one, paths)
@@ -367,7 +369,7 @@ def _length(text: str) -> int:
 
 
 def _generators(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
-    """Yield the generators that move in the baseline run, and stand elsewhere at the same step of a resumed start."""
+    """Yield the RNGs that change in the baseline run and differ at the same step of a resumed launch."""
     for _, log, healthy in _pairs(baseline, attempts):
         for name in ("python", "numpy", "torch"):
             states = {save: known.get(name) for save, known in healthy.generators.items()}
@@ -378,17 +380,16 @@ def _generators(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]
                 yield name
 
 
-# Whether a loader is earlier or later than the weights, in files that a script saves: they have the loader's place.
+# Whether a loader is earlier or later than the weights, in files that a script saves without CheckpointStore.
 #
-# So the place is the same in both by definition, and what counts the steps tells: where a counter of a resumed start
-# has
-# the value that it has in the baseline run, the loader has to have come as far.
+# The files contain no position of the loader to compare. But they contain counters: if a counter of a resumed launch
+# has the value that it has in the baseline run at some step, the loader must have reached that step.
 
 
 def signs_of_counts(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
-    """Yield by how much the loader is earlier or later, if all counters say so.
+    """Yield by how much the loader is earlier or later, if all counters agree.
 
-    One that a resume forgot lacks as many steps as the run had done, and says nothing of the loader.
+    A counter that a resume did not restore lacks all steps of the earlier run, and says nothing about the loader.
     """
     resumed = {save[1] for attempt in attempts for log in attempt.ranks.values() for save in log.resumed}
     shifts = set(_shifts(baseline, attempts))
@@ -407,7 +408,7 @@ def _shifts(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[int]:
 
 
 def _places(baseline: Attempt) -> dict[tuple[str, str], dict[str, int]]:
-    """Return at which step each counter in the files has which value: numbers that grow from save to save."""
+    """Return the step at which each counter in the files has each value; counters grow from save to save."""
     files = {save[0] for log in baseline.ranks.values() for save in log.saves.values()}
     values: dict[tuple[str, str], dict[str, int]] = {}
     for (series, step), contents in sorted(saves_of(baseline).items(), key=lambda item: item[0][1]):

@@ -1,4 +1,4 @@
-"""The checks: each looks at one promise, and says in words what broke it; an empty text where nothing did."""
+"""The checks: each verifies one promise, and returns in words what broke it; an empty string if nothing did."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from resumable._content import split
 from resumable.chaos.digests import SEPARATOR
 from resumable.chaos.plan import FAULTS
 from resumable.chaos.recorder.ledger import RankLog
-from resumable.chaos.verify.files import find_in_place, find_survived, same_files
+from resumable.chaos.verify.files import few, find_in_place, find_survived, same_files
 from resumable.chaos.verify.history import (
     differences,
     effective_history,
@@ -50,52 +50,52 @@ def check(case: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> dict[st
     """Run all checks.
 
     Returns:
-        What broke each promise, by the check's name; empty where all hold.
+        What broke each promise, by the check's name; empty if all hold.
     """
     found = {name: one(case, baseline, attempts) for name, one in CHECKS.items()}
     return {name: text for name, text in found.items() if text}
 
 
-# Checkpoints and states: what is in them, whether they load, and where a run goes on from them.
+# Checkpoints and states: their content, whether they load, and where a run resumes.
 
 
 def true_states(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
-    """A state names the place at which it was taken, and brings the loader to the place that it names."""
+    """A state contains the position at which it was saved, and restores the loader to that position."""
     for attempt in attempts:
         for log in attempt.ranks.values():
             if log.untrue:
-                return f"in start {attempt.number}, {log.untrue[0]}"
+                return f"in launch {attempt.number}, {log.untrue[0]}"
     return ""
 
 
 def same_place(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
-    """A loader goes on at a place that is in the checkpoint which the weights come from."""
+    """A loader resumes at a position from the checkpoint that the weights come from."""
     if (found := first_elsewhere(attempts)) is None:
         return ""
     places = ", ".join(map(str, sorted(found.expected)))
-    went = f"loader {found.loader} of start {found.start} went to {found.place}"
-    return f"{went}, but the checkpoint which was loaded is of {places}"
+    went = f"loader {found.loader} of launch {found.start} resumed at {found.place}"
+    return f"{went}, but the loaded checkpoint is from {places}"
 
 
 def checkpoints_load(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
-    """After every start, every committed checkpoint can be loaded; where one was damaged on purpose, an older one."""
+    """After every launch, every committed checkpoint loads; if one was damaged on purpose, an older one does."""
     for attempt in attempts:
         if attempt.unloadable:
-            return f"after start {attempt.number}, {attempt.unloadable[0]}"
+            return f"after launch {attempt.number}, {attempt.unloadable[0]}"
     return ""
 
 
 def from_the_newest(case: Case, _: Attempt, attempts: Sequence[Attempt]) -> str:
-    """A start resumes from the newest checkpoint of a store that was committed before it, and not damaged."""
+    """A launch resumes from the newest checkpoint of a store that was committed before it, unless it was damaged."""
     newest: dict[str, int] = {}
     for attempt in attempts:
         before = case.launches[attempt.launch - 1 : attempt.launch] if attempt.launch and not attempt.restarts else ()
         if any(launch.fault and FAULTS[launch.fault.kind].storage for launch in before):
-            newest = {}  # for this start, and for those after it if it ends before it has saved anything
+            newest = {}  # also for the following launches, until one saves
         for log in attempt.ranks.values():
             for root, step in log.restored:
                 if root in newest and (step is None or step < newest[root]):
-                    return f"start {attempt.number} resumed from step {step}, but step {newest[root]} had been saved"
+                    return f"launch {attempt.number} resumed from step {step}, but step {newest[root]} had been saved"
         for log in attempt.ranks.values():
             for root, step in log.saved:
                 newest[root] = max(newest.get(root, -1), step)
@@ -103,76 +103,77 @@ def from_the_newest(case: Case, _: Attempt, attempts: Sequence[Attempt]) -> str:
 
 
 def atomic_saves(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
-    """A checkpoint is written beside the one that it replaces, so that a kill within a save loses neither."""
+    """A checkpoint does not overwrite the previous one in place, so a kill during a save loses neither."""
     survived = find_survived(attempts)
     names = [name for name, over in find_in_place(baseline, attempts).items() if over and name not in survived]
-    return f"{', '.join(sorted(names))} is written in place, and read by the start after" if names else ""
+    return f"{', '.join(sorted(names))} is overwritten in place, and read by the next launch" if names else ""
 
 
 def same_checkpoints(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
-    """A checkpoint of a step holds what it holds in the baseline run: weights, optimizer, generators."""
+    """A checkpoint has the same content as in the baseline run at the same step: weights, optimizer, RNGs."""
     for found in differences(baseline, attempts):
         names = sorted({split(path)[0] for path in found.differing})
-        of = f" ({found.save[0]})" if PurePath(found.save[0]).suffix else ""  # a file's name, and no store's
-        return f"'{names[0]}' in the checkpoint of step {found.step} of start {found.start} differs{of}"
+        of = f" ({found.save[0]})" if PurePath(found.save[0]).suffix else ""  # a file name, not a store
+        return f"'{names[0]}' in the checkpoint of step {found.step} of launch {found.start} differs{of}"
     return ""
 
 
-# What ranks have to agree on: where they go on from, and what each of them is delivered.
+# Agreement of the ranks: where they resume, and which batches they receive.
 
 
 def ranks_agree(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
-    """All ranks of a start go on from the same place."""
-    return next((f"in start {attempt.number}, {text}" for attempt in attempts for text in apart(attempt)), "")
+    """All ranks of a launch resume at the same position."""
+    return next((f"in launch {attempt.number}, {text}" for attempt in attempts for text in apart(attempt)), "")
 
 
 def apart(attempt: Attempt) -> Iterator[str]:
-    """Say which ranks of a start went on from other places than the first one, in words.
+    """Yield the ranks of a launch that resumed at a different position than the first one, in words.
 
-    A rank that was killed before it had come as far as to load, or to be delivered a batch, is not compared.
+    A rank that was killed before it loaded a state or received a batch is not compared.
     """
     first, *others = [log for _, log in sorted(attempt.ranks.items())] or [RankLog(0, 1)]
     for other in others:
         for loader in sorted(first.begun.keys() & other.begun.keys()):
             for one, two in zip(_places(first, loader), _places(other, loader), strict=False):
                 if one != two:
-                    yield f"{_rank_name(other, two)}, and {_rank_name(first, one)}, of loader {loader}"
+                    yield f"{_rank_name(other, two)}, but {_rank_name(first, one)}, of loader {loader}"
 
 
 def _places(log: RankLog, loader: int) -> list[StepRef]:
-    """Return where a loader went by states; where it began, if this rank has loaded none."""
+    """Return the positions to which states moved a loader; where it started, if this rank loaded none."""
     return log.went.get(loader, []) if log.went else [log.begun[loader]]
 
 
 def _rank_name(log: RankLog, place: StepRef) -> str:
-    return f"rank {log.rank} {'resumed from' if log.went else 'began at'} {place}"
+    return f"rank {log.rank} {'resumed from' if log.went else 'started at'} {place}"
 
 
 def same_shares(baseline: Attempt, attempts: Sequence[Attempt]) -> str:
-    """Say which rank was delivered another share of a step than in the baseline run, acknowledged or not."""
+    """Report a rank that received a different share of a step than in the baseline run, acknowledged or not."""
     for attempt in attempts:
         for rank, log in attempt.ranks.items() if not is_resized(attempt, baseline) else ():
             expected = baseline.ranks[rank].batches if rank in baseline.ranks else {}
             for (loader, place), batch in log.batches.items():
                 if (loader, place) in expected and batch != expected[loader, place]:
-                    where = f"epoch {place.epoch}, step {place.step - 1}" + (f" of loader {loader}" if loader else "")
-                    return f"rank {rank} of start {attempt.number} was delivered another batch in {where}"
+                    return (
+                        f"rank {rank} of launch {attempt.number} received a different batch in {_name((loader, place))}"
+                    )
     return ""
 
 
 def check_restarts(before: Sequence[Attempt]) -> None:
-    """See that an agent had no need to start its ranks again in a baseline run.
+    """Reject a baseline run in which an agent restarted its ranks.
 
     Args:
-        before: the starts of the ranks before the last one.
+        before: the launches of the ranks before the last one.
 
     Raises:
         ConfigurationError: it did.
     """
     if before:
         raise ConfigurationError(
-            f"the ranks fail without any fault: their agent started them again {len(before)} times.\nNothing can be "
-            "learnt from crashing them. Run the command by itself, with --max-restarts=0, and see why."
+            f"the ranks fail without faults: their agent restarted them {len(before)} times.\nThe effects of a crash "
+            "could not be distinguished. Run the command directly, with --max-restarts=0, to see the error."
         )
 
 
@@ -180,39 +181,38 @@ def check_restarts(before: Sequence[Attempt]) -> None:
 
 
 def comes_to_its_end(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
-    """Started again in peace, the command ends well."""
+    """The last launch, without a fault, succeeds."""
     last = attempts[-1]
     if last.status == 0 and not last.killed:
         return ""
-    how = f"was killed, as {last.killed}" if last.killed else f"failed with status {last.status}"
-    return f"start {last.number}, in which nothing went wrong on purpose, {how}:\n{last.output}"
+    how = f"was killed: {last.killed}" if last.killed else f"failed with status {last.status}"
+    return f"launch {last.number}, which had no fault, {how}:\n{last.output}"
 
 
 def same_content(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
-    """Every attempt at a step sees the samples of the baseline run, with the same content."""
+    """Every attempt at a step has the samples of the baseline run, with the same content."""
     expected = steps_of(baseline)
     for attempt in attempts:
         for key, step in steps_of(attempt).items():
             if key in expected and (difference := _differ(step, expected[key])):
-                return (
-                    f"start {attempt.number} trained on other data than the baseline run in {_name(key)}: {difference}"
-                )
+                which = f"different data than the baseline run in {_name(key)}"
+                return f"launch {attempt.number} trained on {which}: {difference}"
     return same_shares(baseline, attempts)
 
 
 def whole_history(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
-    """The weights hold every step of the baseline run once, and no other."""
+    """The weights contain every step of the baseline run once, and no other step."""
     expected, found = _histories(baseline, attempts)
     lost, added = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     if lost:
         return f"{len(lost)} steps of the baseline run are not in the weights, the first in {_name(lost[0])}"
     if added:
-        return f"{len(added)} steps are in the weights that the baseline run has not, the first in {_name(added[0])}"
+        return f"{len(added)} steps in the weights are not in the baseline run, the first in {_name(added[0])}"
     return ""
 
 
 def _histories(baseline: Attempt, attempts: Sequence[Attempt]) -> tuple[dict[Key, Step], dict[Key, Step]]:
-    """Return what is in the weights of the baseline run and of a case, of the loaders that have a place."""
+    """Return the steps in the weights of the baseline run and of a case, for loaders that have a position."""
     free = without_a_place(baseline, attempts)
     expected, found = (
         {key: step for key, step in one.items() if key[0] not in free}
@@ -226,13 +226,13 @@ def each_sample_once(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) ->
     allowed, counted = map(_count_samples, _histories(baseline, attempts))
     for (loader, epoch, index), count in sorted(counted.items()):
         if count > allowed.get((loader, epoch, index), 0):
-            times = f"{count} times, and {allowed.get((loader, epoch, index), 0)} times in the baseline run"
+            times = f"{count} times, but {allowed.get((loader, epoch, index), 0)} times in the baseline run"
             return f"sample {index} was trained on {times}, in epoch {epoch} of loader {loader}"
     return ""
 
 
 def same_weights(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
-    """The final weights are those of the baseline run, bit for bit; above two ranks, up to rounding."""
+    """The final weights equal those of the baseline run, bit for bit; above two ranks, up to rounding."""
     if any(is_resized(attempt, baseline) for attempt in attempts):
         return ""
     expected = {log.weights for log in baseline.ranks.values()}
@@ -241,14 +241,14 @@ def same_weights(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str
     if expected in ({None}, found):
         return ""
     shown = [{text.partition(SEPARATOR)[0] for text in texts if text} for texts in (found, expected)]
-    return f"final weights {shown[0]}, and {shown[1]} in the baseline run"
+    return f"final weights {shown[0]}, but {shown[1]} in the baseline run"
 
 
 def no_orphans(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
-    """No process lives on after the one that started it."""
+    """No process outlives the process that started it."""
     for attempt in attempts:
         if attempt.orphans:
-            return f"the processes {attempt.orphans} lived on after the end of start {attempt.number}"
+            return f"the processes {attempt.orphans} were still running after the end of launch {attempt.number}"
     return ""
 
 
@@ -273,18 +273,14 @@ CHECKS: dict[str, Callable[[Case, Attempt, Sequence[Attempt]], str]] = {
 def _differ(found: Step, expected: Step) -> str:
     if found.indices is not None and expected.indices is not None and found.indices != expected.indices:
         wrong = [index for index in found.indices if index not in expected.indices]
-        return f"samples {_few(wrong or found.indices)}, where it had {_few(expected.indices)}"
+        return f"samples {few(wrong or found.indices)} instead of {few(expected.indices)}"
     if found.digests != expected.digests:
         rows = [
             row for row, (one, other) in enumerate(zip(found.digests, expected.digests, strict=False)) if one != other
         ]
         names = [f"{row} (sample {found.indices[row]})" if found.indices else str(row) for row in rows]
-        return f"the content of row {_few(names)} differs" if rows else "another number of samples"
+        return f"the content of row {few(names)} differs" if rows else "a different number of samples"
     return ""
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")  # noqa: PLR2004  # a line
 
 
 def _name(key: Key) -> str:
@@ -293,7 +289,7 @@ def _name(key: Key) -> str:
 
 
 def _count_samples(steps: dict[Key, Step]) -> dict[tuple[int, int, str], int]:
-    """Count the samples of each loader and epoch, by their index; by their content where a source has no indices."""
+    """Count the samples of each loader and epoch, by index; by content if a source has no indices."""
     counts: dict[tuple[int, int, str], int] = {}
     for (loader, place), step in steps.items():
         for index in step.digests if step.indices is None else step.indices:

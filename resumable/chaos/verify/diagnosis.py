@@ -1,4 +1,4 @@
-"""Says of a case in which a promise was broken what differs, what is equal, and what the cause may be."""
+"""Describes a case with a broken promise: what differs, what is equal, and the likely cause."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _DATA = {"same content", "whole history", "each sample once"}
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is known of a broken case.
+    """The diagnosis of a broken case.
 
     Args:
-        cause: its name, of `causes.py`; empty where none is known.
-        text: the cause in one sentence, after what differs.
-        trial: what is left of the differences without the part that the cause blames, in one sentence.
-        differing: parts of checkpoints that differ, each with the first step at which it does.
+        cause: its name, from `causes.py`; empty if none is known.
+        text: the differences and the cause, in one sentence.
+        trial: the differences that remain without the part that the cause blames, in one sentence.
+        differing: parts of checkpoints that differ, with the first step of each difference.
         equal: parts that are equal in all checkpoints.
-        values: of parts that are plain values, and differ: what they are, and what they are in the baseline run.
-        files: those left at the end that differ, each with its parts that do.
+        values: for plain values that differ: the value found and the value in the baseline run.
+        files: files at the end that differ, with the parts that differ.
     """
 
     cause: str = ""
@@ -52,7 +52,7 @@ class Diagnosis:
 
 
 def diagnose(baseline: Attempt, attempts: Sequence[Attempt], violations: Mapping[str, str]) -> Diagnosis:
-    """Look for the cause of what broke the promises of a case."""
+    """Find the cause of the broken promises of a case."""
     if not violations:
         return Diagnosis()
     first, values, every = _first_steps(baseline, attempts)
@@ -103,13 +103,12 @@ def _describe_names(files: Sequence[str]) -> list[str]:
     return [f"{listed(files)} differ{'s' * (len(files) == 1)}"] if files else []
 
 
-# Tries the likely cause: what still differs in a case if the part that it blames is left out of the comparison?
+# Tests the likely cause: what still differs if the part that it blames is left out of the comparison?
 #
-# What a resume forgets spreads into model and optimizer, so that they differ, too. They were restored if they were
-# equal
-# at the first step of the optimizer after the resume. Whatever has a sign of its own does not follow from the part.
+# A part that is not restored changes model and optimizer, so they differ as well. They were restored if they were equal
+# at the first step of the optimizer after the resume. A part with independent evidence is reported as a second cause.
 
-# Of each sign that blames a part: what is looked at, at the first step of an optimizer after the resume.
+# For each sign that blames a part: what must be equal at the first step of an optimizer after the resume.
 _MOST = 6  # names in a sentence
 _OPTIMIZER = ("optimizer",)
 _BOTH = ("weights", *_OPTIMIZER)
@@ -123,20 +122,20 @@ _NEEDED = {
     "entry missing": _BOTH,
     "first part": _BOTH,
 }
-_SUMMARIES = {"first part", "weights alone", "tensors"}  # of all that differs, which say nothing of a second cause
+_SUMMARIES = {"first part", "weights alone", "tensors"}  # summaries, which are no evidence of a second cause
 
 
 def leave_out(cause: Cause, signs: Mapping[str, str], first: Mapping[str, int], every: set[str]) -> str:
-    """Say what still differs without the part that a cause blames.
+    """Describe what still differs without the part that a cause blames.
 
     Args:
         cause: the likely one.
-        signs: all that are there.
+        signs: all signs.
         first: the first step at which a part differs, by its path.
         every: paths of all parts.
 
     Returns:
-        A sentence; empty where the cause is in the data, from which all else follows.
+        A sentence; empty if the cause is in the data, which explains all other differences.
     """
     sign = next(iter(cause.signs))
     if sign not in _NEEDED:
@@ -148,20 +147,20 @@ def leave_out(cause: Cause, signs: Mapping[str, str], first: Mapping[str, int], 
         return f"without {name}, something still differs: {second.text}"
     step = min(first.values(), default=0)
     if not others:
-        return f"without {name}, everything is equal from step {step} on: {name} alone is not as in the baseline run"
+        return f"without {name}, everything is equal from step {step} on: only {name} differs from the baseline run"
     names = listed(list(dict.fromkeys(split(path)[0] for path in others)))
     needed = _NEEDED[sign]
     if all(f"equal {one}" in signs and f"other {one}" not in signs for one in needed):
         verb = "is" if needed == _OPTIMIZER else "are"
         return (
             f"without {name}, {listed(needed)} {verb} equal at the first step after the resume, so restored; "
-            f"the later difference of {names} may follow from {name}"
+            f"the later differences of {names} may result from {name}"
         )
     return f"without {name}, {names} still differ, from step {min(others.values())} on"
 
 
 def _blamed(sign: str, signs: Mapping[str, str], every: set[str]) -> tuple[str, tuple[str, ...]]:
-    """Return the name of the part that a sign blames, and the beginnings of the paths in it."""
+    """Return the name of the part that a sign blames, and the prefixes of its paths."""
     if sign == "other weights":
         return "the model", ("model.",)
     role = {"other optimizer": "optimizer", "generators": "generators"}.get(sign)
@@ -175,7 +174,7 @@ def _blamed(sign: str, signs: Mapping[str, str], every: set[str]) -> tuple[str, 
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join names by commas and an "and"; of many, the first ones and how many more there are."""
+    """Join names with commas and "and"; long lists are shortened."""
     if len(names) > _MOST:
         names = [*names[: _MOST - 1], f"{len(names) - _MOST + 1} more"]
     return ", ".join(names[:-1]) + " and " * (len(names) > 1) + names[-1]

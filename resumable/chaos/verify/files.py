@@ -1,4 +1,4 @@
-"""The files that a run has left at its end, beside those of the baseline run."""
+"""Compares the files at the end of a run with those of the baseline run."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ __all__ = [
 ]
 
 
-_END = -1  # the step of what is compared at the end
-_SHOWN = 5  # names in a line
+_END = -1  # the step of files that are compared at the end
+_SHOWN = 5  # names in a list
 _NUMBER = re.compile(r"\d+")
 
 
 def compare_files(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[Compared]:
-    """Yield the files that the last start and the baseline run have left; after a change of the ranks, none.
+    """Yield the files at the end of the last launch and of the baseline run; none after a change of the ranks.
 
-    A file with the state of a loader is a checkpoint: one of another place is compared with nothing.
+    A file with the state of a loader is a checkpoint. It is skipped if its position differs.
     """
     left, expected = attempts[-1].left if attempts else None, baseline.left
     if left is None or expected is None:
@@ -58,42 +58,42 @@ def compare_files(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[Co
 
 
 def file_differences(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
-    """Yield the name of each file that differs, and what differs in it, part by part."""
+    """Yield the name of each file that differs, and each difference in it."""
     for one in compare_files(baseline, attempts):
         name = one.save[0]
         if not one.found:
             yield name, f"{name} is missing"
             continue
         for path, expected, found in sorted(compare(one.expected[0], one.found)):
-            yield name, f"'{path}' in {name} differs: {found or 'nothing'}, and {expected} in the baseline run"
+            yield name, f"'{path}' in {name} differs: {found or 'nothing'}, but {expected} in the baseline run"
 
 
 def describe_files(baseline: Attempt, attempts: Sequence[Attempt]) -> tuple[list[str], list[str]]:
-    """Return the names of the files that differ, and each with its parts, of which one stands for all below it."""
+    """Return the names of the files that differ, and each with its topmost parts that differ."""
     names, texts = [], []
     for one in compare_files(baseline, attempts):
         if differing := one.differing:
             names.append(one.save[0])
-            parts = few(topmost(differing, one.expected[0])) if one.found else "missing"
+            parts = few(sorted(topmost(differing, one.expected[0]))) if one.found else "missing"
             texts.append(f"{one.save[0]} ({parts})")
     return names, texts
 
 
 def same_files(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
-    """The files that are left at the end hold what they hold in the baseline run."""
+    """The files at the end have the same content as in the baseline run."""
     if attempts[-1].status != 0 or attempts[-1].killed:
-        return ""  # it has not come to its end
+        return ""  # it did not finish
     found = list(file_differences(baseline, attempts))
     if not found:
         return ""
     names = {name for name, _ in found}
-    parts = f"{len(found) - 1} more part{'s' * (len(found) > 2)}"  # noqa: PLR2004  # of two, one is more
+    parts = f"{len(found) - 1} more part{'s' * (len(found) > 2)}"  # noqa: PLR2004  # two differences are one more
     of = f" of {len(names)} files" if len(names) > 1 else ""
     return found[0][1] + (f"; so do {parts}{of}" if len(found) > 1 else "")
 
 
 def find_extra(baseline: Attempt, attempts: Sequence[Attempt]) -> frozenset[str]:
-    """Return the files that the baseline run has not left; not those whose names are others in each run."""
+    """Return the files that the baseline run does not have, except those with a different name in each run."""
     left, expected = attempts[-1].left if attempts else None, baseline.left
     if left is None or expected is None:
         return frozenset()
@@ -103,10 +103,10 @@ def find_extra(baseline: Attempt, attempts: Sequence[Attempt]) -> frozenset[str]
 
 
 def find_elsewhere(baseline: Attempt, attempts: Sequence[Attempt]) -> frozenset[str]:
-    """Return the files that are of another step than in the baseline run; of another number of ranks, all.
+    """Return the files from a different step than in the baseline run; with a different number of ranks, all files.
 
-    They are those with the state of a loader that is elsewhere; and those that the baseline run saved under a number,
-    of a step or an epoch, at which no start saved one, while it did at others: as it does by the clock.
+    These are files with the state of a loader at a different position, and files that the baseline run saved with a
+    step or epoch number at which no launch saved, while it saved at others, as scripts that save by time do.
     """
     left, expected = attempts[-1].left if attempts else None, baseline.left
     if left is None or expected is None:
@@ -119,7 +119,7 @@ def find_elsewhere(baseline: Attempt, attempts: Sequence[Attempt]) -> frozenset[
 
 
 def _saved_under_numbers(baseline: Attempt, attempts: Sequence[Attempt]) -> set[str]:
-    """Return what the baseline run saved and no start did, of those names that differ from a saved one by numbers."""
+    """Return names that only the baseline run saved, and that differ from a saved name only by numbers."""
     before = {name for log in baseline.ranks.values() for name in log.saves}
     saved = {name for attempt in attempts for log in attempt.ranks.values() for name in log.saves}
     forms = set(map(_without_numbers, saved))
@@ -127,7 +127,7 @@ def _saved_under_numbers(baseline: Attempt, attempts: Sequence[Attempt]) -> set[
 
 
 def _place_of(parts: Mapping[str, str]) -> dict[str, str]:
-    """Return where the loaders stand whose states are in a file."""
+    """Return the positions of the loaders with states in a file."""
     return {path: text for path, text in parts.items() if CURSOR in path.split(".")[:-1]}
 
 
@@ -135,7 +135,7 @@ def drop_unlike_files(baseline: Attempt, again: Attempt) -> list[str]:
     """Keep the files and parts that two baseline runs have in common.
 
     Returns:
-        What differs, in words.
+        The differences, in words.
     """
     first, second = baseline.left, again.left
     if first is None or second is None:
@@ -153,7 +153,9 @@ def drop_unlike_files(baseline: Attempt, again: Attempt) -> list[str]:
         if unlike := {**one, **other}.keys() - kept[name].keys():
             notes.append(_note_unlike(name, topmost(unlike, {**one, **other}) if kept[name] else []))
     if alone:
-        notes.append(f"only one of two baseline runs left {few(alone)}: what is in such files is not compared")
+        notes.append(
+            f"only one of two baseline runs left {few(sorted(alone))}: the content of such files is not compared"
+        )
     baseline.left = first._replace(
         files={name: parts for name, parts in sorted(kept.items()) if parts},
         unlike=tuple({_without_numbers(name) for name in {*alone, *kept} if not kept.get(name)}),
@@ -162,9 +164,9 @@ def drop_unlike_files(baseline: Attempt, again: Attempt) -> list[str]:
 
 
 def _note_unlike(name: str, paths: Sequence[str]) -> str:
-    what = f"{few(paths, quoted=True)} in the file {name}" if paths else f"the file {name}"
-    are = "are" if len(paths) > 1 else "is"
-    return f"{what} {are} not the same in two baseline runs, and {are} not compared"
+    what = f"{few(sorted(paths), quoted=True)} in the file {name}" if paths else f"the file {name}"
+    differ, are = ("differ", "are") if len(paths) > 1 else ("differs", "is")
+    return f"{what} {differ} between two baseline runs, and {are} not compared"
 
 
 def _without_numbers(name: str) -> str:
@@ -172,36 +174,36 @@ def _without_numbers(name: str) -> str:
 
 
 def few(names: Iterable[str], *, quoted: bool = False) -> str:
-    """List names in a line."""
-    every = [f"'{name}'" if quoted else name for name in sorted(names)]
+    """List the first names in a line, and the number of the others."""
+    every = [f"'{name}'" if quoted else name for name in names]
     return ", ".join(every[:_SHOWN]) + (f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else "")
 
 
 def note_files(
     baseline: Left | None, extra: Mapping[str, int], elsewhere: Mapping[str, int], ignore: Sequence[str]
 ) -> list[str]:
-    """Say which files were left out, and which only the broken runs have.
+    """Report the files that were left out, and those that only the runs with faults have.
 
     Args:
-        baseline: what the baseline run left.
-        extra: names of files that it has not left, and in how many cases they were.
-        elsewhere: names of checkpoints of another step, or of files of other ranks, and in how many cases they were.
-        ignore: patterns that the user gave.
+        baseline: the files of the baseline run.
+        extra: names of files that it does not have, with the number of cases that do.
+        elsewhere: names of checkpoints from a different step, or of files from other ranks, with the number of cases.
+        ignore: patterns that the user passed.
     """
     notes = []
     if elsewhere:
         notes.append(
-            f"files of another step than in the baseline run, or of another number of ranks, are not compared, in "
-            f"{_cases(max(elsewhere.values()))}: {few(elsewhere)}"
+            f"files from a different step than in the baseline run, or from a different number of ranks, are not "
+            f"compared, in {_cases(max(elsewhere.values()))}: {few(sorted(elsewhere))}"
         )
     if baseline is not None and ignore:
         patterns = " ".join(f"--ignore {glob}" for glob in ignore)
-        what = f"{few(baseline.ignored)}" if baseline.ignored else "no file of the baseline run"
-        notes.append(f"left out by {patterns}: {what}")
+        what = f"{few(sorted(baseline.ignored))}" if baseline.ignored else "no file of the baseline run"
+        notes.append(f"left out with {patterns}: {what}")
     if extra:
         notes.append(
-            f"files that the baseline run has not left, and that are compared with nothing, in "
-            f"{_cases(max(extra.values()))}: {few(extra)}"
+            f"files that the baseline run does not have, and that are not compared, in "
+            f"{_cases(max(extra.values()))}: {few(sorted(extra))}"
         )
     return notes
 
@@ -210,9 +212,9 @@ def _cases(count: int) -> str:
     return f"{count} case{'s' * (count > 1)}"
 
 
-# Checkpoints that a kill within their save destroys: written under the name by which the next start reads them.
+# Checkpoints that a kill during a save destroys: they are written under the name that the next launch reads.
 
-# Of files that another function than `torch.save` wrote, those that may hold a state: no logs and no tables.
+# Suffixes of files that may contain a state, if a function other than `torch.save` wrote them; no logs and no tables.
 _STATES = {
     *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".json", ".pkl", ".pickle", ".joblib"),
     *(".msgpack", ".state"),
@@ -220,10 +222,10 @@ _STATES = {
 
 
 def find_in_place(baseline: Attempt, attempts: Sequence[Attempt]) -> dict[str, bool]:
-    """Find the checkpoints that were written in place by a start, and read by a later one before it wrote them.
+    """Find the checkpoints that a launch wrote in place, and a later launch read before writing them.
 
     Returns:
-        By their paths in the case, whether an older content is lost by that: else each save has a name of its own.
+        By path in the case, whether an older content is lost; otherwise each save has a separate name.
     """
     found: dict[str, bool] = {}
     written = {name for name, one in baseline.in_place.items() if one.over}
@@ -239,16 +241,16 @@ def find_in_place(baseline: Attempt, attempts: Sequence[Attempt]) -> dict[str, b
 
 
 def _is_checkpoint(name: str, *attempts: Attempt) -> bool:
-    if DIRECTORY.fullmatch(PurePath(name).parent.name):  # of a CheckpointStore, which reads what is committed
+    if DIRECTORY.fullmatch(PurePath(name).parent.name):  # of a CheckpointStore, which reads only committed files
         return False
-    if PurePath(name).name == TOKEN:  # says who writes
+    if PurePath(name).name == TOKEN:  # identifies the writer
         return False
     saved = any(name in log.saves for attempt in attempts for log in attempt.ranks.values())
     return saved or PurePath(name).suffix in _STATES
 
 
 def find_survived(attempts: Sequence[Attempt]) -> set[str]:
-    """Find the files of which a start left one half, and the next one went on from another checkpoint, to the end."""
+    """Find the files half-written in one launch, if the next one resumed from another checkpoint and finished."""
     if attempts[-1].status != 0 or attempts[-1].killed:
         return set()
     return {

@@ -1,4 +1,4 @@
-"""What ended up in the weights: of each step, what the last attempt trained on that was not undone by a resume."""
+"""The steps in the weights: for each step, the last attempt that was not undone by a resume."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ Key: TypeAlias = "tuple[int, StepRef]"
 
 
 class Step(NamedTuple):
-    """A step over all ranks, in the order of the ranks, which is that of the global batch."""
+    """A step over all ranks, in the order of the ranks, which is the order of the global batch."""
 
     indices: tuple[str, ...] | None
     digests: tuple[str, ...]
 
 
 def steps_of(attempt: Attempt) -> dict[Key, Step]:
-    """Return the steps that an attempt trained on, those of all ranks put together."""
+    """Return the steps that an attempt trained on, combined over all ranks."""
     worlds = {log.world for log in attempt.ranks.values()}
     world = max(worlds, default=1)
     return {key: _merge(ranks) for key, ranks in attempt.trained().items() if len(ranks) == world}
@@ -65,12 +65,12 @@ def _merge(ranks: Mapping[int, Batch]) -> Step:
 
 
 def main_of(baseline: Attempt) -> int:
-    """Return the loader that has most steps, the one that is trained on."""
+    """Return the loader with most steps, which is the one that is trained on."""
     return main_loader(loader for loader, _ in steps_of(baseline))
 
 
 def lengths_of(baseline: Attempt) -> dict[int, int]:
-    """Return the number of steps in each epoch of the loader that is trained on."""
+    """Return the number of steps in each epoch of the main loader."""
     lengths: dict[int, int] = {}
     main = main_of(baseline)
     for loader, place in steps_of(baseline):
@@ -80,14 +80,14 @@ def lengths_of(baseline: Attempt) -> dict[int, int]:
 
 
 def ordinal(place: StepRef, lengths: Mapping[int, int]) -> int:
-    """Return the number of steps before a place, over all epochs."""
+    """Return the number of steps before a position, over all epochs."""
     return place.step + sum(length for epoch, length in lengths.items() if epoch < place.epoch)
 
 
 def how_data_differ(found: Step, expected: Step, baseline: Mapping[Key, Step]) -> str:
-    """Say whether a step has other samples, or those with another content; an empty text where it has neither.
+    """Return whether a step has different samples, or the same ones with different content; empty if neither.
 
-    Indices may be equal, and the samples not: those of files that are listed in another order.
+    Indices may be equal although the samples are not, for example if files are listed in a different order.
     """
     if found.digests == expected.digests:
         return ""
@@ -97,7 +97,7 @@ def how_data_differ(found: Step, expected: Step, baseline: Mapping[Key, Step]) -
 
 
 def begun(attempt: Attempt) -> dict[int, StepRef]:
-    """Return where each loader stood when an attempt began; the least advanced rank counts."""
+    """Return the position of each loader when an attempt started; the least advanced rank counts."""
     places: dict[int, StepRef] = {}
     for log in attempt.ranks.values():
         for loader, place in log.begun.items():
@@ -106,13 +106,13 @@ def begun(attempt: Attempt) -> dict[int, StepRef]:
 
 
 class Elsewhere(NamedTuple):
-    """A loader that a start brought to a place which is in no checkpoint that it loaded.
+    """A loader that resumed at a position from no checkpoint that its launch loaded.
 
     Args:
-        start: its number.
-        loader: which one.
-        place: where it went on.
-        expected: the places in the checkpoint that was loaded last.
+        start: number of the launch.
+        loader: number of the loader.
+        place: the position at which it resumed.
+        expected: the positions in the checkpoint that was loaded last.
     """
 
     start: int
@@ -122,7 +122,7 @@ class Elsewhere(NamedTuple):
 
 
 def first_elsewhere(attempts: Sequence[Attempt]) -> Elsewhere | None:
-    """Return the first loader that went on elsewhere than the weights; None where all went with them."""
+    """Return the first loader that resumed at a different position than the weights; None if there is none."""
     saved: dict[tuple[str, int | None], set[StepRef]] = {}
     for attempt in attempts:
         for log in attempt.ranks.values():
@@ -137,7 +137,7 @@ def first_elsewhere(attempts: Sequence[Attempt]) -> Elsewhere | None:
 
 
 def effective_history(attempts: Sequence[Attempt]) -> dict[Key, Step]:
-    """Return what is in the final weights."""
+    """Return the steps in the final weights."""
     history: dict[Key, Step] = {}
     for attempt in attempts:
         starts = begun(attempt)
@@ -148,10 +148,10 @@ def effective_history(attempts: Sequence[Attempt]) -> dict[Key, Step]:
 
 
 def without_a_place(baseline: Attempt, attempts: Sequence[Attempt]) -> set[int]:
-    """Return the loaders whose epochs are all alike and whose place no start loads, beside others that have one.
+    """Return the loaders with identical epochs that no launch restores, if other loaders are restored.
 
-    A validation set is read so. How often it was read is not known by the numbers of its epochs, which begin again in
-    each start; what it gives is compared all the same.
+    Validation sets are read like this. Epoch numbers restart in each launch, so they do not tell how often the set was
+    read; its batches are still compared.
     """
     went = {loader for attempt in attempts for log in attempt.ranks.values() for loader in log.went}
     epochs: dict[int, dict[int, dict[int, Step]]] = {}
@@ -166,31 +166,31 @@ def without_a_place(baseline: Attempt, attempts: Sequence[Attempt]) -> set[int]:
 
 
 def is_resized(attempt: Attempt, baseline: Attempt) -> bool:
-    """Return whether it had another number of ranks, which round the sums of their gradients in another order."""
+    """Return whether the number of ranks differs, so sums of gradients are rounded differently."""
     worlds = {log.world for log in attempt.ranks.values()}
     return bool(worlds) and worlds != {log.world for log in baseline.ranks.values()}
 
 
 def evaluating(baseline: Attempt | None, attempts: Sequence[Attempt]) -> frozenset[int]:
-    """Return the loaders that nothing is trained from: those that were wrapped so, and those that are read so."""
+    """Return the loaders that are not trained on: wrapped for evaluation, or read like a validation set."""
     told = {loader for attempt in attempts for log in attempt.ranks.values() for loader in log.evaluating}
     return frozenset(told if baseline is None else told | without_a_place(baseline, attempts))
 
 
 def retrained(attempts: Sequence[Attempt], leaving_out: frozenset[int] = frozenset()) -> int:
-    """Count the steps that were trained on more than once, without those of some loaders."""
+    """Count the steps that were trained on more than once, except those of some loaders."""
     keys = [key for attempt in attempts for key in steps_of(attempt) if key[0] not in leaving_out]
     return len(keys) - len(set(keys))
 
 
-# What each checkpoint of a store, and each file that was saved, holds beside what it holds in the baseline run.
+# Compares the content of each checkpoint in a store, and of each saved file, with the baseline run.
 
 
 class Compared(NamedTuple):
-    """One save of one rank, beside those of the same step of the baseline run.
+    """One save of one rank, and the saves of the same step in the baseline run.
 
     Args:
-        start: its number.
+        start: number of the launch.
         save: name of the store, and the step.
         found: text of each part, by its path.
         expected: the same in the baseline run, for each time that the step was saved there.
@@ -208,14 +208,14 @@ class Compared(NamedTuple):
 
     @property
     def differing(self) -> list[str]:
-        """Paths of the parts that are not as in the baseline run; what only one of the two has is one of them."""
+        """Paths of the parts that differ from the baseline run, or exist in only one of the two."""
         every = set().union(*self.expected)
         known = {path: {parts.get(path) for parts in self.expected} for path in every}
         return [path for path in sorted(every) if self.found.get(path) not in known[path]]
 
     @property
     def equal(self) -> list[str]:
-        """Paths of the parts that are as in the baseline run."""
+        """Paths of the parts that equal the baseline run."""
         return sorted(set().union(*self.expected).difference(self.differing))
 
 
@@ -230,7 +230,7 @@ def saves_of(attempt: Attempt) -> dict[Save, list[dict[str, str]]]:
 
 
 def compared(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[Compared]:
-    """Yield the saves of starts, in their order, which the baseline run has, too; until the number of ranks changes."""
+    """Yield the saves of launches that the baseline run also has, in order, until the number of ranks changes."""
     expected, is_known = saves_of(baseline), _known(baseline)
     for attempt, save in _saves(baseline, attempts):
         if is_known(attempt, save):
@@ -245,14 +245,14 @@ def differences(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[Comp
 
 
 def count_compared(baseline: Attempt, attempts: Sequence[Attempt]) -> tuple[int, int]:
-    """Count the checkpoints that were compared, and those of steps at which no baseline run saved one."""
+    """Count the checkpoints that were compared, and those at steps at which no baseline run saved."""
     is_known = _known(baseline)
     saves = [is_known(attempt, save) for attempt, save in _saves(baseline, attempts)]
     return sum(saves), len(saves) - sum(saves)
 
 
 def compared_files(baseline: Attempt, attempts: Sequence[Attempt]) -> dict[str, bool]:
-    """Return whether what each saved file held last was compared, by its path in the case."""
+    """Return whether the last content of each saved file was compared, by its path in the case."""
     is_known = _known(baseline)
     files: dict[str, bool] = {}
     for attempt in attempts:
@@ -265,9 +265,9 @@ def compared_files(baseline: Attempt, attempts: Sequence[Attempt]) -> dict[str, 
 
 
 def _known(baseline: Attempt) -> Callable[[Attempt, Any], bool]:
-    """Return what tells whether the baseline run saved at a step, too; on the same side of an epoch's end.
+    """Return a function that says whether the baseline run also saved at a step, on the same side of an epoch's end.
 
-    Before the end and after it, a loop has done as many steps and not the same.
+    Before and after the end, a loop has done the same number of steps but different work.
     """
     expected, lengths = saves_of(baseline), lengths_of(baseline)
 
@@ -292,9 +292,9 @@ def _saves(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[Att
         yield from ((attempt, save) for save in saves if save[0] not in drafts)
 
 
-# What a part of a checkpoint is, by what is beside it: schedulers, scalers and optimizers name their parts alike.
+# The role of a part of a checkpoint, judged by its neighbors: schedulers, scalers and optimizers use fixed names.
 
-# The role, a name that only such a state has, and the parts of it that depend on nothing but the number of its steps.
+# The role, a name that only such a state has, and the parts of it that depend only on the number of steps.
 _ROLES = {
     "optimizer": ("param_groups", ()),
     "scheduler": ("last_epoch", ("last_epoch", "_step_count")),
@@ -305,19 +305,19 @@ _WHOLE = re.compile(r"-?\d+( u?int\d+)?")
 
 
 def prefixes(paths: Iterable[str], role: str) -> dict[str, tuple[str, ...]]:
-    """Return where the states of a role are, each with its own counters."""
+    """Return the paths of the states of a role, each with its counters."""
     mark, own = _ROLES[role]
     found = {path.split(f".{mark}")[0] for path in paths if re.search(rf"\.{mark}(\.|$)", path)}
     return {prefix: tuple(f"{prefix}.{name}" for name in own) for prefix in sorted(found)}
 
 
 def first_of(differing: set[str], states: dict[str, tuple[str, ...]]) -> str:
-    """Return the first counter of these states that differs, or nothing."""
+    """Return the first counter of these states that differs, or an empty string."""
     return next((path for counters in states.values() for path in counters if path in differing), "")
 
 
 def counters_of(paths: Iterable[str], found: Mapping[str, str]) -> set[str]:
-    """Return those of the parts that are whole numbers, outside of the states whose roles are known."""
+    """Return the parts that are integers, outside states with a known role."""
     known = [prefix for role in _ROLES for prefix in prefixes(paths, role)]
     return {
         path

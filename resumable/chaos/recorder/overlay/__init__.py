@@ -1,18 +1,19 @@
-"""What a watched process writes outside of its case goes into it: it reads the machine's files, and changes none.
+"""Redirects writes of an observed process into its case: it reads the machine's files, but changes none of them.
 
-    <case>/                                       inside: nothing is different
-    <case>/outside/files/<absolute path>          what was written to that path
-    <case>/outside/gone/<absolute path>/...       that path was removed, renamed or replaced: the real one is not seen
-    <case>/outside/temporary/<absolute path>/...  `tempfile` made it: left where it is, as programs in C use it, too
-    <case>/outside/checkpoints/<absolute path>/.. a checkpoint was written there: no exemption holds for it
+    <case>/                                       inside: nothing is redirected
+    <case>/outside/files/<absolute path>          the file that was written to that path
+    <case>/outside/gone/<absolute path>/...       that path was removed, renamed or replaced: the real file is hidden
+    <case>/outside/temporary/<absolute path>/...  created by `tempfile`: not redirected, because C programs use it too
+    <case>/outside/checkpoints/<absolute path>/.. a checkpoint was written there: no exemption applies
 
-*Real*: a path of the machine, without links. *Shown*: the file that a process sees under a real path: the one that the
-case wrote, or else the machine's. A file of the machine is copied before it is changed. A process that is started again
-in the same case sees what the one before it wrote, as all of this is on the disk.
+*Real*: a path on the machine with links resolved. *Shown*: the file that a process sees at a real path: the one that
+the case wrote, else the machine's. A file of the machine is copied before it is changed. Everything is on disk, so a
+process that is relaunched in the same case sees the files of the previous one.
 
-`sys.addaudithook` refuses what Python's own functions would change past this. Nothing here may import `resumable`: it
-is loaded by itself before the first line of every Python process of the command (`startup/sitecustomize.py`). So
-names are imported from modules, and no modules from packages: Python would import the top of the package for those.
+`sys.addaudithook` stops calls of Python's own functions that bypass this. Nothing here may import `resumable`: the
+overlay is loaded separately before the first line of every Python process of the command
+(`startup/sitecustomize.py`). So names are imported from modules, and no modules from packages, because Python would
+then import the top of the package.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["STATE", "install", "start"]
 
 
 def install() -> None:
-    """Put the functions into place that look where a path leads to. Until `start` they do what they always did."""
+    """Replace the functions that resolve paths. Until `start`, the replacements do nothing different."""
     if not STATE.installed:
         STATE.installed = True
         install_calls()
@@ -39,10 +40,10 @@ def install() -> None:
 
 
 def start(path: str) -> None:
-    """Redirect what this process writes, from now on.
+    """Redirect the writes of this process from now on.
 
     Args:
-        path: of the plan: a JSON file with the directory of the ledgers and that of the case.
+        path: of the plan: a JSON file with the directories of the ledgers and of the case.
     """
     if STATE.view is None:
         descriptor = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)

@@ -1,7 +1,7 @@
-"""The backstop: what would change a file outside of the case, and was not redirected, ends the process.
+"""The backstop: a call that would change a file outside the case and was not redirected ends the process.
 
-Python announces each such call to `sys.addaudithook`, whichever module makes it: also those that hold a function from
-before it was replaced, or call one that was not replaced.
+Python announces each such call to `sys.addaudithook`, no matter which module makes it. That includes modules that
+stored a function before it was replaced, or call one that is not replaced.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _opened(path: Any, _: Any, flags: Any) -> list[tuple[Any, Any]]:
     return [(path, -1)] if is_new else []
 
 
-# What is changed, and relative to which directory, in the arguments of each event.
+# The changed paths, and the directories they are relative to, in the arguments of each event.
 _EVENTS: dict[str, Callable[..., list[tuple[Any, Any]]]] = {
     "open": _opened,
     "os.remove": lambda path, at: [(path, at)],
@@ -46,12 +46,12 @@ _EVENTS: dict[str, Callable[..., list[tuple[Any, Any]]]] = {
 
 
 def install() -> None:
-    """Listen; Python has no way to take that back."""
+    """Install the hook; Python cannot remove it."""
     sys.addaudithook(_hear)
 
 
 def _hear(event: str, args: tuple[Any, ...], events: Any = _EVENTS, state: Any = STATE) -> None:
-    """Judge an event. Its tables are defaults, as a module's names are gone when the interpreter ends."""
+    """Check an event. The tables are defaults, because a module's names are gone when the interpreter ends."""
     changed = events.get(event)
     if changed is None or state.view is None or state.local.trusted:
         return
@@ -64,12 +64,12 @@ def _judge(view: View, event: str, given: Any, at: Any) -> None:
     path = f"/proc/self/fd/{given}" if isinstance(given, int) else given
     with STATE.trusted():
         if isinstance(given, int):
-            real = os.path.realpath(path)  # of an open file: the case's copy is not taken for what it is a copy of
+            real = os.path.realpath(path)  # of an open file: a copy of the case is not mistaken for the original
         else:
             real = view.find(path, at if isinstance(at, int) and at >= 0 else None, follow=event == "open").real
         if view.is_redirected(real) and not view.exempt.is_compiled(real):
             STATE.refuse(
-                f"the command would have changed {os.fsdecode(path)} by a function that is not redirected ({event}).\n"
-                f"  the run's directory: {view.case}\nA file of a real run might have been lost, so it was stopped. "
-                "Let it write to a relative path, which leads to a fresh directory, or to {dir}."
+                f"the command would have changed {os.fsdecode(path)} with a function that is not redirected: {event}.\n"
+                f"  the run's directory: {view.case}\nThis could have damaged a real run, so it was stopped. Write to "
+                "a relative path, which leads to a new directory, or to {dir}."
             )

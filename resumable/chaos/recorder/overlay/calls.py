@@ -1,6 +1,6 @@
-"""The functions by which programs in Python reach files, each looking where a path leads to.
+"""Replacements of the functions through which Python programs access files; each resolves the path first.
 
-Each keeps its name, its arguments and its errors. A path that leads nowhere else is passed on as it was given.
+Each keeps its name, its arguments and its errors. A path that is not redirected is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SETS = (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.sup
 
 
 def install() -> None:
-    """Put them into `os`, `io` and `builtins`."""
+    """Replace them in `os`, `io` and `builtins`."""
     for name in ("stat", "statvfs", "getxattr", "listxattr", "pathconf"):
         _put(name, _redirect(name, see))
     for name in ("lstat", "readlink"):
@@ -55,7 +55,7 @@ def _put(name: str, function: Any) -> None:
     if original is None:  # not on this system
         return
     function = functools.wraps(original)(function)
-    function.__module__ = "os"  # where it is found, by pickle for example
+    function.__module__ = "os"  # where pickle, for example, finds it
     setattr(os, name, function)
     for each in _SETS:
         if original in each:
@@ -63,7 +63,7 @@ def _put(name: str, function: Any) -> None:
 
 
 def _redirect(name: str, find: Callable[[View, str], str | None], *, follow: bool = True) -> Any:
-    """Make a function of one path; `find` says where the file is, or None where nothing is left to do."""
+    """Return a replacement with one path; `find` returns the path of the file, or None if nothing is left to do."""
     original: Any = getattr(posix, name, None)
 
     def call(path: Any, *args: Any, dir_fd: int | None = None, **options: Any) -> Any:
@@ -89,7 +89,7 @@ def _make_access() -> Any:
     def call(path: Any, mode: int, **options: Any) -> bool:
         try:
             return bool(look(path, mode, **options))
-        except OSError:  # it says no where others raise
+        except OSError:  # `access` returns False where other calls raise
             return False
 
     return call

@@ -1,7 +1,7 @@
-"""Changes to files outside of a case, made to the case's copies of them.
+"""Changes to files outside a case, applied to the case's copies.
 
-Each takes real paths, which `View.find` gave, and raises what the system would have raised. What is done in several
-steps is done so that a kill in between leaves what was there before, or what was to be there.
+Functions take real paths from `View.find`, and raise the errors that the system would raise. Changes in several steps
+are ordered so that a kill in between leaves either the old or the new files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["change", "create", "move", "open_for_writing", "remove", "remove_dir
 
 
 def create(view: View, real: str) -> str:
-    """Return where something new is to be made, such as a directory or a link."""
+    """Return the path at which to create something new, such as a directory or a link."""
     if not view.is_redirected(real):
         return real
     if exists(view.shown(real)):
@@ -36,7 +36,7 @@ def create(view: View, real: str) -> str:
 
 
 def open_for_writing(view: View, real: str, flags: int) -> str:
-    """Return the file to open; where it is to be changed and not replaced, with the machine's content in it."""
+    """Return the file to open; if it is modified rather than replaced, a copy of the machine's file."""
     if not view.is_redirected(real):
         return real
     if not view.is_the_machines(real):
@@ -50,12 +50,12 @@ def open_for_writing(view: View, real: str, flags: int) -> str:
 
 
 def change(view: View, real: str, *, empty: bool = False) -> str:
-    """Return the file or directory to change: a copy of the machine's, if it has not been copied yet.
+    """Return the file or directory to change: a copy of the machine's, which is created if necessary.
 
     Args:
         view: of the files.
         real: its path.
-        empty: its content is not needed.
+        empty: whether its content is not needed.
     """
     if not view.is_redirected(real):
         return real
@@ -75,7 +75,7 @@ def change(view: View, real: str, *, empty: bool = False) -> str:
 
 
 def remove(view: View, real: str) -> str | None:
-    """Remove a file; return the copy that is left to be removed, if there is one."""
+    """Remove a file; return the copy that remains to be removed, if there is one."""
     tell_removed(view, real)
     if not view.is_redirected(real):
         return real
@@ -88,7 +88,7 @@ def remove(view: View, real: str) -> str | None:
 
 
 def remove_dir(view: View, real: str) -> str | None:
-    """Remove an empty directory; return the copy that is left to be removed, if there is one."""
+    """Remove an empty directory; return the copy that remains to be removed, if there is one."""
     if not view.is_redirected(real):
         return real
     copy, shown = view.copy_of(real), view.shown(real)
@@ -118,7 +118,7 @@ def move(view: View, source: str, target: str) -> None:
     with STATE.trusted():
         posix.rename(moved_from, moved_to)
     if view.is_redirected(target) and exists(target) and stat.S_ISLNK(posix.lstat(target).st_mode):
-        view.gone.add(target)  # or paths through it would go where the link led to
+        view.gone.add(target)  # otherwise paths through it would follow the old link
     if view.is_redirected(source):
         _hide(view, source)
 
@@ -127,7 +127,7 @@ def _prepare_target(view: View, target: str, *, from_dir: bool) -> str:
     _check_target(view, target, from_dir=from_dir)
     STATE.tell("written", target if from_dir else folder_of(target))
     if from_dir:
-        _hide(view, target)  # or what is in it would be seen in the directory that takes its place
+        _hide(view, target)  # otherwise its content would show up in the directory that replaces it
     return _make_parents(view, target)
 
 
@@ -155,14 +155,14 @@ def _copy_tree(view: View, real: str) -> str:
 
 
 def _hide(view: View, real: str) -> None:
-    """Let the machine's file be seen no longer; first of all, so that a kill brings nothing back."""
+    """Hide the machine's file; this comes first, so a kill does not bring it back."""
     STATE.tell("written", real if is_dir(real) else folder_of(real))
     if exists(real):
         view.gone.add(real)
 
 
 def _make_parents(view: View, real: str) -> str:
-    """Make the directory of a copy, and return the copy's path."""
+    """Create the directory of a copy, and return the copy's path."""
     check_parent(view, real)
     copy = view.copy_of(real)
     make_dirs(folder_of(copy))

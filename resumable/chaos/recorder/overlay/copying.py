@@ -20,7 +20,7 @@ _MODE = 0o7777  # of a file, without its type
 
 
 def copy_file(view: View, real: str, copy: str, mode: int, *, empty: bool) -> None:
-    """Copy a file or a link, whole or not at all: other processes may see it, and this one may be killed."""
+    """Copy a file or a link atomically: other processes may see it, and this one may be killed."""
     make_dirs(view.drafts)
     draft = f"{view.drafts}/{os.getpid()}-{posix.urandom(4).hex()}"
     if stat.S_ISLNK(mode):

@@ -1,4 +1,4 @@
-"""The errors of the system, where it is not asked: a path of the case's files would be another one for it."""
+"""The errors that the system would raise; it is not asked itself, because it does not know the case's files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["check_parent", "check_there", "fail", "folder_of", "see"]
 
 
 def see(view: View, real: str) -> str:
-    """Return where the file is that is seen at a path.
+    """Return the path of the file shown at a path.
 
     Raises:
-        OSError: nothing is seen there.
+        OSError: nothing is shown there.
     """
     shown = view.shown(real)
     if view.is_redirected(real) and not exists(shown):
@@ -27,10 +27,10 @@ def see(view: View, real: str) -> str:
 
 
 def check_there(view: View, real: str) -> None:
-    """See that there is something at a path.
+    """Verify that something exists at a path.
 
     Raises:
-        OSError: there is nothing, or something on the way is no directory.
+        OSError: nothing exists there, or a parent is not a directory.
     """
     if not exists(view.shown(real)):
         check_parent(view, real)
@@ -38,7 +38,7 @@ def check_there(view: View, real: str) -> None:
 
 
 def check_parent(view: View, real: str) -> None:
-    """See that something may be made at a path."""
+    """Verify that something can be created at a path."""
     parent = there = folder_of(real)
     while not exists(view.shown(there)):
         there = folder_of(there)
@@ -54,5 +54,5 @@ def folder_of(real: str) -> str:
 
 
 def fail(number: int, path: str) -> NoReturn:
-    """Raise the error of a number."""
+    """Raise the system error with a number."""
     raise OSError(number, os.strerror(number), path)

@@ -1,7 +1,7 @@
-"""What a process may write outside of its case, as other programs look for it there: devices, caches, temporary files.
+"""Paths outside the case that a process may write, because other programs use them: devices, caches, temporary files.
 
-Checkpoints are never exempt, whatever directory they are in: those of a store, what `torch.save` writes, and files
-whose names end as those of checkpoints do.
+Checkpoints are never exempt, in any directory: checkpoints of a store, files that `torch.save` writes, and files with
+the suffix of a checkpoint.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["CHECKPOINTS", "Exempt"]
 
 CHECKPOINTS = (".ckpt", ".pt", ".pth", ".distcp", ".safetensors")
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
-_MEMORY = "/dev/shm/"  # noqa: S108  # where checkpoints may be
+_MEMORY = "/dev/shm/"  # noqa: S108  # may contain checkpoints
 _COMPILED = "/__pycache__/"
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 _CACHES = (
@@ -25,10 +25,10 @@ _CACHES = (
 
 
 class Exempt:
-    """Knows the paths that are exempt.
+    """Knows the exempt paths.
 
     Args:
-        outside: the directory for what is known of paths outside of the case.
+        outside: the directory for marks of paths outside the case.
     """
 
     def __init__(self, outside: str) -> None:
@@ -39,17 +39,17 @@ class Exempt:
 
     def covers(self, real: str) -> bool:
         """Return whether a path is exempt."""
-        if real.startswith(_SYSTEM) and not real.startswith(_MEMORY):  # `torch.save` to /dev/null, too
+        if real.startswith(_SYSTEM) and not real.startswith(_MEMORY):  # including `torch.save` to /dev/null
             return True
         if self._is_in_a_cache(real):
             return not real.endswith(CHECKPOINTS) and not self.checkpoints.covers(real)
         return self.temporary.covers(real)
 
     def is_new_temporary(self, real: str) -> bool:
-        """Return whether `tempfile` may make a file there for itself: in its own directory, or in one that it made."""
+        """Return whether `tempfile` may create a file there: in its own directory, or in one that it created."""
         directory = os.path.dirname(real)
         known: str | bytes | None = getattr(sys.modules.get("tempfile"), "tempdir", None)
-        # Before it knows its directory, it tries where it can write.
+        # Before it has chosen its directory, it tries several.
         own = [os.fsdecode(known)] if known else [*map(os.environ.get, _TEMPORARY), "/tmp", "/var/tmp"]  # noqa: S108
         return directory in {os.path.realpath(one) for one in own if one} or self.temporary.covers(directory)
 
@@ -58,5 +58,5 @@ class Exempt:
 
     @staticmethod
     def is_compiled(real: str) -> bool:
-        """Return whether Python keeps compiled modules there: it writes them itself, by functions not replaced."""
+        """Return whether Python stores compiled modules there, which it writes with functions that are not replaced."""
         return _COMPILED in f"{real}/"

@@ -1,4 +1,4 @@
-"""Calls that look into a directory, or go there."""
+"""Replacements of calls that list a directory or change into it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["make_chdir", "make_listdir", "make_scandir"]
 
 
 def make_listdir() -> Any:
-    """Make `os.listdir`."""
+    """Return a replacement for `os.listdir`."""
 
     def call(path: Any = None) -> Any:
         view = STATE.view
@@ -36,7 +36,7 @@ def make_listdir() -> Any:
 
 
 def make_scandir() -> Any:
-    """Make `os.scandir`."""
+    """Return a replacement for `os.scandir`."""
 
     def call(path: Any = None) -> Any:
         view = STATE.view
@@ -51,7 +51,7 @@ def make_scandir() -> Any:
 
 
 def make_chdir() -> Any:
-    """Make `os.chdir`."""
+    """Return a replacement for `os.chdir`."""
 
     def call(path: Any) -> None:
         view = STATE.view
@@ -60,7 +60,7 @@ def make_chdir() -> Any:
             return
         with as_given(path):
             real = view.find(path).real
-            # The machine's, where it has one: relative paths are looked at here, and programs in C read its files.
+            # The machine's directory if there is one: relative paths are resolved here, and C programs read its files.
             own = not view.is_redirected(real) or view.gone.covers(real) or not is_dir(real)
             posix.chdir(see(view, real) if own else real)
 

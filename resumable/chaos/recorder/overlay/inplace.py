@@ -1,7 +1,7 @@
-"""Files of a case that are written under the names by which a later start reads them: a kill leaves a part of them.
+"""Files of a case that are written directly under the names that a later launch reads: a kill leaves incomplete files.
 
-Told of a file, once in each process: that it was written in place, and whether there was one; and that it was read
-before this process had written it, where an earlier start wrote it in place.
+Recorded once per process and file: that it was written in place, and whether it existed; and that it was read before
+this process wrote it, if an earlier launch wrote it in place.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["tell_read", "tell_removed", "tell_written"]
 
-_MOST = 1000  # files of which a process tells
+_MOST = 1000  # files that a process records
 _FOLDERS = ("work/", "outside/files/")
 
 
 def tell_written(view: View, real: str, flags: int) -> None:
-    """Tell that a file is about to be opened for writing, if its content is lost by that or there is none."""
+    """Record that a file is about to be opened for writing, if that destroys its content or it does not exist."""
     if (name := _name(view, real)) is None:
         return
     size, known = _size(view.shown(real)), STATE.in_place.get(name)
@@ -34,13 +34,13 @@ def tell_written(view: View, real: str, flags: int) -> None:
 
 
 def tell_removed(view: View, real: str) -> None:
-    """Remember that a file is removed: what is written there next takes its place."""
+    """Remember that a file is removed: the next write to its path replaces it."""
     if (name := _name(view, real)) is not None and name in STATE.in_place and len(STATE.removed) < _MOST:
         STATE.removed.add(name)
 
 
 def tell_read(view: View, real: str) -> None:
-    """Tell that a file is read."""
+    """Record that a file is read."""
     name = _name(view, real)
     if name is None or name in STATE.in_place or name in STATE.read or _size(view.shown(real)) < 0:
         return
@@ -56,7 +56,7 @@ def _name(view: View, real: str) -> str | None:
 
 
 def _size(path: str) -> int:
-    """Return the size of a file, and -1 where there is none."""
+    """Return the size of a file, or -1 if it does not exist."""
     try:
         return posix.stat(path).st_size
     except OSError:

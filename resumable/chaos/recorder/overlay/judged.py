@@ -1,4 +1,4 @@
-"""What all redirected calls have in common: they were judged, and their errors name what was given."""
+"""Common to all redirected calls: the audit hook ignores them, and their errors contain the path that was passed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["as_given", "create_or_keep", "is_temporary"]
 
 
 class as_given:  # noqa: N801  # used as a function; a generator would take as long as the call itself
-    """Let the audit hook pass what was judged; an error names the path that was given.
+    """Make the audit hook ignore a call that was checked; its errors contain the path that was passed.
 
     Args:
-        path: as it was given.
-        other: the second one, of calls that have two.
+        path: the path that the caller passed.
+        other: the second path, for calls with two.
     """
 
     def __init__(self, path: Any, other: Any = None) -> None:
@@ -38,12 +38,12 @@ class as_given:  # noqa: N801  # used as a function; a generator would take as l
 
 
 def create_or_keep(view: View, real: str) -> str:
-    """Return where something new is to be made; what `tempfile` makes stays where it is."""
+    """Return the path at which to create something new; files of `tempfile` are not redirected."""
     return real if is_temporary(view, real) else create(view, real)
 
 
 def is_temporary(view: View, real: str) -> bool:
-    """Return whether `tempfile` is about to make something in its own directory, and remember it then."""
+    """Return whether `tempfile` is about to create something in its own directory; if so, remember it."""
     if not (STATE.local.temporary and view.is_redirected(real) and view.exempt.is_new_temporary(real)):
         return False
     view.exempt.temporary.add(real)

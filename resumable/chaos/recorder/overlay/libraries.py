@@ -1,4 +1,4 @@
-"""Functions of libraries that go past Python's own files: each is looked after once its module has been imported."""
+"""Replaces functions of libraries that bypass Python's own files, as soon as their modules are imported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["install"]
 
 
 def install() -> None:
-    """See to the modules that are there, and to those that are imported later."""
+    """Patch the modules that are already imported, and those that are imported later."""
     for name, look_after in _MODULES.items():
         if name in sys.modules:
             look_after(sys.modules[name])
@@ -30,7 +30,7 @@ def install() -> None:
 
 
 class _Finder:
-    """Finds what the others find, and looks after it once it has run."""
+    """Finds modules like the other finders, and patches them after they have run."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -55,7 +55,7 @@ def _follow(loader: Any, look_after: Callable[[ModuleType], None]) -> None:
 
 
 def _look_after_torch(torch: Any) -> None:
-    """Let what torch writes in C++ go to where Python's files go."""
+    """Redirect files that PyTorch writes in C++ to the same paths as Python's files."""
     save, load = told_of(_saving(torch.save), "obj", "f", torn=True), told_of_load(_loading(torch.load))
     for module in (torch, torch.serialization):
         module.save, module.load = save, load
@@ -90,7 +90,7 @@ def _loading(function: Any) -> Any:
 
 
 def _with_path(function: Any, number: int, find: Callable[[Any], str]) -> Any:
-    import inspect  # noqa: PLC0415  # slow, and needed with torch only
+    import inspect  # noqa: PLC0415  # slow, and needed only with torch
 
     name = list(inspect.signature(function).parameters)[number]
 
@@ -108,7 +108,7 @@ def _with_path(function: Any, number: int, find: Callable[[Any], str]) -> Any:
 
 
 def _look_after_tempfile(tempfile: Any) -> None:
-    """Know the files that it makes in its own directory: compilers and sockets need them where they are said to be."""
+    """Track the files that it creates in its own directory: compilers and sockets need them at their real paths."""
     for name in ("gettempdir", "mkdtemp", "mkstemp", "NamedTemporaryFile", "TemporaryFile"):
         setattr(tempfile, name, _making_temporary(getattr(tempfile, name)))
 
@@ -131,8 +131,8 @@ def _look_after_safetensors(safetensors: Any) -> None:
 
 
 def _look_after_lightning(cloud_io: Any) -> None:
-    """Know under which name a checkpoint of Lightning is written, which goes through memory and a temporary file."""
-    cloud_io._atomic_save = told_of(cloud_io._atomic_save, "checkpoint", "filepath")  # noqa: SLF001  # it has no other
+    """Track the final name of a checkpoint of Lightning, which is written through memory and a temporary file."""
+    cloud_io._atomic_save = told_of(cloud_io._atomic_save, "checkpoint", "filepath")  # noqa: SLF001  # no public one
 
 
 _MODULES: dict[str, Callable[[Any], None]] = {

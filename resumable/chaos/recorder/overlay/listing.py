@@ -1,4 +1,4 @@
-"""What is in a directory: the case's files and the machine's, without those that are gone."""
+"""The content of a directory: the case's files and the machine's, without hidden ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["entries_in", "entries_of_system", "is_mixed", "names_in"]
 
 
 def is_mixed(view: View, real: str) -> bool:
-    """Return whether a directory's names are others than the machine's."""
+    """Return whether the names in a directory differ from the machine's."""
     return view.is_redirected(real) and (
         exists(view.copy_of(real)) or view.gone.has_below(real) or view.gone.covers(real)
     )
@@ -30,7 +30,7 @@ def names_in(view: View, real: str) -> list[str]:
     """Return the names in a directory.
 
     Raises:
-        OSError: it is not there, or is no directory.
+        OSError: it does not exist, or is not a directory.
     """
     if not is_mixed(view, real):
         return posix.listdir(real)
@@ -46,19 +46,19 @@ def names_in(view: View, real: str) -> list[str]:
 
 
 def entries_in(view: View, real: str, given: Any) -> Entries:
-    """Return what `os.scandir` gives.
+    """Return the result of `os.scandir`.
 
     Args:
         view: of the files.
         real: the directory.
-        given: as it was given, for the paths of the entries.
+        given: the path that the caller passed, for the paths of the entries.
     """
     path = "" if isinstance(given, int) else os.fspath("." if given is None else given)
     return Entries((_Entry(view, f"{real}/{name}", path, name) for name in names_in(view, real)), lambda: None)
 
 
 def entries_of_system(view: View, real: str, given: Any) -> Entries:
-    """Return the system's own; but of a link it says what is where it leads to, which the case may have changed."""
+    """Return the system's entries, except links: their targets may differ in the case."""
     path = "" if isinstance(given, int) else os.fspath("." if given is None else given)
     found = posix.scandir(given)
 
@@ -70,11 +70,11 @@ def entries_of_system(view: View, real: str, given: Any) -> Entries:
 
 
 class Entries:
-    """An iterator as `os.scandir` gives it.
+    """An iterator like that of `os.scandir`.
 
     Args:
         entries: its entries.
-        close: what is to be done when it is not needed any longer.
+        close: called when it is no longer needed.
     """
 
     def __init__(self, entries: Iterator[Any], close: Callable[[], None]) -> None:
@@ -93,13 +93,13 @@ class Entries:
         self.close()
 
     def close(self) -> None:
-        """Give no entry any longer."""
+        """Stop the iteration."""
         self._entries = iter(())
         self._close()
 
 
 class _Entry:
-    """Looks like `os.DirEntry`, which Python code cannot make."""
+    """A substitute for `os.DirEntry`, which Python code cannot create."""
 
     def __init__(self, view: View, real: str, given: str | bytes, name: str) -> None:
         self.name: str | bytes = os.fsencode(name) if isinstance(given, bytes) else name
@@ -124,7 +124,7 @@ class _Entry:
         return posix.lstat(self._view.shown(self._real))
 
     def inode(self) -> int:
-        """Return its number in the file system."""
+        """Return its inode number."""
         return self._status().st_ino
 
     def is_symlink(self) -> bool:
@@ -140,11 +140,11 @@ class _Entry:
         return self._is(S_ISREG, follow_symlinks=follow_symlinks)
 
     def is_junction(self) -> bool:
-        """Return whether it is one of Windows's junctions, which are not here."""
+        """Return whether it is a Windows junction; there are none here."""
         return False
 
     def _is(self, kind: Any, *, follow_symlinks: bool) -> bool:
         try:
             return bool(kind(self.stat(follow_symlinks=follow_symlinks).st_mode))
-        except FileNotFoundError:  # it is gone, or a link to nothing; other errors are raised, as for Python's own
+        except FileNotFoundError:  # it is gone, or a broken link; other errors are raised, as by Python itself
             return False

@@ -1,4 +1,4 @@
-"""Marks at paths, for all processes of a case, and for those that are started again in it."""
+"""Marks on paths, shared by all processes of a case, including later launches."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from resumable.chaos.recorder.overlay.thread import trusted
 
 __all__ = ["Marks", "make_dirs"]
 
-_MARK = ".this-path"  # so that a mark of a directory goes with marks below it
+_MARK = ".this-path"  # a file in the folder of a marked path, which may contain other marks
 
 
 class Marks:
-    """A set of paths; what is below one of them belongs to it.
+    """A set of paths; everything below one of them belongs to it.
 
     Args:
-        root: a directory, which is made with the first mark.
+        root: a directory, which is created with the first mark.
     """
 
     def __init__(self, root: str) -> None:
@@ -40,7 +40,7 @@ class Marks:
                 if part:
                     posix.lstat(place)
             except OSError:
-                return False  # and nothing below it
+                return False  # nothing below it is marked
             if self.has(place[len(self._root) :]):
                 return True
         return False
@@ -63,7 +63,7 @@ class Marks:
 
 
 def make_dirs(path: str) -> None:
-    """Make a directory of the case, and those above it."""
+    """Create a directory of the case and its parents."""
     with trusted():
         try:
             posix.mkdir(path)

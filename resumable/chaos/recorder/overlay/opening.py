@@ -1,4 +1,4 @@
-"""`open`, of Python and of the system."""
+"""Replacements of `open`, Python's and the system's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNNAMED = getattr(posix, "O_TMPFILE", 0)
 
 
 def make_open() -> Any:
-    """Make `os.open`."""
+    """Return a replacement for `os.open`."""
 
     def call(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         view = STATE.view
@@ -40,7 +40,7 @@ def make_open() -> Any:
 
 
 def make_builtin_open() -> Any:
-    """Make `open`."""
+    """Return a replacement for `open`."""
     original = io.open
 
     @functools.wraps(original)
@@ -48,7 +48,7 @@ def make_builtin_open() -> Any:
         view = STATE.view
         if view is None or isinstance(file, int) or not isinstance(mode, str):
             return original(file, mode, *args, **options)
-        if opener := options.get("opener") or (args[5] if len(args) > 5 else None):  # noqa: PLR2004  # its place
+        if opener := options.get("opener") or (args[5] if len(args) > 5 else None):  # noqa: PLR2004  # its position
             with STATE.trusted():
                 return original(file, mode, *args[:5], **{**options, "opener": _heard(opener)})
         with as_given(file):
@@ -60,7 +60,7 @@ def make_builtin_open() -> Any:
 
 
 def _heard(opener: Any) -> Any:
-    """Let the audit hook hear an opener, which opens what it likes: `tempfile` gives it a directory's name."""
+    """Let the audit hook observe an opener, which may open anything: `tempfile` passes it a directory's name."""
 
     def call(path: Any, flags: int) -> Any:
         trusted, STATE.local.trusted = STATE.local.trusted, 0
@@ -80,7 +80,7 @@ def _find_to_open(view: View, real: str, flags: int) -> str:
             STATE.recent = real
         return shown
     if _UNNAMED and flags & _UNNAMED == _UNNAMED:
-        return real  # a file without a name in a directory
+        return real  # an unnamed file in a directory
     if flags & posix.O_EXCL and flags & posix.O_CREAT and is_temporary(view, real):
         return real
     tell_written(view, real, flags)

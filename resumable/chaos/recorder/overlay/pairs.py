@@ -1,4 +1,4 @@
-"""Calls of two paths: renames and links."""
+"""Replacements of calls with two paths: renames and links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["make_link", "make_rename", "make_symlink"]
 
 
 def make_rename(name: str) -> Any:
-    """Make `os.rename` or `os.replace`."""
+    """Return a replacement for `os.rename` or `os.replace`."""
     original = getattr(posix, name)
 
     def call(src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
@@ -24,7 +24,7 @@ def make_rename(name: str) -> Any:
             return
         with as_given(src, dst):
             source = view.find(src, src_dir_fd, follow=False)
-            check_parent(view, source.real)  # before the other path is looked at, as the system does
+            check_parent(view, source.real)  # before the other path, as the system does
             target = view.find(dst, dst_dir_fd, follow=False)
             if view.is_redirected(source.real) or view.is_redirected(target.real) or source.moved or target.moved:
                 move(view, source.real, target.real)
@@ -37,7 +37,7 @@ def make_rename(name: str) -> Any:
 
 
 def make_link() -> Any:
-    """Make `os.link`."""
+    """Return a replacement for `os.link`."""
 
     def call(
         src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None, **options: Any
@@ -50,14 +50,14 @@ def make_link() -> Any:
             source = view.find(src, src_dir_fd, follow=False)
             check_there(view, source.real)
             target = view.find(dst, dst_dir_fd, follow=False)
-            # What is changed by one of its names is changed by the other one, so it has to be a copy.
+            # A change through one of its names changes the file under the other name, so it must be a copy.
             posix.link(change(view, source.real), create(view, target.real), **options)
 
     return call
 
 
 def make_symlink() -> Any:
-    """Make `os.symlink`."""
+    """Return a replacement for `os.symlink`."""
 
     def call(src: Any, dst: Any, target_is_directory: bool = False, *, dir_fd: int | None = None) -> None:  # as in os
         if STATE.view is None:

@@ -1,4 +1,4 @@
-"""File systems of fsspec that are elsewhere: nothing on them can be redirected, so that writing to them is refused."""
+"""Remote filesystems of fsspec: nothing on them can be redirected, so writing to them ends the process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from resumable.chaos.recorder.overlay.state import STATE
 
 __all__ = ["is_remote", "look_after", "refuse_remote"]
 
-# Protocols of this machine and this process, and those that read and write through another file system.
+# Local protocols, and those that read and write through another filesystem.
 _HERE = {
     *("asynclocal", "blockcache", "cached", "data", "dir", "file", "filecache", "generic", "libarchive", "local"),
     *("memory", "reference", "simplecache", "tar", "zip"),
@@ -22,25 +22,25 @@ _WRITING = (
 
 
 def is_remote(filesystem: Any) -> bool:
-    """Return whether fsspec knows a file system to be elsewhere; those of a script's own are its own affair."""
-    from fsspec.registry import known_implementations  # noqa: PLC0415  # it is imported where there is one
+    """Return whether fsspec knows a filesystem to be remote; a script's custom filesystems are not judged."""
+    from fsspec.registry import known_implementations  # noqa: PLC0415  # already imported if there is a filesystem
 
     names = (filesystem.protocol,) if isinstance(filesystem.protocol, str) else tuple(filesystem.protocol)
     return any(name in known_implementations and name not in _HERE for name in names)
 
 
 def refuse_remote(what: str) -> None:
-    """End this process: it would have written to where nothing can be redirected."""
+    """End this process before it writes to a path that cannot be redirected."""
     assert STATE.view is not None
     STATE.refuse(
-        f"the command would have written to {what}, which is not on this machine and cannot be redirected.\n"
-        f"  the run's directory: {STATE.view.case}\nEach start would have changed the checkpoints that are there. "
-        "Give it a relative path, or {dir}, for this test."
+        f"the command would have written to {what}, which is remote and cannot be redirected.\n"
+        f"  the run's directory: {STATE.view.case}\nEach launch would have changed the checkpoints there. For this "
+        "test, use a relative path, or {dir}."
     )
 
 
 def look_after(spec: Any) -> None:
-    """See to every file system that is made from now on."""
+    """Guard every filesystem that is created from now on."""
     kind = type(spec.AbstractFileSystem)
     make = kind.__call__
 
@@ -55,7 +55,7 @@ def look_after(spec: Any) -> None:
 
 
 def _guard(filesystem: Any) -> None:
-    filesystem._looked_after = True  # noqa: SLF001  # our own mark
+    filesystem._looked_after = True  # noqa: SLF001  # our own attribute
     name = filesystem.protocol if isinstance(filesystem.protocol, str) else filesystem.protocol[0]
     for method in _WRITING:
         if hasattr(filesystem, method):

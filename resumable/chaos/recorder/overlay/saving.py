@@ -1,4 +1,4 @@
-"""Functions that write and read checkpoints: `STATE.saves`, if there is one, is told of content and path."""
+"""Wraps functions that write and read checkpoints, to report content and path to `STATE.saves`, if there is one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["told_of", "told_of_load"]
 
 
 def told_of(function: Any, content: str, path: str, *, torn: bool = False) -> Any:
-    """Tell of each call of a function that writes a checkpoint, once it is written.
+    """Report each call of a function that writes a checkpoint, once it is written.
 
     Args:
-        function: writes it; a call of another such function within it is a part of it.
+        function: writes the checkpoint; nested calls of such functions are not reported.
         content: name of its first parameter.
         path: name of its second one: a path, or an open file.
-        torn: it writes the file under the name that it is given, so that a kill in the middle leaves half of it.
+        torn: whether it writes the file directly under its final name, so a kill can leave half of it.
     """
 
     @functools.wraps(function)
@@ -38,7 +38,7 @@ def told_of(function: Any, content: str, path: str, *, torn: bool = False) -> An
 
 
 def told_of_load(function: Any) -> Any:
-    """Tell of each call of a function that reads a checkpoint, its first argument."""
+    """Report each call of a function that reads a checkpoint from its first argument."""
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the parts of the overlay share: the view, if one is in force, and the ledger of what came of it."""
+"""State shared by the parts of the overlay: the active view, and the ledger of its events."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class State:
     """The state of this process.
 
     Attributes:
-        view: None until a plan is in force; then nothing is redirected.
-        ledger: directory of the files that say what was redirected.
-        recent: the file outside of the case that was opened last for reading; it may be the checkpoint.
-        installed: whether the functions are in their places.
-        in_place: files of the case that this process wrote in place, and whether there had been one.
-        removed: those that it removed after that.
-        read: files of the case that it read before it wrote them.
-        earlier: files that earlier starts wrote in place; None until it is looked.
-        saves: is told of files that are saved, loaded and renamed; None where nothing is recorded.
-        local: of this thread.
-        trusted: the context in which the audit hook passes what this thread does.
+        view: None until a plan is active; without one, nothing is redirected.
+        ledger: directory of the files that record redirections.
+        recent: the last file outside the case that was opened for reading; it may be the checkpoint.
+        installed: whether the functions are replaced.
+        in_place: files of the case that this process wrote in place, and whether they existed before.
+        removed: files among them that it removed afterwards.
+        read: files of the case that it read before writing them.
+        earlier: files that earlier launches wrote in place; None until they are looked up.
+        saves: handles files that are saved, loaded and renamed; None if nothing is recorded.
+        local: state of this thread.
+        trusted: context in which the audit hook ignores this thread.
     """
 
     def __init__(self) -> None:
@@ -52,23 +52,23 @@ class State:
         self._told: set[tuple[str, str]] = set()
 
     def tell(self, kind: str, path: str) -> None:
-        """Write down once that a path was redirected or read."""
+        """Record once that a path was redirected or read."""
         if (kind, path) not in self._told:
             self._told.add((kind, path))
             self._write(kind=kind, path=path)
 
     def tell_file(self, kind: str, name: str, **more: Any) -> None:
-        """Write down what was done with a file of the case."""
+        """Record an action on a file of the case."""
         self._write(kind=kind, path=name, time=time.time(), **more)
 
     def refuse(self, why: str) -> NoReturn:
-        """End this process, and let the chaos run say why."""
+        """End this process, and report the reason to the chaos run."""
         self._write(kind="refused", why=why)
         with suppress(Exception):
             sys.stderr.write(f"resumable chaos: {why}\n")
             sys.stdout.flush()
             sys.stderr.flush()
-        posix._exit(REFUSED)  # noqa: SLF001  # public as os._exit; an exception might be caught, and training go on
+        posix._exit(REFUSED)  # noqa: SLF001  # public as os._exit; an exception could be caught, and training continue
 
     def _write(self, **event: Any) -> None:
         path = f"{self.ledger}/outside-{os.getpid()}.jsonl"

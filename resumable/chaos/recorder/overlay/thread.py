@@ -1,4 +1,4 @@
-"""What this thread is about, which the audit hook asks for."""
+"""The state of this thread, for the audit hook."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["THREAD", "trusted"]
 
 
 class _Thread(threading.local):
-    trusted = 0  # calls under way that were judged already
-    temporary = 0  # calls of `tempfile` under way
-    saving = 0  # calls of `torch.save` and its kin under way
+    trusted = 0  # running calls that were already checked
+    temporary = 0  # running calls of `tempfile`
+    saving = 0  # running calls of `torch.save` and similar functions
 
 
 THREAD = _Thread()
@@ -23,7 +23,7 @@ THREAD = _Thread()
 
 @contextmanager
 def trusted() -> Iterator[None]:
-    """Let the audit hook pass what this thread does: where it leads to was looked at already."""
+    """Let the audit hook ignore this thread: its paths were already checked."""
     THREAD.trusted += 1
     try:
         yield

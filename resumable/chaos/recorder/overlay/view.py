@@ -1,4 +1,4 @@
-"""Where a path leads to, and which file is shown there."""
+"""Resolves paths, and finds the file that is shown there."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _DESCRIPTOR = re.compile(r"/proc/(?:self|thread-self|\d+)/fd/\d+|/dev/fd/\d+|/de
 
 
 class Trail:
-    """Reads the links on the way down a path; where there is no copy of a directory, there is none of what is in it.
+    """Reads the links on the way down a path; if a directory has no copy, nothing in it has one.
 
     Args:
-        files: where the copies are.
-        gone: marks of what is not seen.
-        real: where the way down begins.
+        files: folder of the copies.
+        gone: marks of hidden paths.
+        real: the path at which the way down starts.
 
     Attributes:
-        copied: the link that was read last is one of the case's.
+        copied: whether the last link that was read belongs to the case.
     """
 
     def __init__(self, files: str, gone: Marks, real: str) -> None:
@@ -36,7 +36,7 @@ class Trail:
         self._is_gone, self.copied = gone.covers(real), False
 
     def read_link(self, real: str) -> str | None:
-        """Return where a path leads to; None where it is no link."""
+        """Return the target of a path; None if it is not a link."""
         if self._may_be_gone and not self._is_gone:
             self._may_be_gone = self._gone.has_below(real)
             self._is_gone = self._may_be_gone and self._gone.has(real)
@@ -45,18 +45,18 @@ class Trail:
             try:
                 return posix.readlink(self._files + real)
             except OSError as error:
-                if error.errno == errno.EINVAL:  # it is there, and no link
+                if error.errno == errno.EINVAL:  # it exists, but is not a link
                     return None
                 self._may_be_copied = self.copied = False
         return None if self._is_gone else _read_link(real)
 
 
 class Resolved(NamedTuple):
-    """Where a path leads to.
+    """A resolved path.
 
     Args:
-        real: the path without links.
-        moved: the system would go elsewhere by the path as it was given: it has no part in the case's files.
+        real: the path with links resolved.
+        moved: whether the system would resolve the given path differently, because it does not know the case's files.
     """
 
     real: str
@@ -64,7 +64,7 @@ class Resolved(NamedTuple):
 
 
 class View:
-    """The files of the machine, and those of a case in front of them.
+    """The machine's files, overlaid with those of a case.
 
     Args:
         case: directory of the case.
@@ -78,12 +78,12 @@ class View:
         self.exempt = Exempt(outside)
 
     def find(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> Resolved:
-        """Follow the links of a path as the process sees them.
+        """Resolve the links of a path as the process sees them.
 
         Args:
-            path: of a file, which need not be there.
-            dir_fd: of the directory that a relative path begins at.
-            follow: the last part of the path, too.
+            path: of a file, which may not exist.
+            dir_fd: descriptor of the directory to which a relative path is relative.
+            follow: whether to resolve the last part of the path as well.
         """
         text = os.fsdecode(path)
         if _DESCRIPTOR.fullmatch(text):
@@ -95,12 +95,12 @@ class View:
             text = f"{base}/{text}"
         place = self._walk(self._real_name(text), follow=follow)
         moved |= place.moved or self._is_shadow(text)
-        if self._is_shadow(place.real):  # a link led to where the case keeps its files
+        if self._is_shadow(place.real):  # a link led into the case's folder of copies
             return Resolved(self._walk(self._real_name(place.real), follow=follow).real, moved=True)
         return Resolved(place.real, moved)
 
     def _find_open(self, text: str, *, follow: bool) -> Resolved:
-        """Follow the name of a descriptor, which opens its file again; a pipe or a socket has no other name."""
+        """Resolve the name of a descriptor, which opens its file again; a pipe or a socket has no other name."""
         target = _read_link(text) or ""
         if not follow or not target.startswith("/") or not exists(target) or target.startswith(("/dev/", "/proc/")):
             return Resolved(text, moved=False)
@@ -108,32 +108,32 @@ class View:
         return Resolved(place.real, moved=True)
 
     def is_redirected(self, real: str) -> bool:
-        """Return whether what is written there goes elsewhere."""
+        """Return whether writes to a path are redirected."""
         return not _is_below(real, self.case) and not self.exempt.covers(real)
 
     def copy_of(self, real: str) -> str:
-        """Return where the case has its copy of a redirected path."""
+        """Return the path of the case's copy of a redirected path."""
         return self.files + real
 
     def written(self, real: str) -> str:
-        """Return where what is written to a path is found."""
+        """Return the path at which writes to a path end up."""
         return self.copy_of(real) if self.is_redirected(real) else real
 
     def shown(self, real: str) -> str:
-        """Return where the file is that is seen at a path; where nothing is seen, a path at which there is none."""
+        """Return the path of the file shown at a path; if nothing is shown, a path that does not exist."""
         if not self.is_redirected(real):
             return real
         copy = self.copy_of(real)
         return copy if exists(copy) or self.gone.covers(real) else real
 
     def is_the_machines(self, real: str) -> bool:
-        """Return whether a file outside of the case is seen at a path, which the case has not written."""
+        """Return whether the file shown at a path is outside the case and was not written by it."""
         return self.is_redirected(real) and exists(real) and self.shown(real) == real
 
     def _walk(self, path: str, *, follow: bool) -> Resolved:
         real, moved, links = "", False, 0
         rest = path.split("/")[::-1]
-        if _is_below(path, self.case):  # a path without links, up to there
+        if _is_below(path, self.case):  # the path of the case has no links
             real, rest = self.case, path[len(self.case) :].split("/")[::-1]
         trail = Trail(self.files, self.gone, real)
         while rest:
@@ -165,7 +165,7 @@ class View:
 
 
 def exists(path: str) -> bool:
-    """Return whether there is something at a path, a broken link included."""
+    """Return whether something exists at a path, including a broken link."""
     try:
         posix.lstat(path)
     except OSError:
@@ -196,6 +196,6 @@ def _path_of(descriptor: int) -> str:
     """Return the path of an open directory."""
     if path := _read_link(f"/proc/self/fd/{descriptor}"):
         return path
-    import fcntl  # noqa: PLC0415  # where the system has no /proc
+    import fcntl  # noqa: PLC0415  # for systems without /proc
 
     return os.fsdecode(fcntl.fcntl(descriptor, getattr(fcntl, "F_GETPATH", 50), bytes(1024)).rstrip(b"\0"))

@@ -1,7 +1,7 @@
-"""Python runs this before the first line of every program of a watched command: its directory is in PYTHONPATH.
+"""Python runs this before the first line of every program of an observed command: its directory is in PYTHONPATH.
 
-It loads the overlay from beside it, without the rest of the package, for which a program might not be ready: NumPy has
-to be imported after the program has set its variables. Then it runs the `sitecustomize` that would have run without.
+It loads the overlay from its parent directory, without the rest of the package: NumPy must not be imported before the
+program has set its environment variables. Then it runs the `sitecustomize` that Python would have run otherwise.
 """
 
 import importlib.util
@@ -15,7 +15,7 @@ OVERLAY = "resumable.chaos.recorder.overlay"
 
 
 def _load_overlay() -> Any:
-    """Load it by its path, under the name by which the package finds it later."""
+    """Load the overlay from its path, under the name that the package uses later."""
     spec: Any = importlib.util.spec_from_file_location(OVERLAY, os.path.join(os.path.dirname(HERE), "__init__.py"))
     module = sys.modules[OVERLAY] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -28,6 +28,6 @@ if sys.version_info >= (3, 11) and os.path.isfile(PLAN):
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != HERE]
 del sys.modules["sitecustomize"]
 try:
-    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401  # another one, or none
+    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401  # the original one, or none
 except ImportError:
     sys.modules["sitecustomize"] = type(sys)("sitecustomize")
