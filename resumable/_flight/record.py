@@ -56,7 +56,7 @@ _WHERE = {
     "opened": "before its first batch, in epoch {epoch}, step {step}",
     "reading": "in epoch {epoch}, step {step}, while reading",
     "training": "in epoch {epoch}, step {step}, while training",
-    "state": "in epoch {epoch}, step {step}, after a state was taken",
+    "state": "in epoch {epoch}, step {step}, after a state was saved",
     "between": "after {step} steps of epoch {epoch}, between epochs",
 }
 
@@ -229,7 +229,7 @@ def read_record(path: Path) -> FlightRecord:
     if not content.startswith(KIND):
         raise ForeignError("it is not a record of a flight recorder")
     if not content.startswith(_MAGIC):
-        raise DamagedError("it is of a different version of resumable")
+        raise DamagedError("it was written by a different version of resumable")
     if len(content) != SIZE or _word(content, _HEADER.size // 8) != crc32(content[: _HEADER.size]):
         raise DamagedError("its header does not match its checksum")
     _, rank, world_size, pid, started, host, run = _HEADER.unpack_from(content)

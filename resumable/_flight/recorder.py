@@ -163,13 +163,13 @@ def _left_at(path: Path, run: int) -> FlightRecord | None:
         return None
     if earlier.alive and earlier.ended == "running":
         if earlier.pid == os.getpid():
-            raise ForeignError("a second loader of this process records there; give each loader its own folder")
+            raise ForeignError("a second loader of this process records there; use a separate folder for each loader")
         raise ForeignError(f"the process {earlier.pid}, which is alive, also records there as rank {earlier.rank}")
     if earlier._run == run:  # noqa: SLF001  # same package
         return earlier
     _log.warning(
         "flight recorder: the record %s is replaced by a new one: it belongs to a run with different data, order or "
-        "options. Give each run its own folder.",
+        "options. Use a separate folder for each run.",
         path,
     )
     return None

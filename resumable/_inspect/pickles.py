@@ -115,7 +115,7 @@ def _read_older(content: io.BytesIO, builders: Mapping[str, Callable[..., Any]])
     if first != _MAGIC:
         return False, first
     if read_pickle(content, builders=builders) != _PROTOCOL:
-        raise CorruptCheckpointError("it is a file of torch.save of an unknown format")
+        raise CorruptCheckpointError("it is a file of torch.save in an unknown format")
     read_pickle(content, builders=builders)  # describes the machine that wrote it; always the same
     kinds: dict[str, str] = {}
     where: dict[str, bytes] = {}
@@ -254,7 +254,7 @@ def _first(value: Any, *_: Any) -> Any:
 def _encoded(text: str, encoding: str) -> bytes:
     """Return the bytes that a pickle of protocol 2 writes as text."""
     if encoding not in {"latin1", "latin-1"}:
-        raise ValueError("not how bytes are written")
+        raise ValueError("unknown encoding of bytes")
     return text.encode("latin-1")
 
 

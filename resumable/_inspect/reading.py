@@ -120,7 +120,7 @@ def _read_file(place: CheckpointPath) -> Content:
         return Content("Lightning checkpoint" if _is_lightning(tree) else "file of torch.save", tree, size)
     if head.startswith(b"\x80"):
         by_torch, tree = read_bare_pickle(file)
-        kind = "file of torch.save, of its older format" if by_torch else "pickle"
+        kind = "file of torch.save in its older format" if by_torch else "pickle"
         return Content("Lightning checkpoint" if _is_lightning(tree) else kind, tree, size)
     if head.startswith(_NPY):
         load = partial(np.load, place.path, "r") if place.is_local else partial(np.load, file)

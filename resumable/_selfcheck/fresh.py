@@ -55,7 +55,7 @@ class Process:
         try:
             status = self._child.wait(self._seconds + _LEAST)
         except subprocess.TimeoutExpired:
-            return "It was not ready in time."
+            return "It did not finish in time."
         finally:
             self._end()
         if status:

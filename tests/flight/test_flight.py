@@ -247,7 +247,7 @@ def damaged(content: bytes) -> dict[str, tuple[bytes, str]]:
     slots = content[:256] + bytes(byte ^ 1 for byte in content[256:])
     header = "its header does not match its checksum"
     return {
-        "older": (b"RSMFLT2\n" + bytes(4088), "it is of a different version"),
+        "older": (b"RSMFLT2\n" + bytes(4088), "it was written by a different version"),
         "truncated": (content[:300], header),
         "longer": (content + b"x", header),
         "slots": (slots, "no batch in it matches its checksum"),
@@ -428,8 +428,8 @@ def test_the_command_shows_each_rank(
     assert main(["flight", str(tmp_path)]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     assert [line.partition(", since ")[0] for line in lines] == [
-        "rank 0: running in epoch 0, step 4, after a state was taken (global step 4, last state 5",
-        "rank 1: running in epoch 0, step 4, after a state was taken (global step 4, last state 5",
+        "rank 0: running in epoch 0, step 4, after a state was saved (global step 4, last state 5",
+        "rank 1: running in epoch 0, step 4, after a state was saved (global step 4, last state 5",
         "rank 2: running in epoch 0, step 3, while training (global step 3, no state yet",
     ]
     assert all(line.endswith(f" UTC, pid {os.getpid()})") for line in lines)

@@ -39,7 +39,7 @@ RARELY = [
 AT = {
     "reading": "in epoch {}, step {}, while reading",
     "training": "in epoch {}, step {}, while training",
-    "state": "in epoch {}, step {}, after a state was taken",
+    "state": "in epoch {}, step {}, after a state was saved",
     "between": "after {1} steps of epoch {0}, between epochs",
 }
 

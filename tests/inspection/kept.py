@@ -70,7 +70,7 @@ FLAT: dict[str, Callable[[Path, dict[str, Any]], Path]] = {
     "CheckpointStore": of_store,
     "step of a CheckpointStore": of_step,
     "file of torch.save": of_torch,
-    "file of torch.save, of its older format": of_older_torch,
+    "file of torch.save in its older format": of_older_torch,
     "torch.distributed.checkpoint": of_distributed,
 }
 

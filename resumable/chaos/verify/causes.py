@@ -275,7 +275,7 @@ def _signs_of_other_places(_: Attempt, attempts: Sequence[Attempt]) -> Iterator[
 
 
 def _signs_of_order(_: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
-    if any("this run has already saved or loaded a later one" in attempt.output for attempt in attempts[1:]):
+    if any("this run has already saved or loaded a later" in attempt.output for attempt in attempts[1:]):
         yield "counts backwards", "the step"
 
 
