@@ -29,7 +29,7 @@ TITLE = re.compile(r'title="(?P<name>[^"]+)"')
 
 # What a page's fragments take for granted.
 PRELUDES = {
-    "docs/tutorial/first-run.md": """
+    "docs/get-started/quickstart.md": """
 import torch
 from torch.utils.data import TensorDataset
 dataset = TensorDataset(torch.zeros(96, 4), torch.zeros(96, dtype=torch.long))
@@ -40,11 +40,6 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 # What a page says in the words of a module's docstring: the indented or flush block that begins with this line.
 QUOTED = [
-    ("docs/explanation/concepts.md", "resumable._order.cursor", "sample index i "),
-    ("docs/reference/errors.md", "resumable.errors", "ResumableError\n"),
-    ("docs/reference/errors.md", "resumable.errors", "UserWarning\n"),
-    ("docs/reference/state-format.md", "resumable._state.schema", "format  "),
-    ("docs/reference/state-format.md", "resumable.integrations.lightning.lightning_state", "format  "),
     ("docs/explanation/lightning.md", "resumable.integrations.lightning.lightning_state", "stage "),
 ]
 
@@ -235,15 +230,30 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(f"docs/{name}" for name in listed) == [relative(page) for page in PAGES]
 
 
-def test_every_public_name_is_in_the_reference() -> None:
-    reference = (ROOT / "docs/reference/api.md").read_text(encoding="utf-8")
-    elsewhere = {"errors": "(errors.md)", "ResumableError": "(errors.md)", "__version__": "`resumable.__version__`"}
-    elsewhere["sources"] = "::: resumable.sources.Mix\n"  # what it holds, one by one
-    for name in resumable.__all__:
-        assert elsewhere.get(name, f"::: resumable.{name}\n") in reference, name
-    shown = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
-    for name in errors.__all__:
-        assert f"::: resumable.errors.{name}\n" in shown, name
+def test_every_public_name_is_in_the_reference_once() -> None:
+    pages = sorted((ROOT / "docs/reference/api").glob("*.md"))
+    shown = re.findall(r"^::: (\S+)$", "\n".join(page.read_text(encoding="utf-8") for page in pages), re.MULTILINE)
+    elsewhere = {"errors", "ResumableError", "__version__", "sources"}  # of `sources` all that it holds, one by one
+    assert sorted(shown) == sorted(set(shown))
+    assert {f"resumable.{name}" for name in resumable.__all__ if name not in elsewhere} <= set(shown)
+    assert "`resumable.__version__`" in (ROOT / "docs/reference/api/wrap.md").read_text(encoding="utf-8")
+    assert "resumable.sources.Mix" in shown
+
+
+def test_each_page_of_the_reference_starts_with_an_example() -> None:
+    for page in (ROOT / "docs/reference/api").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert 0 < text.find("\n```python\n") < text.find("\n::: "), page
+
+
+def test_every_error_is_in_the_tables_with_its_bases() -> None:
+    page = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[`(\w+)`\]\(#resumable\.errors\.(\w+)\) \| (`[^|]+) \| [^|]+ \|$", page, re.MULTILINE)
+    assert [name for name, _, _ in rows] == [anchor for _, anchor, _ in rows]
+    found = {name: re.findall(r"`(\w+)`", bases) for name, _, bases in rows}
+    kinds = {name: getattr(errors, name) for name in errors.__all__}
+    assert found == {name: [base.__name__ for base in kind.__bases__] for name, kind in kinds.items()}
+    assert {f"resumable.errors.{name}" for name in kinds} == set(re.findall(r"^::: (\S+)$", page, re.MULTILINE))
 
 
 @pytest.mark.parametrize(("page", "module", "begin"), QUOTED)
