@@ -196,7 +196,7 @@ ROWS: dict[str, Callable[[Kind], bool]] = {
         kind, Setting(Images()), Setting(Images()), pixels
     ),
     "resumes with a different `num_workers`": lambda kind: continues(
-        kind, Setting(Images()), Setting(Images(), workers=3)
+        kind, Setting(Images()), Setting(Images(), workers=1)
     ),
     "the same for an `IterableDataset`": lambda kind: continues(kind, Setting(Stream()), Setting(Stream(), workers=1)),
     "resumes on a different number of ranks": continues_on_one_rank,

@@ -12,8 +12,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-DATA, PICTURE = ROOT / "docs/assets/kills.json", ROOT / "docs/assets/kills.svg"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from examples.demo.catalogue import find_source
+from examples.demo.digits import load_digits, write_digits
+from examples.demo.experiment import Experiment
+from examples.demo.harness import fork_servers
+
+DATA, PICTURE = (Path(__file__).parent / f"assets/kills.{suffix}" for suffix in ("json", "svg"))
 SEED = 2  # its kills are far apart
 
 # All lengths are pixels of a picture that is 400 wide, so the text is as large as it says on a narrow screen.
@@ -39,12 +45,6 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328 }
 
 def run() -> dict[str, Any]:
     """Train from a `DataLoader` twice, once with kills; return what the picture shows."""
-    sys.path.insert(0, str(ROOT))
-    from examples.demo.catalogue import find_source
-    from examples.demo.digits import load_digits, write_digits
-    from examples.demo.experiment import Experiment
-    from examples.demo.harness import fork_servers
-
     with tempfile.TemporaryDirectory() as folder, fork_servers() as preload:
         digits = Path(folder) / "digits.npz"
         write_digits(load_digits(), digits)
@@ -65,7 +65,8 @@ def picture(data: dict[str, Any]) -> str:
     processes, ends = data["processes"], data["epoch_ends"]
     bottom = TOP + ROW * len(processes)
     height = bottom + 44
-    shapes = [f'<rect class="page" width="{WIDTH}" height="{height}" rx="6"/>']
+    size = f'width="{WIDTH}" height="{height}"'
+    shapes = [f'<rect class="page" {size} rx="6"/>']
     for number, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
         shapes.append(f'<path class="end" d="M{_x(end, ends)} {TOP - 4}V{bottom}"/>')
         shapes.append(_text((_x(begin, ends) + _x(end, ends)) / 2, 14, f"epoch {number}", "note", "middle"))
@@ -75,7 +76,7 @@ def picture(data: dict[str, Any]) -> str:
         seen = max(seen, one["last"])
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {size}>',
             f"<style>\n{STYLE}\n</style>",
             *shapes,
             *_legend(bottom + 18),

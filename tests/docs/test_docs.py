@@ -18,6 +18,7 @@ from scripts_forked import WARNINGS, run_script
 
 import resumable
 from resumable import errors
+from resumable.integrations.lightning.lightning_state import UNSTARTED, LightningState, TrainerPosition
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -219,9 +220,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def slugs(page: Path) -> list[str]:
-    """Return the anchors of a page's headings, as the site makes them."""
-    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return [re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles]
+    """Return the anchors of a page's headings and of the objects that it documents, as the site makes them."""
+    text = page.read_text(encoding="utf-8")
+    titles, objects = (re.findall(rf"^{mark} (.+)$", text, flags=re.MULTILINE) for mark in ("#+", ":::"))
+    return [re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles] + objects
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -244,6 +246,19 @@ def test_each_page_of_the_reference_starts_with_an_example() -> None:
     for page in (ROOT / "docs/reference/api").glob("*.md"):
         text = page.read_text(encoding="utf-8")
         assert 0 < text.find("\n```python\n") < text.find("\n::: "), page
+
+
+def fields_in(section: str) -> list[str]:
+    """Return the names in the first column of a section's tables."""
+    text = (ROOT / "docs/reference/state-format.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `(\w+)` \|", text.partition(f"# {section}\n")[2].partition("\n## ")[0], re.MULTILINE)
+
+
+def test_every_field_of_a_state_is_explained() -> None:
+    state = resumable.wrap(list(range(4)), batch_size=2).state_dict()
+    assert sorted(fields_in("State format")) == sorted(state)
+    state = LightningState(TrainerPosition("epoch", 0, 0, 0), torn=False, ranks=[], metrics={}).as_dict()
+    assert fields_in("Lightning checkpoints") == list({**state, **UNSTARTED})
 
 
 def test_every_error_is_in_the_tables_with_its_bases() -> None:
