@@ -235,11 +235,22 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_every_public_name_is_in_the_reference_once() -> None:
     pages = sorted((ROOT / "docs/reference/api").glob("*.md"))
     shown = re.findall(r"^::: (\S+)$", "\n".join(page.read_text(encoding="utf-8") for page in pages), re.MULTILINE)
-    elsewhere = {"errors", "ResumableError", "__version__", "sources"}  # of `sources` all that it holds, one by one
+    elsewhere = {"errors", "ResumableError", "__version__", "mix", "sources"}
     assert sorted(shown) == sorted(set(shown))
     assert {f"resumable.{name}" for name in resumable.__all__ if name not in elsewhere} <= set(shown)
     assert "`resumable.__version__`" in (ROOT / "docs/reference/api/wrap.md").read_text(encoding="utf-8")
-    assert "resumable.sources.Mix" in shown
+    assert {"resumable.sources.mix.mix", "resumable.sources.Mix"} <= set(shown)  # `resumable.mix` is also a module
+
+
+MODULES = {"resumable.rng", "resumable.samplers"}
+
+
+def test_what_the_reference_shows_is_not_a_module_of_the_same_name() -> None:
+    """`resumable.sources.mix` is a function to Python, and a module to the tool that makes the pages."""
+    for page in sorted((ROOT / "docs/reference").rglob("*.md")):
+        for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            path = (ROOT / name.replace(".", "/")).with_suffix(".py")
+            assert name in MODULES or not (path.is_file() or path.with_suffix("").is_dir()), name
 
 
 def test_each_page_of_the_reference_starts_with_an_example() -> None:
