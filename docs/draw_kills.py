@@ -1,7 +1,7 @@
-"""Draws `assets/kills.svg`, the picture of the README: a training run that was killed three times.
+"""Make `assets/kills.svg`, the picture of the README: a training run that was killed three times.
 
-python docs/draw_kills.py         draws assets/kills.json
-python docs/draw_kills.py --run   trains and kills first, with the code of the demo
+python docs/draw_kills.py         read assets/kills.json
+python docs/draw_kills.py --run   train and kill first, with the code of the demo
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from resumable.protocols import IndexedBackend, ReplayBackend, Request, Snapshot
 if TYPE_CHECKING:
     from resumable import chaos as chaos  # known to type checkers, and not in `import *`
     from resumable import flight as flight  # likewise
+    from resumable import torch as torch  # likewise
     from resumable._adopt import Adoption, adopt
     from resumable._inspect import diff as diff  # likewise; `import *` would hide the standard library's `inspect`
     from resumable._inspect import inspect as inspect
@@ -99,6 +100,7 @@ _LAZY = {
     "Tokens": "resumable.sources",  # for those who train on tokens
     "preemption": "resumable.distributed.preemption",  # for jobs that are ended from outside
     "sources": "resumable.sources",  # for those who read one
+    "torch": "resumable.torch",  # PyTorch is imported with it
     "ResumableSampler": "resumable.backends.torch.sampler",  # a torch Sampler, so torch comes with it
 }
 

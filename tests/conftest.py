@@ -35,6 +35,7 @@ os.environ.setdefault("OMP_THREAD_LIMIT", "1")
 
 gc.disable()  # until all tests are collected: it takes a quarter of the time in which everything is imported
 
+_CELLS = 6  # of a grid of slow tests that `make test` runs
 _SLOW = 30  # times what another test takes, about
 _FOLDER = pytest.StashKey[str]()
 _UNSEEDED = (1 << 64) - 59  # a seed as a process has it in which nobody set one
@@ -126,6 +127,7 @@ def no_death_of_before() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Tests of the conformance suite that start processes are slow; and no promise is tested by long tests alone."""
     _sample_processes(item for item in items if item.name.startswith("test_a_fresh_process"))
+    _sample_grids(items)
     if not any("::" in argument for argument in config.args):  # one cell of a grid may be run alone
         _check_long(config, items)
     yield  # here tests are deselected
@@ -142,6 +144,24 @@ def _sample_processes(items: Iterable[pytest.Item]) -> None:
             if item.path in files:
                 item.add_marker(pytest.mark.long)
             files.add(item.path)
+
+
+def _sample_grids(items: Iterable[pytest.Item]) -> None:
+    """Leave grids of slow tests to `make test-long`, but a few cells of each, spread over the grid.
+
+    Tests whose cells are different things, such as pages or examples, have the mark `every_cell`.
+    """
+    grids: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("slow") and not (
+            item.get_closest_marker("long") or item.get_closest_marker("every_cell")
+        ):
+            grids.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cells in grids.values():
+        kept = {round(number * (len(cells) - 1) / (_CELLS - 1)) for number in range(_CELLS)}
+        for number, item in enumerate(cells):
+            if len(cells) > _CELLS and number not in kept:
+                item.add_marker(pytest.mark.long)
 
 
 def _longest_first(items: list[pytest.Item]) -> None:

@@ -28,6 +28,7 @@ def marked(example: Path) -> object:
 
 
 @pytest.mark.slow
+@pytest.mark.every_cell
 @pytest.mark.parametrize("example", [marked(one) for one in EXAMPLES if one.stem not in OWN], ids=lambda one: one.stem)
 def test_an_example_runs_and_says_what_it_shows(example: Path, tmp_path: Path) -> None:
     child = run_script(example, tmp_path)

@@ -49,6 +49,7 @@ ENTRIES = {
     "batch": Entry("resumable (batch)", _OURS, {"randomness": "batch"}),
     "sample": Entry("resumable (sample)", _OURS, {"randomness": "sample"}),
     "stateful": Entry("torchdata StatefulDataLoader", "benchmarks.contenders.stateful:Stateful", {}, _TORCHDATA),
+    "drop-in": Entry("resumable StatefulDataLoader", "benchmarks.contenders.stateful:DropIn", {}, _TORCHDATA),
     "nodes": Entry("torchdata.nodes", "benchmarks.contenders.nodes:Nodes", {}, _TORCHDATA),
     "grain-loader": Entry("Grain DataLoader", "benchmarks.contenders.grain_loader:GrainLoader", {}, _GRAIN),
     "grain-dataset": Entry("Grain Dataset", "benchmarks.contenders.grain_dataset:GrainDataset", {}, _GRAIN),
@@ -60,7 +61,7 @@ ENTRIES = {
 }
 OURS = ("off", "batch", "sample")
 PEERS = (
-    *("plain", "stateful", "nodes", "grain-loader", "grain-dataset"),
+    *("plain", "drop-in", "stateful", "nodes", "grain-loader", "grain-dataset"),
     *("streaming", "litdata", "webdataset", "hf", "hf-stream"),
 )
 

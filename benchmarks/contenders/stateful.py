@@ -1,4 +1,4 @@
-"""torchdata's `StatefulDataLoader`, with its defaults."""
+"""`StatefulDataLoader`, torchdata's and ours, with its defaults."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+import resumable.torch
 from benchmarks.contenders.plain import dataset_of
 from benchmarks.contenders.reading import read_to
 
@@ -14,15 +15,17 @@ if TYPE_CHECKING:
 
     from benchmarks.case import Case
 
-__all__ = ["Stateful"]
+__all__ = ["DropIn", "Stateful"]
 
 
 class Stateful:
     """Takes the options of a `DataLoader`."""
 
+    kind: Any = StatefulDataLoader
+
     def __init__(self, case: Case) -> None:
         dataset: Any = dataset_of(case)
-        self._loader: Any = StatefulDataLoader(dataset, batch_size=case.batch, shuffle=True, num_workers=case.workers)
+        self._loader: Any = self.kind(dataset, batch_size=case.batch, shuffle=True, num_workers=case.workers)
 
     def start(self, state: Any = None) -> Iterator[Any]:
         """Begin an epoch, or go on."""
@@ -38,3 +41,9 @@ class Stateful:
     def state_at(self, step: int) -> Any:
         """Read up to there."""
         return read_to(self, step)
+
+
+class DropIn(Stateful):
+    """The class of this package, with exact augmentation."""
+
+    kind: Any = resumable.torch.StatefulDataLoader

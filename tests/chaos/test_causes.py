@@ -115,6 +115,7 @@ def test_each_cause_has_a_planted_bug() -> None:
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: "-".join(sorted(cause.signs)).replace(" ", "_"))
+@pytest.mark.every_cell
 def test_a_cause_is_found_by_its_signs_alone(cause: Cause) -> None:
     signs = dict.fromkeys(cause.signs, "<seen>")
     found = find_cause(signs)

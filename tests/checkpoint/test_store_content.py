@@ -1,15 +1,14 @@
-"""CheckpointStore: what goes in comes out, and the documentation runs."""
+"""CheckpointStore: what goes in comes out, and the example runs."""
 
 from __future__ import annotations
 
 import json
 import random
-import re
 import runpy
 import subprocess
 import sys
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -163,14 +162,3 @@ def test_importing_the_module_imports_neither_torch_nor_fsspec() -> None:
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(PROJECT / "examples" / "checkpoint_store.py"), run_name="__main__")
     assert "skipped" in capsys.readouterr().out
-
-
-@pytest.mark.slow  # it makes an optimizer, too
-def test_the_guides_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    guide = (PROJECT / "docs" / "how-to" / "checkpoints.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
-    assert blocks
-    namespace: dict[str, Any] = {}
-    for block in blocks:
-        exec(compile(block, "checkpoints.md", "exec"), namespace)  # noqa: S102

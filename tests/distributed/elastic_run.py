@@ -1,8 +1,7 @@
-"""A training on as many machines as torchrun finds: each has an agent with one rank, which writes down its batches.
+"""Training on as many machines as torchrun finds. Each has an agent with one rank, which records its batches.
 
-`run(folder)` is what torchrun starts as a rank.
-
-The file `may` in the folder has the number of steps that may be done, so that a test knows what is to come.
+`python elastic_run.py FOLDER OPTIONS` is an agent: torchrun with these options, whose rank it forks from itself.
+The file `may` in the folder holds the number of steps that ranks may take, so a test knows what comes next.
 """
 
 from __future__ import annotations
@@ -10,12 +9,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed, nn
+from torch.distributed.launcher.api import elastic_launch
+from torch.distributed.run import config_from_args, parse_args
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -116,3 +118,14 @@ def run(folder: str) -> None:
     distributed.init_process_group("gloo")
     train(Path(folder))
     distributed.destroy_process_group()
+
+
+def be_an_agent(folder: str, options: list[str]) -> None:
+    """Do what torchrun does on a machine. The rank is a fork, so PyTorch is imported once per machine."""
+    config, _, _ = config_from_args(parse_args([*options, "a function"]))  # type: ignore[no-untyped-call]  # torch's
+    config.start_method = "fork"
+    elastic_launch(config, run)(folder)
+
+
+if __name__ == "__main__":
+    be_an_agent(sys.argv[1], sys.argv[2:])

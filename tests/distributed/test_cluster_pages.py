@@ -1,4 +1,4 @@
-"""The scripts on the pages of SLURM, Kubernetes and torchrun, run by stand-ins for what starts them there."""
+"""The scripts on the cluster pages, run by stand-ins for SLURM, Kubernetes and torchrun."""
 
 from __future__ import annotations
 
@@ -37,10 +37,14 @@ done
 SCONTROL = '#!/bin/bash\n[ "$1 $2" = "show hostnames" ] && echo localhost && echo other\n'
 
 
+WORK = "...  # forward, backward, optimizer.step()"
+NOTES = "print(loader.global_step, *batch.tolist(), flush=True); dist.barrier()"  # a step of DDP waits for all ranks
+
+
 def files_of(page: str, folder: Path) -> None:
-    for block in blocks(ROOT / "docs/how-to" / page):
+    for block in blocks(ROOT / "docs/clusters" / page):
         if block.title is not None:
-            (folder / block.title).write_text(block.code + "\n", encoding="utf-8")
+            (folder / block.title).write_text(block.code.replace(WORK, NOTES) + "\n", encoding="utf-8")
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -65,15 +69,15 @@ def check(folder: Path, ranks: int) -> None:
         assert rank or {line[0] for line in lines} == set(range(1, STEPS + 1))
 
 
-def test_the_job_of_slurm_goes_on_with_fewer_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_slurm_job_continues_with_fewer_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    files_of("slurm.md", tmp_path)
+    files_of("preemption.md", tmp_path)
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
         Path(name).write_text(text, encoding="utf-8")
         Path(name).chmod(0o755)
     job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "localhost,other"}
     first = subprocess.Popen(["/bin/bash", "job.sh"], env=environment(SLURM_NTASKS="2", **job))
-    wait_for(tmp_path / "checkpoints/4/COMPLETE.json", first)
+    wait_for(tmp_path / "checkpoints/step-000000000004/COMMIT.json", first)
     os.kill(int(Path("tasks").read_text(encoding="utf-8").split()[1]), signal.SIGKILL)
     assert first.wait(60) == 1
     again = subprocess.run(["/bin/bash", "job.sh"], env=environment(SLURM_NTASKS="1", **job), timeout=120, check=False)
@@ -81,9 +85,9 @@ def test_the_job_of_slurm_goes_on_with_fewer_tasks(tmp_path: Path, monkeypatch: 
     check(tmp_path, 2)
 
 
-def test_the_job_of_kubernetes_starts_its_ranks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kubernetes_job_restarts_its_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    files_of("kubernetes.md", tmp_path)
+    files_of("preemption.md", tmp_path)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
@@ -108,17 +112,17 @@ def test_the_job_of_kubernetes_starts_its_ranks_again(tmp_path: Path, monkeypatc
         return started
 
     ranks = start()
-    wait_for(tmp_path / "checkpoints/4/COMPLETE.json", ranks[0])
+    wait_for(tmp_path / "checkpoints/step-000000000004/COMMIT.json", ranks[0])
     ranks[1].kill()
-    assert all(rank.wait(60) for rank in ranks)  # the other one fails, too
+    assert all(rank.wait(60) for rank in ranks)  # the surviving rank fails as well
     assert [rank.wait(120) for rank in start()] == [0, 0], Path("errors").read_text(encoding="utf-8")
     check(tmp_path, 2)
 
 
 def test_the_script_of_torchrun_continues_on_fewer_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that did not load would fail: a store refuses a step below its newest."""
+    """A run that loads nothing would fail: the store rejects a step below its newest."""
     monkeypatch.chdir(tmp_path)
-    files_of("elastic-torchrun.md", tmp_path)
+    files_of("elastic.md", tmp_path)
     store = resumable.CheckpointStore("checkpoints")
     for ranks in ("2", "1"):
         command = ["torchrun", "--standalone", "--nproc-per-node", ranks, "train.py"]

@@ -1,6 +1,7 @@
 """torchrun with `--nnodes 1:2`: a machine dies, the other goes on alone, a new one joins; the stream is the same.
 
-Agents and ranks are forked from here, where torch is imported: by what torchrun itself calls with its arguments.
+Each agent is a fresh process: one forked from here would hold whatever other tests have imported, and DALI's and
+TensorFlow's threads do not survive a fork.
 """
 
 from __future__ import annotations
@@ -9,58 +10,48 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
-import warnings
 from contextlib import suppress
-from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from elastic_run import GLOBAL_BATCH, STEPS, run, unharmed
-from torch.distributed.launcher.api import elastic_launch
-from torch.distributed.run import config_from_args, parse_args
+from elastic_run import GLOBAL_BATCH, STEPS, unharmed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SETTINGS = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=6,join_timeout=120"
+AGENT = Path(__file__).with_name("elastic_run.py")
+RANKS = {"RANK", "WORLD_SIZE", "LOCAL_RANK"}
 PATIENCE = 240.0  # seconds in which what has to happen does, on a machine that does other things, too
-
-
-def be_an_agent(words: list[str], output: Path, folder: Path) -> None:
-    """Do what torchrun does on a machine."""
-    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    warnings.resetwarnings()  # torch's own are no errors of ours
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        os.environ.pop(name, None)
-    os.environ |= {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    config, _, _ = config_from_args(parse_args([*words, "a function"]))  # type: ignore[no-untyped-call]  # torch's
-    config.start_method = "fork"
-    elastic_launch(config, run)(str(folder))
 
 
 class Machines:
     """Agents of one elastic job, each as torchrun starts it on a machine of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._agents = folder, list[ForkProcess]()
+        self.folder, self._agents = folder, list[subprocess.Popen[bytes]]()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
 
-    def start(self) -> ForkProcess:
+    def start(self) -> subprocess.Popen[bytes]:
         """Start an agent; the first one hosts the store of the rendezvous."""
         words = ["--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3", "--monitor-interval=0.1", "--rdzv-id=job"]
         words += ["--local-addr=127.0.0.1", "--rdzv-backend=c10d", f"--rdzv-endpoint={self._endpoint}"]
         words += [f"--rdzv-conf={SETTINGS},is_host={not self._agents}"]
         output = self.folder / f"output-{len(self._agents)}"
-        self._agents.append(ForkProcess(target=be_an_agent, args=(words, output, self.folder)))
-        self._agents[-1].start()
-        return self._agents[-1]
+        outside = {name: value for name, value in os.environ.items() if name not in RANKS}
+        settings = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        with output.open("wb") as file:
+            command = [sys.executable, str(AGENT), str(self.folder), *words]
+            agent = subprocess.Popen(command, stdout=file, stderr=file, env=outside | settings)
+        self._agents.append(agent)
+        return agent
 
     def ranks(self) -> list[dict[str, Any]]:
         """Return what each process of a rank has written down, in the order of the starts."""
@@ -79,7 +70,7 @@ class Machines:
             for one in self.ranks():
                 if what(one):
                     return one
-            assert any(agent.is_alive() for agent in self._agents), self.said()
+            assert any(agent.poll() is None for agent in self._agents), self.said()
             time.sleep(0.02)
         raise TimeoutError(self.said())
 
@@ -96,17 +87,18 @@ class Machines:
         for agent in self._agents:
             agent.terminate()
         for agent in self._agents:
-            agent.join(40)
+            with suppress(subprocess.TimeoutExpired):
+                agent.wait(40)
             agent.kill()
-            agent.join()
+            agent.wait()
         for one in self.ranks():
             kill(one["pid"])
 
 
 def kill(pid: int) -> None:
-    """Kill a rank, whose command is that of this process."""
+    """Kill a rank, a fork of its agent: never a process that has the same number by chance."""
     with suppress(ProcessLookupError, FileNotFoundError):
-        if Path(f"/proc/{pid}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes():
+        if os.fsencode(AGENT) in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)
 
 
@@ -158,9 +150,7 @@ def test_a_machine_dies_and_another_joins(machines: Machines, orphan: bool) -> N
     joins = machines.start()
     machines.wait_for(lambda one: one["agent"] == joins.pid)
     machines.may(STEPS)
-    for agent in (host, dies, joins):
-        agent.join(PATIENCE)
-    assert [agent.exitcode for agent in (host, dies, joins)] == [0, -9, 0], machines.said()
+    assert [agent.wait(PATIENCE) for agent in (host, dies, joins)] == [0, -9, 0], machines.said()
     expected, weights = unharmed()
     begins = check_stream(machines.ranks(), expected)
     assert begins[-1] == (2, 9)

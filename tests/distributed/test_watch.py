@@ -96,6 +96,7 @@ def differing_run(rank: int, _size: int, what: str) -> Any:  # noqa: C901  # a t
 
 
 @pytest.mark.parametrize("what", DISAGREEMENTS)
+@pytest.mark.every_cell
 def test_a_disagreement_is_told_by_name(what: str) -> None:
     began = time.monotonic()
     results = ranks(2, differing_run, what, seconds=30, host_stays=False)

@@ -91,6 +91,7 @@ def run(folder: Path, *command: str, columns: int = 80) -> subprocess.CompletedP
 
 
 @pytest.mark.slow
+@pytest.mark.every_cell
 @pytest.mark.parametrize("session", cases())
 def test_a_command_prints_what_the_page_says(session: Session, tmp_path: Path) -> None:
     for name, code in session.files.items():

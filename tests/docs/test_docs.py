@@ -1,9 +1,8 @@
-"""The documentation is true: its code runs, its quotations are exact, its links lead somewhere, nothing is left out."""
+"""The documentation is true: its code runs, its links lead somewhere, nothing is left out."""
 
 from __future__ import annotations
 
 import ast
-import importlib
 import os
 import re
 import subprocess
@@ -28,7 +27,7 @@ SHOWN_ONLY = {"bash", "console", "diff", "ini", "json", "text", "toml", "yaml"}
 FENCE = re.compile(r"^(?P<indent> *)(```(?P<info>.*)|<!-- test(?P<hidden>.*)|-->)$")
 TITLE = re.compile(r'title="(?P<name>[^"]+)"')
 
-# What a page's fragments take for granted.
+# Names that the fragments on a page use without defining them.
 PRELUDES = {
     "docs/get-started/quickstart.md": """
 import torch
@@ -39,29 +38,22 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """,
 }
 
-# What a page says in the words of a module's docstring: the indented or flush block that begins with this line.
-QUOTED = [
-    ("docs/explanation/lightning.md", "resumable.integrations.lightning.lightning_state", "stage "),
-]
-
-# Code in blocks of `text`, which nothing runs: by the page and the first line, with the whole program that is run.
+# Code in blocks of `text`, which is not run: page and first line, and the complete program that is run instead.
 SHOWN_AS_TEXT = {
     ("docs/how-to/chaos-in-pytest.md", 'report = resumable.chaos.run(["python", "train.py"])'): "test_resume.py there",
     ("docs/how-to/chaos-in-pytest.md", "assert all(outcome.retrained <= 3 for outcome in report.outcomes)"): "the same",
     ("docs/how-to/chaos-ranks.md", "found = [store.latest_step() if rank == 0 else None]"): "examples/chaos_ranks.py",
-    ("docs/how-to/migrating.md", "from streaming import LocalDataset"): "none: streaming is only in .venv-peers",
-    ("docs/how-to/ray-train.md", "def train_loop_per_worker(config):"): "examples/ray_train.py",
-    ("docs/how-to/torchtitan.md", "from resumable.integrations.torchtitan import LoaderConfig"): (
+    ("docs/checkpoints/migrate.md", "from streaming import LocalDataset"): "none: streaming is only in .venv-peers",
+    ("docs/frameworks/ray.md", "def train_loop_per_worker(config):"): "examples/ray_train.py",
+    ("docs/frameworks/torchtitan.md", "from resumable.integrations.torchtitan import LoaderConfig"): (
         "examples/torchtitan_loader.py"
     ),
 }
 # Files of a page that its own code does not use, and the test that runs them.
 RUN_ELSEWHERE = {
-    ("docs/how-to/elastic-torchrun.md", "train.py"): "tests/distributed/test_cluster_pages.py",
-    ("docs/how-to/kubernetes.md", "train.py"): "tests/distributed/test_cluster_pages.py",
-    ("docs/how-to/slurm.md", "train.py"): "tests/distributed/test_cluster_pages.py",
-    ("docs/how-to/transformers.md", "train.py"): "tests/hf_transformers/test_trainer_alone.py",
-    ("docs/how-to/transformers.md", "tune.py"): "tests/hf_transformers/test_trainer_alone.py",
+    ("docs/clusters/elastic.md", "train.py"): "tests/distributed/test_cluster_pages.py",
+    ("docs/frameworks/transformers.md", "train.py"): "tests/hf_transformers/test_trainer_alone.py",
+    ("docs/frameworks/transformers.md", "tune.py"): "tests/hf_transformers/test_trainer_alone.py",
 }
 
 
@@ -103,7 +95,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def script(page: Path) -> str:
-    """Return the page's code for one file, each block on its line of the page, so that tracebacks lead there."""
+    """Return the page's code for one file, each block on its line of the page, for tracebacks to lead there."""
     lines = [""] * len(page.read_text(encoding="utf-8").split("\n"))
     for block in blocks(page):
         if block.language == "python" and block.title is None:
@@ -127,6 +119,7 @@ def run(folder: Path, *arguments: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.every_cell
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     files = [block for block in blocks(page) if block.title is not None]
@@ -160,7 +153,7 @@ def is_code(text: str) -> bool:
     return any(isinstance(node, does) for node in ast.walk(tree))
 
 
-def test_no_python_is_left_out_by_the_language_of_its_block() -> None:
+def test_no_python_is_hidden_in_a_block_of_another_language() -> None:
     unknown, shown = [], set()
     for page in TEXTS:
         for block in blocks(page):
@@ -179,7 +172,7 @@ def test_code_is_between_fences_of_backquotes() -> None:
         text = page.read_text(encoding="utf-8")
         text = re.sub(r"^ *```.*?^ *```$|^ *<!-- test.*?^ *-->$", "", text, flags=re.DOTALL | re.MULTILINE)
         wrong += [f"{relative(page)}: {line}" for line in re.findall(r"^ *(?:~~~|````).*|<pre\b.*", text, re.MULTILINE)]
-        paragraph = ""  # the last line that began a paragraph at the left
+        paragraph = ""  # the last line that starts a paragraph at the left
         for before, line in pairwise(text.split("\n")):
             if line[:1].strip():
                 paragraph = line
@@ -280,11 +273,3 @@ def test_every_error_is_in_the_tables_with_its_bases() -> None:
     kinds = {name: getattr(errors, name) for name in errors.__all__}
     assert found == {name: [base.__name__ for base in kind.__bases__] for name, kind in kinds.items()}
     assert {f"resumable.errors.{name}" for name in kinds} == set(re.findall(r"^::: (\S+)$", page, re.MULTILINE))
-
-
-@pytest.mark.parametrize(("page", "module", "begin"), QUOTED)
-def test_what_is_quoted_is_what_the_code_says(page: str, module: str, begin: str) -> None:
-    paragraphs = re.split(r"\n\s*\n", importlib.import_module(module).__doc__ or "")
-    quoted = next(text for text in map(textwrap.dedent, paragraphs) if text.startswith(begin))
-    shown = [block.code for block in blocks(ROOT / page) if block.language == "text"]
-    assert any(quoted.rstrip() in code for code in shown), quoted

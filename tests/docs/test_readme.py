@@ -41,7 +41,7 @@ print([parameter.tolist() for parameter in runpy.run_path("train.py")["model"].p
 
 
 def train(folder: Path, kill_after: int = 0) -> list[str]:
-    """Run the README's loop in a process of its own; return the lines that it printed."""
+    """Run the README's loop in a separate process; return the lines that it printed."""
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(script(README), encoding="utf-8")
     (folder / "killed.py").write_text(KILLED, encoding="utf-8")

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 PAGE = Path(__file__).parents[2] / "docs/reference/lightning-alone.md"
 BATCH_END, EPOCH_END, VALIDATION_END = "on_train_batch_end", "on_train_epoch_end", "on_validation_end"
 EVERY_2 = {"val_check_interval": 2, "max_epochs": 1}
-WRAPPED = "exact, if the validation loader is wrapped, too"
 OLDER = Version(version("pytorch-lightning")) < Version("2.6.6")
 
 
@@ -72,7 +71,7 @@ def with_generator() -> StatefulDataLoader:
 
 ONE_LOADER = [
     Row(
-        "`on_train_batch_end` in an epoch; sized",
+        "`on_train_batch_end`, mid-epoch; sized",
         SizedStateful,
         BATCH_END,
         3,
@@ -81,7 +80,7 @@ ONE_LOADER = [
         verdict="exact",
     ),
     Row(
-        "`on_train_batch_end` in an epoch; unsized",
+        "`on_train_batch_end`, mid-epoch; unsized",
         Stateful,
         BATCH_END,
         3,
@@ -90,7 +89,7 @@ ONE_LOADER = [
         verdict="lost 1",
     ),
     Row(
-        "`on_train_batch_end` in an epoch; unsized, `limit_train_batches=4`",
+        "`on_train_batch_end`, mid-epoch; unsized, `limit_train_batches=4`",
         Stateful,
         BATCH_END,
         3,
@@ -100,17 +99,17 @@ ONE_LOADER = [
         options={"limit_train_batches": 4},
     ),
     Row(
-        "`on_train_batch_end` in an epoch; sized, a model with dropout",
+        "`on_train_batch_end`, mid-epoch; sized, model with dropout",
         SizedStateful,
         BATCH_END,
         3,
         rest="epoch 0: 3-4; epoch 1: 100-104",
         resumed="epoch 0: 3-4; epoch 1: 100-104",
-        verdict="other weights",
+        verdict="different weights",
         model={"drops": True},
     ),
     Row(
-        "`on_train_batch_end` in an epoch; sized, `estimated_stepping_batches` asked for",
+        "`on_train_batch_end`, mid-epoch; sized, model uses `estimated_stepping_batches`",
         SizedStateful,
         BATCH_END,
         3,
@@ -120,18 +119,17 @@ ONE_LOADER = [
         model={"estimates": True},
     ),
     Row(
-        "`on_train_batch_end` in an epoch; sized, `accumulate_grad_batches=3`, after its first batch",
+        "`on_train_batch_end`, mid-epoch; sized, `accumulate_grad_batches=3`, after the first batch of a window",
         SizedStateful,
         BATCH_END,
         4,
         rest="epoch 0: 4; epoch 1: 100-104",
         resumed="epoch 0: 4; epoch 1: 100-104",
-        verdict="other weights",
-        with_callback="exact, from the first batch that was accumulated",
+        verdict="different weights",
         options={"accumulate_grad_batches": 3},
     ),
     Row(
-        "`on_train_batch_end` in an epoch; sized, `reload_dataloaders_every_n_epochs=1`",
+        "`on_train_batch_end`, mid-epoch; sized, `reload_dataloaders_every_n_epochs=1`",
         SizedStateful,
         BATCH_END,
         2,
@@ -157,7 +155,7 @@ ONE_LOADER = [
         3,
         rest="epoch 0: 3-4; epoch 1: 100-104",
         resumed="epoch 0: 100-104; epoch 1: 200-204",
-        verdict="lost 2, 5 too many",
+        verdict="lost 2, 5 extra",
     ),
     Row(
         "`on_exception` in `training_step`; sized",
@@ -176,11 +174,11 @@ ONE_LOADER = [
         3,
         rest="epoch 0: 3-4; epoch 1: 100-104",
         resumed="epoch 0: 100-104; epoch 1: 200-204",
-        verdict="lost 2, 5 too many",
+        verdict="lost 2, 5 extra",
         interrupted={"fail_at": 3},
     ),
     Row(
-        "`on_train_batch_end` of the last batch; sized",
+        "`on_train_batch_end`, last batch; sized",
         SizedStateful,
         BATCH_END,
         5,
@@ -190,7 +188,7 @@ ONE_LOADER = [
         verdict="`on_train_epoch_end` skipped",
     ),
     Row(
-        "`on_train_batch_end` of the last batch; unsized",
+        "`on_train_batch_end`, last batch; unsized",
         Stateful,
         BATCH_END,
         5,
@@ -200,7 +198,7 @@ ONE_LOADER = [
         verdict="wrong `batch_idx`, `on_train_epoch_end` skipped",
     ),
     Row(
-        "`on_train_batch_end` of the last batch; sized, does not roll over to the next epoch",
+        "`on_train_batch_end`, last batch; sized, stays at the end of its epoch",
         StopsAtTheEnd,
         BATCH_END,
         5,
@@ -211,14 +209,14 @@ ONE_LOADER = [
         options={"max_epochs": 3},
     ),
     Row(
-        "`on_train_batch_end` of the last batch; sized, `limit_train_batches=4`",
+        "`on_train_batch_end`, last batch; sized, `limit_train_batches=4`",
         SizedStateful,
         BATCH_END,
         4,
         "epoch end",
         rest="epoch 1: 100-103; epoch 2: 200-203",
         resumed="epoch 1: 4; epoch 2: 100-103",
-        verdict="lost 4, 1 too many, `on_train_epoch_end` skipped, wrong learning rate",
+        verdict="lost 4, 1 extra, `on_train_epoch_end` skipped, wrong learning rate",
         options={"limit_train_batches": 4, "max_epochs": 3},
     ),
     Row(
@@ -248,7 +246,7 @@ ONE_LOADER = [
         5,
         rest="epoch 1: 100-104; epoch 2: 200-201",
         resumed="epoch 0: 100 (`batch_idx` from 5); epoch 1: 200-204; epoch 2: 300",
-        verdict="lost 4, 4 too many, `on_train_epoch_end` twice, wrong learning rate",
+        verdict="lost 4, 4 extra, `on_train_epoch_end` twice, wrong learning rate",
         options={"max_steps": 12, "max_epochs": -1},
     ),
     Row(
@@ -282,7 +280,7 @@ ONE_LOADER = [
         options={"max_epochs": 3},
     ),
     Row(
-        "a run that was finished, `max_epochs=2`, and is given a third epoch; sized",
+        "finished with `max_epochs=2`, resumed with 3; sized",
         SizedStateful,
         "on_fit_end",
         10,
@@ -293,7 +291,7 @@ ONE_LOADER = [
         before={"max_epochs": 2},
     ),
     Row(
-        "a run that was finished, `max_epochs=2`, and is given a third epoch; unsized",
+        "finished with `max_epochs=2`, resumed with 3; unsized",
         Stateful,
         "on_fit_end",
         10,
@@ -342,7 +340,7 @@ COMBINED = [
         resumed=(
             "epoch 0: a 1201-1202 1300-1302 1400-1401, b 2100-2106; epoch 1: a 1500-1502 1600-1602 1700, b 2200-2206"
         ),
-        verdict="a: lost 2, a: 8 too many, b: lost 1, b: 7 too many",
+        verdict="a: lost 2, a: 8 extra, b: lost 1, b: 7 extra",
     ),
     Row(
         "`max_size_cycle` after the last batch; sized",
@@ -352,7 +350,7 @@ COMBINED = [
         "epoch end",
         rest="epoch 1: a 1300-1302 1400-1402 1500, b 2100-2106",
         resumed="epoch 1: a 1201-1202 1300-1302 1400-1401, b 2100-2106",
-        verdict="a: lost 2, a: 2 too many, `on_train_epoch_end` skipped",
+        verdict="a: lost 2, a: 2 extra, `on_train_epoch_end` skipped",
     ),
     Row(
         "`min_size` after 2 batches; sized",
@@ -370,7 +368,7 @@ COMBINED = [
         2,
         rest="epoch 0: a 1002, b 2002; epoch 1: a 1100-1102, b 2100-2102",
         resumed="epoch 0: a 1100-1102, b 2003-2005; epoch 1: a 1200-1202, b 2100-2102",
-        verdict="a: lost 1, a: 3 too many, b: lost 1, b: 3 too many",
+        verdict="a: lost 1, a: 3 extra, b: lost 1, b: 3 extra",
     ),
     Row(
         "`min_size` after the last batch; sized",
@@ -380,7 +378,7 @@ COMBINED = [
         "epoch end",
         rest="epoch 1: a 1100-1102, b 2100-2102",
         resumed="epoch 1: a 1100-1102, b 2003-2005",
-        verdict="b: lost 3, b: 3 too many, `on_train_epoch_end` skipped",
+        verdict="b: lost 3, b: 3 extra, `on_train_epoch_end` skipped",
     ),
     Row(
         "`max_size` after 2 batches; sized",
@@ -400,7 +398,7 @@ COMBINED = [
         4,
         rest="epoch 0: a none none none, b 2004-2006; epoch 1: a 1100-1102 none none none none, b 2100-2106",
         resumed="epoch 0: a 1100-1102, b 2004-2006; epoch 1: a 1200-1202 none none none none, b 2100-2106",
-        verdict="a: 3 too many",
+        verdict="a: 3 extra",
     ),
     Row(
         "`max_size` after 4 batches; unsized",
@@ -409,13 +407,13 @@ COMBINED = [
         4,
         rest="epoch 0: a none none none, b 2004-2006; epoch 1: a 1100-1102 none none none none, b 2100-2106",
         resumed="epoch 0: a 1100-1102, b 2005-2006 none; epoch 1: a 1200-1202 none none none none, b 2100-2106",
-        verdict="a: 3 too many, b: lost 1",
+        verdict="a: 3 extra, b: lost 1",
     ),
 ]
 
 VALIDATION = [
     Row(
-        "`on_validation_end` in an epoch; sized",
+        "`on_validation_end`, mid-epoch; sized",
         six,
         VALIDATION_END,
         2,
@@ -426,7 +424,7 @@ VALIDATION = [
         validation=four,
     ),
     Row(
-        "`on_validation_end` in an epoch; unsized",
+        "`on_validation_end`, mid-epoch; unsized",
         six_unsized,
         VALIDATION_END,
         2,
@@ -437,7 +435,7 @@ VALIDATION = [
         validation=four,
     ),
     Row(
-        "`on_validation_end` after the last batch; sized",
+        "`on_validation_end`, after the last batch; sized",
         six,
         VALIDATION_END,
         6,
@@ -448,18 +446,18 @@ VALIDATION = [
         validation=four,
     ),
     Row(
-        "`on_validation_end` after the last batch; unsized",
+        "`on_validation_end`, after the last batch; unsized",
         six_unsized,
         VALIDATION_END,
         6,
         "epoch end",
         rest="epoch 1: 100-105 [5000-5003]",
         resumed="epoch 1: 200-205 [5000-5003]",
-        verdict="lost 6, 6 too many",
+        verdict="lost 6, 6 extra",
         validation=four,
     ),
     Row(
-        "`on_train_batch_end`, a validation is due; sized",
+        "`on_train_batch_end`, validation due; sized",
         six,
         BATCH_END,
         2,
@@ -471,7 +469,7 @@ VALIDATION = [
         validation=four,
     ),
     Row(
-        "`on_train_batch_end`, a validation is due; unsized",
+        "`on_train_batch_end`, validation due; unsized",
         six_unsized,
         BATCH_END,
         2,
@@ -483,7 +481,7 @@ VALIDATION = [
         validation=four,
     ),
     Row(
-        "`on_train_batch_end`, the validation of the epoch is due; sized",
+        "`on_train_batch_end`, epoch-end validation due; sized",
         six,
         BATCH_END,
         6,
@@ -494,7 +492,7 @@ VALIDATION = [
         validation=four,
     ),
     Row(
-        "`on_train_batch_end`, the validation of the epoch is due; unsized",
+        "`on_train_batch_end`, epoch-end validation due; unsized",
         six_unsized,
         BATCH_END,
         6,
@@ -517,7 +515,7 @@ VALIDATION = [
         validation=four,
     ),
     Row(
-        "`on_validation_batch_end` in the validation of the epoch; sized",
+        "`on_validation_batch_end`, epoch-end validation; sized",
         six,
         "on_validation_batch_end",
         6,
@@ -581,31 +579,29 @@ VALIDATION = [
         6,
         rest="epoch 1: 100-105 [5000-5003]; epoch 2: 200-201",
         resumed="epoch 1: 200-205 [5000-5003]; epoch 2: 300-301",
-        verdict="lost 6, 6 too many, `on_train_epoch_end` twice",
+        verdict="lost 6, 6 extra, `on_train_epoch_end` twice",
         options={"max_steps": 14, "max_epochs": -1},
         validation=four,
     ),
     Row(
-        "`on_train_batch_end`, the validation loader counts its epochs and has a state; sized",
+        "`on_train_batch_end`, stateful validation loader that counts its epochs; sized",
         six,
         BATCH_END,
         3,
         rest="epoch 0: 3 [5100-5103] 4-5 [5200-5203]",
         resumed="epoch 0: 3 [5000-5003] 4-5 [5100-5103]",
         verdict="wrong metric",
-        with_callback=WRAPPED,
         options=EVERY_2,
         validation=four_stateful,
     ),
     Row(
-        "`on_train_batch_end`, the same validation loader, `num_sanity_val_steps=2`; sized",
+        "the same with `num_sanity_val_steps=2`; sized",
         six,
         BATCH_END,
         1,
         rest="epoch 0: 1 [5100-5103] 2-3 [5200-5203] 4-5 [5300-5303]",
         resumed="epoch 0: 1 [5000-5003] 2-3 [5100-5103] 4-5 [5200-5203]",
         verdict="wrong metric",
-        with_callback=WRAPPED,
         options={**EVERY_2, "num_sanity_val_steps": 2},
         validation=four_stateful,
     ),
@@ -613,7 +609,7 @@ VALIDATION = [
 
 TORCHDATA = [
     Row(
-        "`on_train_batch_end` in an epoch",
+        "`on_train_batch_end`, mid-epoch",
         lambda: StatefulDataLoader(Numbers()),
         BATCH_END,
         3,
@@ -622,7 +618,7 @@ TORCHDATA = [
         verdict="exact",
     ),
     Row(
-        "`on_train_batch_end` in an epoch, `num_workers=2`",
+        "`on_train_batch_end`, mid-epoch, `num_workers=2`",
         lambda: WithWorkers(Numbers(), num_workers=2),
         BATCH_END,
         3,
@@ -632,7 +628,7 @@ TORCHDATA = [
         slow=True,
     ),
     Row(
-        "`on_train_batch_end` in an epoch, an `IterableDataset`",
+        "`on_train_batch_end`, mid-epoch, `IterableDataset`",
         lambda: StatefulDataLoader(NumberStream()),
         BATCH_END,
         3,
@@ -641,7 +637,7 @@ TORCHDATA = [
         verdict="lost 1",
     ),
     Row(
-        "`on_train_batch_end` in epoch 1, `shuffle=True`",
+        "`on_train_batch_end`, in epoch 1, `shuffle=True`",
         lambda: StatefulDataLoader(Numbers(), shuffle=True),
         BATCH_END,
         7,
@@ -651,13 +647,13 @@ TORCHDATA = [
         options={"max_epochs": 3},
     ),
     Row(
-        "`on_train_batch_end` in epoch 1, `shuffle=True, generator=...`",
+        "`on_train_batch_end`, in epoch 1, `shuffle=True, generator=...`",
         with_generator,
         BATCH_END,
         7,
         rest="epoch 1: 3-4 1; epoch 2: 0 2 1 4 3",
         resumed="epoch 1: 3-4 1; epoch 2: 4 0-3",
-        verdict="another order",
+        verdict="different order",
         options={"max_epochs": 3},
     ),
     Row(
@@ -671,7 +667,7 @@ TORCHDATA = [
         interrupted={"fail_at": 3},
     ),
     Row(
-        "`on_train_batch_end` of the last batch",
+        "`on_train_batch_end`, last batch",
         lambda: StatefulDataLoader(Numbers()),
         BATCH_END,
         5,
@@ -697,7 +693,7 @@ TORCHDATA = [
         5,
         rest="epoch 1: 3 1 4 0 2",
         resumed="epoch 1: 1 3 2 0 4",
-        verdict="another order",
+        verdict="different order",
     ),
     Row(
         "`on_train_epoch_end`, `shuffle=True, generator=...`",
@@ -706,13 +702,13 @@ TORCHDATA = [
         5,
         rest="epoch 1: 0 2-4 1",
         resumed="epoch 1: 1 0 3-4 2",
-        verdict="another order",
+        verdict="different order",
     ),
 ]
 
 WITHOUT_STATE = [
     Row(
-        "`on_train_batch_end` in an epoch; sized",
+        "`on_train_batch_end`, mid-epoch; sized",
         SizedFixed,
         BATCH_END,
         3,
@@ -721,7 +717,7 @@ WITHOUT_STATE = [
         verdict="lost 2, repeated 2 (warns)",
     ),
     Row(
-        "`on_train_batch_end` in an epoch; unsized",
+        "`on_train_batch_end`, mid-epoch; unsized",
         Fixed,
         BATCH_END,
         3,
@@ -730,7 +726,7 @@ WITHOUT_STATE = [
         verdict="repeated 3",
     ),
     Row(
-        "`on_train_batch_end` in an epoch; unsized, `limit_train_batches=4`",
+        "`on_train_batch_end`, mid-epoch; unsized, `limit_train_batches=4`",
         Fixed,
         BATCH_END,
         3,
@@ -740,7 +736,7 @@ WITHOUT_STATE = [
         options={"limit_train_batches": 4},
     ),
     Row(
-        "`on_train_batch_end` of the last batch; sized",
+        "`on_train_batch_end`, last batch; sized",
         SizedFixed,
         BATCH_END,
         5,
@@ -782,11 +778,11 @@ WITHOUT_STATE = [
 
 
 SECTIONS = {
-    "One loader with a state of its own": ONE_LOADER,
-    "Several loaders with states of their own": COMBINED,
+    "One stateful loader": ONE_LOADER,
+    "Several stateful loaders": COMBINED,
     "Validation": VALIDATION,
     "torchdata's StatefulDataLoader": TORCHDATA,
-    "Loaders without a state": WITHOUT_STATE,
+    "Stateless loaders": WITHOUT_STATE,
 }
 CASES = [
     pytest.param(row, id=f"{title}: {row.name}", marks=[pytest.mark.slow] if row.slow else [])

@@ -161,6 +161,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.every_cell
 def test_a_planted_fault_is_found(bench: Bench, tmp_path: Path, fault: str) -> None:
     script = changed(FAULTS[fault], tmp_path)
     for number in numbers_of(baseline(bench, script), "all")[6::4]:

@@ -1,0 +1,501 @@
+"""`StatefulDataLoader` replaces torchdata's class: the same constructor and semantics, with the states of `wrap`.
+
+    from resumable.torch import StatefulDataLoader
+
+    loader = StatefulDataLoader(dataset, batch_size=32, shuffle=True, num_workers=4)
+    for epoch in range(10):
+        for batch in loader:
+            ...
+            saved = loader.state_dict()
+
+Use it if a framework expects a `DataLoader` with a state. For a loop you write yourself, `resumable.wrap` has the
+simpler rules.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from dataclasses import dataclass, field
+from logging import getLogger
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+
+import resumable
+from resumable._introspection import ask
+from resumable._warn import warn
+from resumable.errors import (
+    ConfigurationError,
+    LoopError,
+    LoopWarning,
+    MissingDependencyError,
+    StateFormatError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from torch.utils.data import Dataset, Sampler
+
+    from resumable._order.world import World
+    from resumable.loader.loader import Loader
+
+__all__ = ["StatefulDataLoader", "install"]
+
+T_co = TypeVar("T_co", covariant=True)
+AfterLast = Literal["empty", "next"]
+Order = Literal["feistel", "torch", "torchdata"]
+
+# Keys of a state. Frameworks add keys to it, and Accelerate sets the first one.
+_FINISHED, _STATE, _SEED = "_iterator_finished", "resumable", "sampler_seed"
+_TORCHDATAS = {"_snapshot", "_num_yielded"}  # keys of a state of torchdata's class
+_MODULES = ("torchdata.stateful_dataloader", "torchdata.stateful_dataloader.stateful_dataloader")
+_SEEDS = 1 << 32
+
+_log = getLogger("resumable")
+
+
+@dataclass
+class _Defaults:
+    """Arguments of loaders that do not pass them; `install` sets them."""
+
+    after_last: AfterLast = "empty"
+    order: Order = "feistel"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+_installed = _Defaults()
+
+
+class StatefulDataLoader(DataLoader[T_co]):
+    """A `DataLoader` with `state_dict()` and `load_state_dict()`, which replaces torchdata's `StatefulDataLoader`.
+
+    As in torchdata, each `iter()` is one epoch, also after `break`, and a state taken within an epoch resumes there.
+    Unlike torchdata's, it restores augmentations, fits other numbers of workers and ranks, and rejects a state of
+    different data. The Loader from `wrap` that does this is `loader`.
+
+    Args:
+        dataset, batch_size, ..., in_order: as for `torch.utils.data.DataLoader`. `in_order=False` is rejected, because
+            the order in which workers finish differs in every run.
+        snapshot_every_n_steps: accepted as for torchdata's class. A state here is always exact without it.
+        after_last: what the first loop reads if a state was taken after an epoch's last batch and before the end of
+            its loop. "empty": nothing, as with torchdata, which scripts expect that save their own epoch number;
+            "next": the next epoch, for scripts that compute the epoch as `step // len(loader)`.
+        order: of a shuffled map-style dataset. "feistel": the order of `wrap`; "torch": PyTorch's, for a seeded
+            generator or sampler; "torchdata": the order of torchdata's class. Then its states can be loaded.
+        seed: of order and augmentation. By default, the seed of the sampler or `generator`. If neither has one and
+            `shuffle=True`, PyTorch's global RNG chooses one, which the state saves.
+        world: rank and number of ranks. By default, from a `DistributedSampler`. Without one, each rank reads all
+            samples, as in PyTorch.
+        **options: other options of `wrap`.
+
+    Raises:
+        UnsupportedError: the arguments allow no exact resume; or an option does not fit them.
+        ConfigurationError: an option has a bad value.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  # the signature of DataLoader
+        self,
+        dataset: Dataset[T_co],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Any = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Any = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        snapshot_every_n_steps: int | None = 1,
+        after_last: AfterLast | None = None,
+        order: Order | None = None,
+        seed: int | None = None,
+        world: World | None = None,
+        **options: Any,
+    ) -> None:
+        after_last, order = after_last or _installed.after_last, order or _installed.order
+        options = {**_installed.options, **options}
+        _check("after_last", after_last, get_args(AfterLast))
+        _check("order", order, get_args(Order))
+        drawn = None
+        if shuffle and generator is None and seed is None and not isinstance(dataset, IterableDataset):
+            drawn = int(torch.empty((), dtype=torch.int64).random_(_SEEDS).item())
+            sampler, shuffle = RandomSampler(dataset, generator=torch.Generator().manual_seed(drawn)), None  # type: ignore[arg-type]  # a Sized dataset, or an error that PyTorch raises
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        self.snapshot_every_n_steps = snapshot_every_n_steps
+        self.after_last, self.order, self.seed, self.world, self.options = after_last, order, seed, world, options
+        self._drawn = drawn
+        self._restart()
+        self.loader = self._wrapped()
+
+    def _restart(self) -> None:
+        """Forget loops and a rejected state, which belong to one process."""
+        self._lock = threading.RLock()  # a framework may take a state in another thread than the loop's
+        self._loop: _Loop | None = None  # the newest
+        self._refused: Exception | None = None
+        self._resumed = False  # a state was loaded, and no loop has started since
+        self._epoch_set = self._sampler_epoch()
+
+    # ------------------------------------------------------------------ the Loader that reads
+
+    def _wrapped(self) -> Loader[T_co]:
+        """Wrap a plain `DataLoader` with the same arguments."""
+        kind: Any = _torchdatas() if self.order == "torchdata" else DataLoader
+        batching: dict[str, Any] = {"sampler": self.sampler}
+        if self.batch_size is not None:
+            batching |= {"batch_size": self.batch_size, "drop_last": self.drop_last}
+        elif self.batch_sampler is not None:
+            batching = {"batch_sampler": self.batch_sampler}
+        else:
+            batching["batch_size"] = None
+        if isinstance(self.dataset, IterableDataset):
+            batching.pop("sampler", None)
+        plain = kind(
+            self.dataset,
+            **batching,
+            num_workers=self.num_workers,
+            collate_fn=self.collate_fn,
+            pin_memory=self.pin_memory,
+            timeout=self.timeout,
+            worker_init_fn=self.worker_init_fn,
+            multiprocessing_context=self.multiprocessing_context,
+            generator=self.generator,
+            prefetch_factor=self.prefetch_factor,
+            persistent_workers=self.persistent_workers,
+            pin_memory_device=self.pin_memory_device,
+            in_order=self.in_order,
+        )
+        given = {"seed": self.seed, "world": self.world, **self.options}
+        if self.order != "feistel":
+            given["order"] = "torch"  # a sampler of torchdata means its own order
+        if given["world"] is None and self._divides() is None:
+            given["world"] = resumable.World(0, 1)
+        return resumable.wrap(plain, **given)
+
+    def _divides(self) -> Any:
+        """Return the sampler that divides the samples among ranks, if there is one."""
+        for layer in (self.sampler, self.batch_sampler, ask(self.batch_sampler, "sampler")):
+            if ask(layer, "num_replicas") is not None:
+                return layer
+        return None
+
+    def _sampler_epoch(self) -> int | None:
+        """Return the epoch that a script has set on the sampler by `set_epoch`."""
+        for layer in (self.sampler, self.batch_sampler, ask(self.batch_sampler, "sampler")):
+            if callable(ask(layer, "set_epoch")) and type(epoch := ask(layer, "epoch")) is int:
+                return epoch
+        return None
+
+    # ------------------------------------------------------------------ iterating
+
+    def __iter__(self) -> Iterator[T_co]:  # type: ignore[override]  # PyTorch promises its private class
+        """Return an iterator over one epoch, or over the rest of the epoch after a state was loaded.
+
+        Raises:
+            UnsupportedError: `set_epoch` was called with a different epoch than the state's, in the middle of an epoch.
+            StateMismatchError, StateFormatError: `load_state_dict` raised it, and the script caught it.
+
+        Warns:
+            LoopWarning: the state was taken after the last batch, so this loop has none (`after_last="empty"`); or
+                `set_epoch` goes back to an epoch that was trained already.
+        """
+        with self._lock:
+            if self._refused is not None:
+                raise self._refused  # a script that caught it must not train from scratch
+            loader, before = self.loader, self._loop
+            if before is not None and before.is_left:
+                loader.end_epoch()
+            self._follow_set_epoch()
+            epoch = next(loader.epochs(math.inf))
+            nothing_left = self._resumed and loader.is_sized and loader.cursor.step >= len(epoch)
+            if nothing_left and self.after_last == "next":
+                loader.end_epoch()
+                epoch = next(loader.epochs(math.inf))
+            elif nothing_left:
+                warn(
+                    f"the state was taken after the last batch of epoch {epoch}, so this loop has no batch.\n"
+                    "A script that computes its epoch as step // len(loader) trains one epoch less. Pass "
+                    'StatefulDataLoader(..., after_last="next") to start the next epoch instead.',
+                    LoopWarning,
+                )
+            self._loop, self._resumed = _Loop(self._resumed), False
+            return _EpochIterator(self, self._loop, iter(epoch))
+
+    def _follow_set_epoch(self) -> None:
+        """Go to the epoch that the script has set since the last loop."""
+        loader, told = self.loader, self._sampler_epoch()
+        here = loader.cursor.epoch
+        if told is None or (told == self._epoch_set and not self._resumed):
+            return
+        self._epoch_set = told
+        within = self._resumed and loader.cursor.step > 0 and not self._is_done()
+        if told == here or (self._resumed and told == 0):  # 0: not called yet, or a count that restarts
+            return
+        if within:
+            raise UnsupportedError(
+                f"set_epoch({told}) was called, but the state that was loaded is in the middle of epoch {here}.\n"
+                f"The rest of epoch {here} would not be read. Call set_epoch({here}), or load no state."
+            )
+        if told < here:
+            warn(
+                f"set_epoch({told}) was called, and epoch {here} is next: epoch {told} is trained again, in the same "
+                "order.\nA script that counts its epochs from 0 after a resume does this. Save the epoch number, and "
+                "continue from it.",
+                LoopWarning,
+            )
+        loader.seek(epoch=told)
+
+    def _is_done(self) -> bool:
+        loader = self.loader
+        return loader.is_sized and loader.cursor.step >= loader.total_steps(loader.cursor.epoch)
+
+    # ------------------------------------------------------------------ the state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the last batch that a loop received. Any thread may call it, at any time."""
+        with self._lock:
+            if self._refused is not None:
+                raise self._refused  # it would overwrite the one that was rejected
+            loop = self._loop
+            finished = loop is not None and loop.over and self.loader.cursor.step == 0
+            return {_FINISHED: finished, _STATE: self.loader.state_dict(), _SEED: self._drawn}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue after the batch at which a state was taken: the next `iter()` reads the rest of its epoch.
+
+        Args:
+            state_dict: from `state_dict()`, other keys in it are ignored; a state of torchdata's class, if
+                `order="torchdata"`; or an empty one, which lets the next loop start a new epoch.
+
+        Raises:
+            StateFormatError: it is not a state of this class.
+            StateMismatchError: data, batch size, seed or sampler differ. The next `iter()` raises the error again, so
+                a script that catches it does not train from scratch.
+        """
+        with self._lock:
+            self._refused, before, self._loop = None, self._loop, None
+            if not state_dict:
+                if before is not None and before.is_left:
+                    self.loader.end_epoch()
+                return
+            try:
+                self._load(state_dict)
+            except Exception as error:
+                self._refused = error
+                raise
+            self._resumed = True
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        if _STATE not in state:
+            self._adopt(state)
+            return
+        seed = state.get(_SEED)
+        if seed is not None and self._drawn is not None and seed != self._drawn:
+            self._drawn = seed  # this process chose a different one
+            self.sampler.generator.manual_seed(seed)  # type: ignore[attr-defined]  # the RandomSampler made above
+            self.loader.close()
+            self.loader = self._wrapped()
+        self.loader.load_state_dict(state[_STATE])
+        if state.get(_FINISHED) and self.loader.cursor.step > 0:
+            self.loader.end_epoch()  # Accelerate reads one batch ahead, and marks the end of the epoch itself
+
+    def _adopt(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state that torchdata's class has saved."""
+        if not _TORCHDATAS & set(state):
+            raise StateFormatError(
+                f"the state has no key {_STATE!r}; its keys are {sorted(map(str, state))}.\n"
+                "It is not a state of StatefulDataLoader. Pass what state_dict() returned."
+            )
+        if self.order != "torchdata" or isinstance(self.dataset, IterableDataset):
+            raise StateFormatError(
+                "the state was saved by torchdata's StatefulDataLoader, whose order differs from this loader's.\n"
+                "The rest of the epoch would repeat some samples and skip others. For a map-style dataset, pass "
+                'StatefulDataLoader(..., order="torchdata"); a stream can only finish its run with torchdata.'
+            )
+        resumable.adopt(self.loader, state)
+
+    # ------------------------------------------------------------------ other processes, and the end
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return arguments and position, for a process that continues there."""
+        own = {name: value for name, value in vars(self).items() if name not in {"_lock", "_loop", "loader"}}
+        if self._refused is None:
+            own["_sent"] = self.state_dict()
+        return own
+
+    def __setstate__(self, own: dict[str, Any]) -> None:
+        sent = own.pop("_sent", None)
+        vars(self).update(own)
+        refused = self._refused
+        self._restart()
+        self._refused, self.loader = refused, self._wrapped()
+        if sent is not None and sent[_STATE] != self.loader.state_dict():
+            self.load_state_dict(sent)
+
+    def close(self) -> None:
+        """End the worker processes; the position stays."""
+        self.loader.close()
+
+
+@dataclass
+class _Loop:
+    """How far one loop is. The loader keeps it instead of the iterator, so a dropped iterator frees its workers.
+
+    Args:
+        resumed: the epoch continues after a state.
+        started: a batch was delivered.
+        over: it has reached the end.
+    """
+
+    resumed: bool
+    started: bool = False
+    over: bool = False
+
+    @property
+    def is_left(self) -> bool:
+        """Whether a new loop starts a new epoch, though this one was not read to its end."""
+        return not self.over and (self.started or self.resumed)
+
+
+class _EpochIterator(Generic[T_co]):
+    """The batches of one epoch.
+
+    Args:
+        owner: the loader.
+        loop: this loop.
+        batches: of the Loader that reads.
+    """
+
+    def __init__(self, owner: StatefulDataLoader[T_co], loop: _Loop, batches: Iterator[T_co]) -> None:
+        self._owner, self._loop, self._batches = owner, loop, batches
+        self._failed: Any = None  # the cursor of a batch that raised
+
+    def __iter__(self) -> Iterator[T_co]:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._owner)
+
+    def __next__(self) -> T_co:
+        owner = self._owner
+        with owner._lock:  # noqa: SLF001  # one thing in two classes
+            if self._loop.over:
+                raise StopIteration
+            if owner._loop is not self._loop:  # noqa: SLF001
+                raise LoopError(
+                    "the next batch was requested from an iterator, but a newer loop over the same StatefulDataLoader "
+                    "was started, or a state was loaded.\nBoth loops would take batches of one stream. Finish one "
+                    "before you start the next, or make a second loader."
+                )
+            loader = owner.loader
+            if self._failed is not None and self._failed == loader.cursor and loader.is_sized:
+                loader.seek(epoch=loader.cursor.epoch, step=loader.cursor.step + 1)  # as PyTorch, it skips that batch
+            self._failed = None
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                self._loop.over = True
+                raise
+            except Exception:
+                self._failed = loader.cursor
+                raise
+            self._loop.started = True
+            return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the loader."""
+        return self._owner.state_dict()
+
+
+def install(*, after_last: AfterLast = "empty", order: Order = "feistel", **options: Any) -> None:
+    """Make `torchdata.stateful_dataloader.StatefulDataLoader` in this process the class of this module.
+
+    Call it before a framework imports torchdata's class:
+
+        import resumable.torch
+
+        resumable.torch.install()
+        import verl
+
+    Args:
+        after_last: default of the loaders that are made from now on.
+        order: the same.
+        **options: options of `wrap` for them.
+
+    Raises:
+        MissingDependencyError: torchdata is not installed.
+        ConfigurationError: modules have imported torchdata's class already; the message lists them.
+    """
+    theirs = _torchdatas()
+    late = [
+        name
+        for name, module in list(sys.modules.items())
+        if name not in _MODULES and vars(module).get("StatefulDataLoader") is theirs
+    ]
+    if late:
+        raise ConfigurationError(
+            f"torchdata's StatefulDataLoader was imported before install() was called, by {', '.join(sorted(late))}.\n"
+            "These modules would keep using it. Call resumable.torch.install() before you import them."
+        )
+    _check("after_last", after_last, get_args(AfterLast))
+    _check("order", order, get_args(Order))
+    _installed.after_last, _installed.order, _installed.options = after_last, order, options
+    for name in _MODULES:
+        vars(sys.modules[name])["StatefulDataLoader"] = StatefulDataLoader
+    _log.info("torchdata.stateful_dataloader.StatefulDataLoader is resumable.torch.StatefulDataLoader from now on")
+
+
+_theirs: list[Any] = []  # torchdata's class, which install() hides
+
+
+def _torchdatas() -> Any:
+    """Return torchdata's own class.
+
+    Raises:
+        MissingDependencyError: torchdata is not installed.
+    """
+    if not _theirs:
+        try:
+            from torchdata.stateful_dataloader import StatefulDataLoader as Theirs  # noqa: PLC0415  # an optional package
+        except ImportError as error:
+            raise MissingDependencyError("torchdata is not installed. Run: pip install torchdata") from error
+        _theirs.append(Theirs)
+    return _theirs[0]
+
+
+def _check(name: str, value: Any, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigurationError(
+            f"{name} must be one of {', '.join(known)}, but it is {value!r}.\n"
+            "The batches would differ from what you asked for."
+        )
