@@ -126,7 +126,7 @@ def test_a_wrong_word_would_be_found(word: str, right: str, wrong: str) -> None:
     assert found(REFUSED[word], " ".join(wrong.split()))
 
 
-LOADERS_OF_TORCH = {"docs/how-to/samplers.md", "examples/sampler_alone.py", "examples/adopt_job.py"}
+LOADERS_OF_TORCH = {"docs/order/samplers.md", "examples/sampler_alone.py", "examples/adopt_job.py"}
 INDEX = re.compile(r"^[^-\n]*\bin enumerate\((epoch|loader)\b(?!, start=loader\.)", re.MULTILINE)
 
 
