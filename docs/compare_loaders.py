@@ -126,6 +126,11 @@ class Wrapped(Stateful):
         world = resumable.World(setting.rank, setting.ranks or 1)
         return resumable.wrap(setting.make(DataLoader), seed=0, world=world, **options)
 
+    def load(self, state: Any) -> None:
+        """Load a state, and ask for the epoch, as a script with plain loops does."""
+        super().load(state)
+        assert self.loader.epoch in {0, 1}
+
 
 Kind = type[Plain]
 LOADERS: dict[str, Kind] = {
