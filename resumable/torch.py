@@ -14,7 +14,6 @@ simpler rules.
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 from dataclasses import dataclass, field
@@ -55,6 +54,7 @@ _FINISHED, _STATE, _SEED = "_iterator_finished", "resumable", "sampler_seed"
 _TORCHDATAS = {"_snapshot", "_num_yielded"}  # keys of a state of torchdata's class
 _MODULES = ("torchdata.stateful_dataloader", "torchdata.stateful_dataloader.stateful_dataloader")
 _SEEDS = 1 << 32
+_ENDLESS = 1 << 62  # epochs
 
 _log = getLogger("resumable")
 
@@ -236,11 +236,11 @@ class StatefulDataLoader(DataLoader[T_co]):
             if before is not None and before.is_left:
                 loader.end_epoch()
             self._follow_set_epoch()
-            epoch = next(loader.epochs(math.inf))
+            epoch = next(loader.epochs(_ENDLESS))
             nothing_left = self._resumed and loader.is_sized and loader.cursor.step >= len(epoch)
             if nothing_left and self.after_last == "next":
                 loader.end_epoch()
-                epoch = next(loader.epochs(math.inf))
+                epoch = next(loader.epochs(_ENDLESS))
             elif nothing_left:
                 warn(
                     f"the state was taken after the last batch of epoch {epoch}, so this loop has no batch.\n"

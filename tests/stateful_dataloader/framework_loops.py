@@ -145,7 +145,8 @@ class EpochLoader(StatefulDataLoader[Any]):
     """A subclass that passes the epoch on to its sampler."""
 
     def set_epoch(self, epoch: int) -> None:
-        self.sampler.set_epoch(epoch)  # type: ignore[attr-defined]  # of a distributed sampler
+        sampler: Any = self.sampler
+        sampler.set_epoch(epoch)
 
 
 def veomni(checkpoint: Checkpoint | None, stop: int, settings: Settings) -> Outcome:
