@@ -1,9 +1,8 @@
-"""The documentation is true: its code runs, its quotations are exact, its links lead somewhere, nothing is left out."""
+"""The documentation is true: its code runs, its links lead somewhere, nothing is left out."""
 
 from __future__ import annotations
 
 import ast
-import importlib
 import os
 import re
 import subprocess
@@ -18,6 +17,7 @@ from scripts_forked import WARNINGS, run_script
 
 import resumable
 from resumable import errors
+from resumable.integrations.lightning.lightning_state import UNSTARTED, LightningState, TrainerPosition
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -27,9 +27,9 @@ SHOWN_ONLY = {"bash", "console", "diff", "ini", "json", "text", "toml", "yaml"}
 FENCE = re.compile(r"^(?P<indent> *)(```(?P<info>.*)|<!-- test(?P<hidden>.*)|-->)$")
 TITLE = re.compile(r'title="(?P<name>[^"]+)"')
 
-# What a page's fragments take for granted.
+# Names that the fragments on a page use without defining them.
 PRELUDES = {
-    "docs/tutorial/first-run.md": """
+    "docs/get-started/quickstart.md": """
 import torch
 from torch.utils.data import TensorDataset
 dataset = TensorDataset(torch.zeros(96, 4), torch.zeros(96, dtype=torch.long))
@@ -38,16 +38,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """,
 }
 
-# What a page says in the words of a module's docstring: the indented or flush block that begins with this line.
-QUOTED = [
-    ("docs/explanation/concepts.md", "resumable._order.cursor", "sample index i "),
-    ("docs/reference/errors.md", "resumable.errors", "ResumableError\n"),
-    ("docs/reference/errors.md", "resumable.errors", "UserWarning\n"),
-    ("docs/reference/state-format.md", "resumable._state.schema", "format  "),
-    ("docs/reference/state-format.md", "resumable.integrations.lightning.lightning_state", "format  "),
-]
-
-# Code in blocks of `text`, which nothing runs: by the page and the first line, with the whole program that is run.
+# Code in blocks of `text`, which is not run: page and first line, and the complete program that is run instead.
 SHOWN_AS_TEXT = {
     ("docs/debug/chaos-pytest.md", 'report = resumable.chaos.run(["python", "train.py"])'): "test_resume.py there",
     ("docs/debug/chaos-pytest.md", "assert all(outcome.retrained <= 3 for outcome in report.outcomes)"): "the same",
@@ -104,7 +95,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def script(page: Path) -> str:
-    """Return the page's code for one file, each block on its line of the page, so that tracebacks lead there."""
+    """Return the page's code for one file, each block on its line of the page, for tracebacks to lead there."""
     lines = [""] * len(page.read_text(encoding="utf-8").split("\n"))
     for block in blocks(page):
         if block.language == "python" and block.title is None:
@@ -162,7 +153,7 @@ def is_code(text: str) -> bool:
     return any(isinstance(node, does) for node in ast.walk(tree))
 
 
-def test_no_python_is_left_out_by_the_language_of_its_block() -> None:
+def test_no_python_is_hidden_in_a_block_of_another_language() -> None:
     unknown, shown = [], set()
     for page in TEXTS:
         for block in blocks(page):
@@ -181,7 +172,7 @@ def test_code_is_between_fences_of_backquotes() -> None:
         text = page.read_text(encoding="utf-8")
         text = re.sub(r"^ *```.*?^ *```$|^ *<!-- test.*?^ *-->$", "", text, flags=re.DOTALL | re.MULTILINE)
         wrong += [f"{relative(page)}: {line}" for line in re.findall(r"^ *(?:~~~|````).*|<pre\b.*", text, re.MULTILINE)]
-        paragraph = ""  # the last line that began a paragraph at the left
+        paragraph = ""  # the last line that starts a paragraph at the left
         for before, line in pairwise(text.split("\n")):
             if line[:1].strip():
                 paragraph = line
@@ -222,9 +213,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def slugs(page: Path) -> list[str]:
-    """Return the anchors of a page's headings, as the site makes them."""
-    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return [re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles]
+    """Return the anchors of a page's headings and of the objects that it documents, as the site makes them."""
+    text = page.read_text(encoding="utf-8")
+    titles, objects = (re.findall(rf"^{mark} (.+)$", text, flags=re.MULTILINE) for mark in ("#+", ":::"))
+    return [re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles] + objects
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -233,20 +225,51 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(f"docs/{name}" for name in listed) == [relative(page) for page in PAGES]
 
 
-def test_every_public_name_is_in_the_reference() -> None:
-    reference = (ROOT / "docs/reference/api.md").read_text(encoding="utf-8")
-    elsewhere = {"errors": "(errors.md)", "ResumableError": "(errors.md)", "__version__": "`resumable.__version__`"}
-    elsewhere["sources"] = "::: resumable.sources.Mix\n"  # what it holds, one by one
-    for name in resumable.__all__:
-        assert elsewhere.get(name, f"::: resumable.{name}\n") in reference, name
-    shown = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
-    for name in errors.__all__:
-        assert f"::: resumable.errors.{name}\n" in shown, name
+def test_every_public_name_is_in_the_reference_once() -> None:
+    pages = sorted((ROOT / "docs/reference/api").glob("*.md"))
+    shown = re.findall(r"^::: (\S+)$", "\n".join(page.read_text(encoding="utf-8") for page in pages), re.MULTILINE)
+    elsewhere = {"errors", "ResumableError", "__version__", "mix", "sources"}
+    assert sorted(shown) == sorted(set(shown))
+    assert {f"resumable.{name}" for name in resumable.__all__ if name not in elsewhere} <= set(shown)
+    assert "`resumable.__version__`" in (ROOT / "docs/reference/api/wrap.md").read_text(encoding="utf-8")
+    assert {"resumable.sources.mix.mix", "resumable.sources.Mix"} <= set(shown)  # `resumable.mix` is also a module
 
 
-@pytest.mark.parametrize(("page", "module", "begin"), QUOTED)
-def test_what_is_quoted_is_what_the_code_says(page: str, module: str, begin: str) -> None:
-    paragraphs = re.split(r"\n\s*\n", importlib.import_module(module).__doc__ or "")
-    quoted = next(text for text in map(textwrap.dedent, paragraphs) if text.startswith(begin))
-    shown = [block.code for block in blocks(ROOT / page) if block.language == "text"]
-    assert any(quoted.rstrip() in code for code in shown), quoted
+MODULES = {"resumable.rng", "resumable.samplers"}
+
+
+def test_what_the_reference_shows_is_not_a_module_of_the_same_name() -> None:
+    """`resumable.sources.mix` is a function to Python, and a module to the tool that makes the pages."""
+    for page in sorted((ROOT / "docs/reference").rglob("*.md")):
+        for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            path = (ROOT / name.replace(".", "/")).with_suffix(".py")
+            assert name in MODULES or not (path.is_file() or path.with_suffix("").is_dir()), name
+
+
+def test_each_page_of_the_reference_starts_with_an_example() -> None:
+    for page in (ROOT / "docs/reference/api").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert 0 < text.find("\n```python\n") < text.find("\n::: "), page
+
+
+def fields_in(section: str) -> list[str]:
+    """Return the names in the first column of a section's tables."""
+    text = (ROOT / "docs/reference/state-format.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `(\w+)` \|", text.partition(f"# {section}\n")[2].partition("\n## ")[0], re.MULTILINE)
+
+
+def test_every_field_of_a_state_is_explained() -> None:
+    state = resumable.wrap(list(range(4)), batch_size=2).state_dict()
+    assert sorted(fields_in("State format")) == sorted(state)
+    state = LightningState(TrainerPosition("epoch", 0, 0, 0), torn=False, ranks=[], metrics={}).as_dict()
+    assert fields_in("Lightning checkpoints") == list({**state, **UNSTARTED})
+
+
+def test_every_error_is_in_the_tables_with_its_bases() -> None:
+    page = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[`(\w+)`\]\(#resumable\.errors\.(\w+)\) \| (`[^|]+) \| [^|]+ \|$", page, re.MULTILINE)
+    assert [name for name, _, _ in rows] == [anchor for _, anchor, _ in rows]
+    found = {name: re.findall(r"`(\w+)`", bases) for name, _, bases in rows}
+    kinds = {name: getattr(errors, name) for name in errors.__all__}
+    assert found == {name: [base.__name__ for base in kind.__bases__] for name, kind in kinds.items()}
+    assert {f"resumable.errors.{name}" for name in kinds} == set(re.findall(r"^::: (\S+)$", page, re.MULTILINE))

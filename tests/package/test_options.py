@@ -245,7 +245,7 @@ def test_every_option_is_explained_once() -> None:
         r"^    (\w+): ", (inspect.getdoc(resumable.wrap) or "").partition("Returns:")[0], re.MULTILINE
     )
     assert documented == ["source", *NAMES]
-    page = (Path(__file__).parents[2] / "docs/reference/api.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/reference/api/wrap.md").read_text(encoding="utf-8")
     table = page.partition("## Options of `wrap`")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == NAMES
 
