@@ -248,9 +248,7 @@ def _state_of_dataset(loader: DataLoader[Any], *, kept: bool) -> OwnState | None
         return own_state(
             loader.dataset, unless=reason, advice=", or read without workers (num_workers=0)", stacklevel=7
         )
-    return own_state(
-        loader.dataset, unless="the DataLoader uses a custom sampler" if kept else None, stacklevel=7
-    )
+    return own_state(loader.dataset, unless="the DataLoader uses a custom sampler" if kept else None, stacklevel=7)
 
 
 def _tails(order: Order | None, world: World | None, batch_size: int | None, *, drop_last: bool) -> tuple[Tail, Tail]:

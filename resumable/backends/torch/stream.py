@@ -1,8 +1,8 @@
 """Iterable-style datasets in a `DataLoader`, with any number of workers.
 
 Each batch arrives with the number of the worker that made it. If the dataset or its iterator has `state_dict` and
-`load_state_dict`, their state in that worker arrives with it. So a saved state holds, for each worker, the number of its
-delivered batches and its state after the last of them, and says which worker is next.
+`load_state_dict`, their state in that worker arrives with it. So a saved state holds, for each worker, the number of
+its delivered batches and its state after the last of them, and says which worker is next.
 
 On resume, each worker restores its own state. Without a state, it reads and drops as many samples, and sends none of
 them. Either way, it compares a sample with its canary: the first sample after a state, or the last one dropped.
