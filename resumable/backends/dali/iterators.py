@@ -54,7 +54,7 @@ _OPTIONS = (
 )  # fmt: skip
 _HINTS = {
     **dict.fromkeys(_OPTIONS, "Create the DALI pipelines and their iterator as in the original run."),
-    "in_turn": "Pass the same order to in_turn(..., order=...): with a different order, the state would point to the wrong batches.",
+    "in_turn": "Pass the same order to in_turn(..., order=...); otherwise, the state points to the wrong batches.",
 }
 
 
