@@ -309,8 +309,8 @@ def _unseal(snapshot: Any, identity: _Identity) -> bytes:
     for name, own in identity.items():
         if snapshot.get(name) != own:
             raise StateMismatchError(
-                f"the {name} of the tf.data pipeline differs from the checkpoint's. TensorFlow would restore it anyway, "
-                "with wrong samples or a crash of this process.\n"
+                f"the {name} of the tf.data pipeline differs from the checkpoint's. TensorFlow would restore it "
+                "anyway, with wrong samples or a crash of this process.\n"
                 f"  in the checkpoint: {snapshot.get(name)}\n  in this run:       {own}\n{_SNAPSHOT_HINTS[name]} "
                 "strict=False does not skip this check."
             )

@@ -177,7 +177,7 @@ def _serialized(dataset: Any) -> bytes:
         raise UnsupportedError(
             f"TensorFlow cannot serialize this tf.data pipeline: {reason}\n"
             "Without that, its states cannot be checked, and random operations cannot be found. Wrap the dataset "
-            "before it is copied to a device or distributed. Read large arrays from files, or through indices with map()."
+            "before it is copied to a device or distributed. Read large arrays from files, or by index in map()."
         ) from error
     graph: bytes = written.numpy()
     return graph
