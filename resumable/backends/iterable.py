@@ -265,7 +265,7 @@ def _iterate(name: str, produced: Any, begin: Callable[[Any], Iterator[Any]] = i
 
 def _not_iterable(name: str, produced: Any) -> UnsupportedError:
     return UnsupportedError(
-        f"{name} cannot be iterated over: it returned a {qualname_of(type(produced))}.\n"
+        f"{name} provides nothing to iterate over: got an object of the type {qualname_of(type(produced))}.\n"
         "There would be no batches. Pass an object with __iter__, or a function that returns one or yields."
     )
 

@@ -79,7 +79,7 @@ def check_length(length: object, what: str) -> int:
         )
     if value < 1:
         raise ConfigurationError(
-            f"{what} must be an integer of at least 1, but it is {length!r}.\n"
+            f"{what} must be an integer of 1 or more, but it is {length!r}.\n"
             "There would be nothing to read. Check the data source for an empty list, a wrong path or a filter."
         )
     return value

@@ -440,7 +440,7 @@ def _count(count: Any, name: str) -> int:
     value = _whole(count)
     if value is None or value < 1:
         raise ConfigurationError(
-            f"the epochs of {name!r} must be an integer of at least 1, but they are {count!r}.\n"
+            f"the epochs of {name!r} must be an integer of 1 or more, but they are {count!r}.\n"
             "The end of the source would be unknown. Leave it out of epochs to repeat it indefinitely."
         )
     return value

@@ -331,13 +331,13 @@ def two(raw: Any, label: Any) -> Any:
     [
         ("called as pipeline.raw, label, u.", {"pipeline": two, "uniforms": 2}),
         ("called as pipeline.raw, label., but", {"pipeline": augment}),
-        ("Leave @pipeline_def out", {"pipeline": pipeline_def(two)}),
+        ("Remove @pipeline_def", {"pipeline": pipeline_def(two)}),
         ("a plain function", {"pipeline": 3}),
         ("uniforms must be an integer of 0 or more, but it is -1", {"uniforms": -1}),
         ("num_threads must be an integer of 1 or more", {"num_threads": 0}),
         ("py_start_method must be one of spawn, forkserver, fork", {"py_start_method": "x"}),
         ("on_nondeterministic must be one of", {"on_nondeterministic": "ignore"}),
-        ("outputs must be different names", {"outputs": ["a", "a"]}),
+        ("outputs must contain a different name", {"outputs": ["a", "a"]}),
         ("seed=3 cannot be given", {"seed": 3}),
         ("batch_size=3 cannot be given", {"batch_size": 3}),
     ],
@@ -352,13 +352,13 @@ def test_what_has_no_samples_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "bad.txt").write_text("a.jpg 1\nb.jpg\n")
     refused = [
-        (tmp_path / "empty", "has no files"),
-        (tmp_path / "nowhere", "there is no folder and no file"),
-        (tmp_path / "empty.txt", "has no files"),
+        (tmp_path / "empty", "contains no files"),
+        (tmp_path / "nowhere", "no such file or directory"),
+        (tmp_path / "empty.txt", "contains no files"),
         (tmp_path / "bad.txt", "line 2 of .* is not a path and a label: 'b.jpg'"),
         ([], "the list has no files"),
         ([("a.jpg", "cat")], "entry 0"),
-        ([("a.jpg", 2**31)], "out of the range of int32"),
+        ([("a.jpg", 2**31)], "does not fit into int32"),
         (Bytes(0), "the dataset is empty"),
         (iter([b""]), "cannot read samples by index"),
     ]
@@ -416,7 +416,7 @@ def test_missing_uniform_is_refused(taken: int, enough: int) -> None:
     def graph(raw: Any, label: Any, u: Any) -> Any:
         return u[taken] + u[2] + u[-3] + label[0], u[1:9]
 
-    told = rf"takes u\[{taken}\], but source\(..., uniforms=3\)(.|\n)*Use uniforms={enough}\."
+    told = rf"uses u\[{taken}\], but with source\(..., uniforms=3\)(.|\n)*Use uniforms={enough}\."
     with pytest.raises(resumable.errors.ConfigurationError, match=told):
         wrap(graph=graph, uniforms=3)
     wrap(graph=graph, uniforms=enough)

@@ -192,7 +192,7 @@ def test_overruled_identity_of_another_pipeline() -> None:
     other = other_graph()
     with pytest.warns(resumable.errors.StateMismatchWarning):
         other.load_state_dict(loader.state_dict(), strict=False)
-    with pytest.raises(StateMismatchError, match="another DALI pipeline") as refused:
+    with pytest.raises(StateMismatchError, match="a different DALI pipeline") as refused:
         next(iter(other))
     assert "__ImageRandomCrop_0" in str(refused.value)
 
@@ -262,7 +262,7 @@ def test_an_iterator_that_was_used_is_refused() -> None:
     for options in ({}, {"enable_checkpointing": True}):
         inner = iterator(pipeline=options)
         next(inner)
-        with pytest.raises(UnsupportedError, match="batches were drawn from this DALI iterator before"):
+        with pytest.raises(UnsupportedError, match="batches were taken from this DALI iterator before"):
             resumable.wrap(inner)
 
 
@@ -388,9 +388,9 @@ def test_shards_that_nobody_reads_are_warned_of() -> None:
     [
         ("FILL", True, "FILL repeats the last sample"),
         ("FILL", False, "fills the last batch with samples of the next epoch"),
-        ("DROP", True, "DROP leaves out"),
-        ("DROP", False, "DROP leaves out"),
-        ("PARTIAL", False, "samples that are cut off a last batch come in no epoch"),
+        ("DROP", True, "DROP drops the samples"),
+        ("DROP", False, "DROP drops the samples"),
+        ("PARTIAL", False, "removes samples from the last batch, and they appear in no epoch"),
     ],
 )
 def test_what_does_not_give_every_sample_once_is_said(policy: str, padded: bool, problem: str) -> None:

@@ -126,7 +126,7 @@ def test_streams_with_a_state_that_another_rank_has_are_refused(new: int, rank: 
     run, states = run_and_states(ranks("stateful", 2))
     loader = ranks("stateful", new)[rank]
     loader.load_state_dict(states[1][0])
-    with pytest.raises(StateMismatchError, match=r"the dataset's own state for some(.*\n)*.*: \[0, 2\](.*\n)*.*replay"):
+    with pytest.raises(StateMismatchError, match=r"the dataset's state for some(.*\n)*.*: \[0, 2\](.*\n)*.*replay"):
         next(iter(loader))
     loaders = ranks("stateful", new, resume="replay")
     load(loaders, [states[1][0]] * new)

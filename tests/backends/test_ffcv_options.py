@@ -147,7 +147,7 @@ def test_without_keys_the_order_alone_is_exact() -> None:
     off = resumable.wrap(source(loader, keyed=False), seed=1)
     assert off.state_dict()["randomness"]["mode"] == "off"
     assert list(pixels(off)) == list(pixels(resumable.wrap(loader, seed=1, randomness="off")))
-    with pytest.raises(ConfigurationError, match="keyed=False was given"):
+    with pytest.raises(ConfigurationError, match="keyed=False was passed"):
         resumable.wrap(source(loader, keyed=False), randomness="sample")
 
 

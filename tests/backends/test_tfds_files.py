@@ -240,7 +240,7 @@ if __name__ == "__main__":
     )
     def test_a_fork_behind_a_read_is_refused_with_the_way_out(self, how: str, read_first: str) -> None:
         said = self.run(how.format(""), read_first)
-        assert "this process was forked after a use of array_record files" in said
+        assert "this process was forked after array_record files were used" in said
         assert 'multiprocessing_context="forkserver"' in said
 
     @pytest.mark.slow
@@ -421,7 +421,7 @@ def test_bad_options_are_refused(tmp_path: Path) -> None:
     refused("fields must be a list.*\n.*boxes, image, label, name, vector", ours, "train", fields=["picture"])
     refused("fields must be a list", ours, "train", fields="image")
     refused("fields and as_supervised", ours, "train", fields=["image"], as_supervised=True)
-    refused("do not go together", ours, "train", add_tfds_id=True, as_supervised=True)
+    refused("were both passed", ours, "train", add_tfds_id=True, as_supervised=True)
     refused("repeats must be", ours, "train", repeats=0)
     refused("threads must be", ours, "train", threads=-1)
     refused("no dataset 'nothing_of_that_name'", "nothing_of_that_name", "train", data_dir=tmp_path)
@@ -551,7 +551,7 @@ print(sum(len(batch["label"]) for batch in resumable.wrap(loader, seed=1)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "expected"), [("used", "forked after a use of TensorFlow"), ("unused", "61")])
+@pytest.mark.parametrize(("before", "expected"), [("used", "forked after TensorFlow was used"), ("unused", "61")])
 def test_tensorflow_in_forked_workers(before: str, expected: str) -> None:
     """TensorFlow in forked workers is rejected if it would hang."""
     command = [sys.executable, "-c", FORKED, folder("shapes", "tfrecord"), before, "fork"]

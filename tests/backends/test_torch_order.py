@@ -308,7 +308,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "batches": (own_batches, "that of a OwnBatches"),
     "subclass": (lambda: DataLoader(DATA, sampler=OwnDistributed(DATA, 1, 0)), "that of a OwnDistributed"),
     "ours": (lambda: DataLoader(DATA, sampler=resumable.ResumableSampler(DATA)), "that of a ResumableSampler"),
-    "no generator": (lambda: DataLoader(DATA, shuffle=True), "has no generator: torch seeds each epoch by its global"),
+    "no generator": (
+        lambda: DataLoader(DATA, shuffle=True),
+        "has no generator. PyTorch then seeds each epoch from the global RNG",
+    ),
     "no generator, subset": (
         lambda: DataLoader(DATA, sampler=SubsetRandomSampler([1])),
         "has no generator",
@@ -330,10 +333,10 @@ def test_options_that_contradict_it_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"seed=5 was given, and the sampler of what is wrapped.* seed 7"):
         resumable.wrap(dealt(23, 4, World(), (False, False)), order="torch", seed=5)
     by_default = DataLoader(DATA, sampler=DistributedSampler(DATA, 1, 0))
-    with pytest.raises(ConfigurationError, match=r"seed=5 were given, but the DistributedSampler.*seed 0"):
+    with pytest.raises(ConfigurationError, match=r"seed=5 were passed, but the DistributedSampler.*seed 0"):
         resumable.wrap(by_default, order="torch", seed=5)
     resumable.wrap(GENERATORS["shuffle"](), order="torch", seed=3)
-    with pytest.raises(ConfigurationError, match="only one of them can say the order"):
+    with pytest.raises(ConfigurationError, match="only one can determine the order"):
         resumable.wrap(GENERATORS["shuffle"](), order="torch", sampler=resumable.samplers.Sequential(23))
     with pytest.raises(ConfigurationError, match="order must be one of feistel, torch"):
         resumable.wrap(GENERATORS["shuffle"](), order="random")  # type: ignore[call-overload]
@@ -342,7 +345,7 @@ def test_options_that_contradict_it_are_refused() -> None:
 def test_an_epoch_that_is_absurdly_far_is_refused() -> None:
     loader = resumable.wrap(GENERATORS["shuffle"](), order="torch")
     loader.seek(epoch=1 << 40)
-    with pytest.raises(UnsupportedError, match="drawing all epochs before it"):
+    with pytest.raises(UnsupportedError, match="replaying every epoch before it"):
         next(iter(loader))
 
 

@@ -296,7 +296,7 @@ def test_what_is_no_state_is_refused(values: Any) -> None:
 
 def test_the_state_of_a_loader_is_refused() -> None:
     state = resumable.wrap(list(range(LENGTH)), batch_size=4, seed=3).state_dict()
-    with pytest.raises(StateFormatError, match="the state of a Loader goes to the Loader"):
+    with pytest.raises(StateFormatError, match="To load a Loader's state, use the Loader"):
         make().load_state_dict(state)
 
 

@@ -361,7 +361,7 @@ def test_a_state_of_a_stream_is_refused() -> None:
     ("options", "reason"),
     [
         ({"num_workers": 1}, r"by workers, each.*\n.*or read without workers \(num_workers=0\)\.$"),
-        ({"sampler": Backwards()}, "the order of a sampler of your own"),
+        ({"sampler": Backwards()}, "the DataLoader uses a custom sampler"),
     ],
 )
 def test_a_state_that_is_not_saved_is_named(options: dict[str, Any], reason: str) -> None:

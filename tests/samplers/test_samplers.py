@@ -175,7 +175,7 @@ def test_a_bad_seed_is_refused(make: Callable[[Any], Sampler], seed: Any) -> Non
 def test_positions_outside_of_the_epoch_are_refused(name: str, start: int, more: int) -> None:
     sampler = SAMPLERS[name](5)
     stop = sampler.length + more
-    message = rf"positions {start}\.\.{stop} were asked for, but an epoch has the positions 0\.\.{sampler.length}\."
+    message = rf"positions {start}\.\.{stop} were requested, but an epoch has the positions 0\.\.{sampler.length}\."
     with pytest.raises(ConfigurationError, match=message):
         sampler.indices(0, start, stop)
 

@@ -188,7 +188,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
 
 def _check_count(name: str, value: Any, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigurationError(f"{name} must be an integer of at least {least}, but it is {value!r}.")
+        raise ConfigurationError(f"{name} must be an integer of {least} or more, but it is {value!r}.")
 
 
 def _check_choice(name: str, value: Any, known: tuple[str, ...]) -> None:

@@ -110,7 +110,7 @@ def _check_options(reader: str, repeats: int, threads: int | None) -> None:
     for name, value, least in (("repeats", repeats, 1), ("threads", 0 if threads is None else threads, 0)):
         if not hasattr(value, "__index__") or isinstance(value, bool) or operator.index(value) < least:
             raise ConfigurationError(
-                f"{name} must be an integer of at least {least}, but it is {value!r}.\n"
+                f"{name} must be an integer of {least} or more, but it is {value!r}.\n"
                 f"Pass for example {name}={max(least, 1)}."
             )
 

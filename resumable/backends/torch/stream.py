@@ -199,7 +199,7 @@ def _own_fields(values: dict[str, Any]) -> list[Any]:
 
 def _no_loader_of_its_own(name: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{name} has a state_dict() with arguments that only its own loader knows.\n"
+        f"{name}.state_dict() needs arguments that only its own loader knows.\n"
         "Its state could not be saved. Use the loader that its library provides, such as StreamingDataLoader, and wrap "
         'that. Or pass wrap(..., resume="replay") to read each epoch again up to the saved position.'
     )
