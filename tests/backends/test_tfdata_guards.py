@@ -150,7 +150,7 @@ def test_the_estimate_is_said(caplog: pytest.LogCaptureFixture) -> None:
     assert [before for before, *_ in said] == [
         f"explicit: {more} 10 µs per step with one every 1000 steps",
         f"symbolic: {more} 5000 µs per step with one every 2 steps",
-        f"explicit: {more} 100 us per step with one every 100 steps",
+        f"explicit: {more} 100 µs per step with one every 100 steps",
     ]
 
 

@@ -318,7 +318,7 @@ class UserOrder:
         if epoch > FARTHEST:
             raise UnsupportedError(
                 f"epoch {epoch} was requested, but the sampler {qualname_of(type(self._user))} can only get there by "
-                "replaying every epoch before it.\nThat would take too long. If the number is correct, define "
+                "replaying every epoch before it.\nThat would take forever. If the number is correct, define "
                 "set_epoch() on the sampler."
             )
         self._sampler, self._next_epoch = self._copy(), 0

@@ -389,7 +389,7 @@ class Chained:
         if epoch - first > FARTHEST:
             raise UnsupportedError(
                 f"epoch {epoch} was requested, but PyTorch's order can only get there by replaying every epoch before "
-                'it.\nThat would take too long. If the number is correct, remove order="torch".'
+                'it.\nThat would take forever. If the number is correct, remove order="torch".'
             )
         for past in tqdm(range(first, epoch + 1), desc="replaying the order", unit="epoch", delay=1.0, leave=False):
             deque(self._pass(past - 1), maxlen=0)
