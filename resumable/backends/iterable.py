@@ -158,7 +158,7 @@ class ObjectBackend:
         return self._iterate(once)
 
     def snapshot(self) -> Any:
-        """Return the source's own state, and that of its iterator; None if it has none."""
+        """Return the source's own state, and the state of its iterator; None if it has none."""
         if self._methods is None:
             return None
         if self._iterator is None:

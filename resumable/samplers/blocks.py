@@ -26,7 +26,9 @@ __all__ = ["Blocks", "Layout", "PagedShuffle", "Shards", "Window", "blocks_of_so
 _NAME = "blocks-v1"
 _BLOCK = 64
 _LEAST_WINDOW = 512
-_ADVICE = "Use Blocks(..., window={window}) or more, or remove window. With a smaller block, that takes no more memory."
+_ADVICE = (
+    "Use Blocks(..., window={window}) or more, or remove window. With a smaller block, that needs no extra memory."
+)
 _PER_SAMPLE = 4  # blocks per window for each sample of a global batch
 _LARGEST = 1 << 62
 _LONGEST_TEXT = 80  # characters in a state; longer sizes are stored as a digest

@@ -284,7 +284,7 @@ def mixed(sizes: Mapping[str, int], weights: Weights | None, epochs: Any, at_end
     limits = _limits(epochs, names, lengths)
     if at_end == "stop" and not limits:
         raise ConfigurationError(
-            'at_end="stop" was passed without epochs, so no source is ever used up.\n'
+            'at_end="stop" was passed without epochs, so no source would be used up.\n'
             "The mixture would never stop. Pass for example epochs=1, or epochs={name: number}."
         )
     return Mixed(names, lengths, _phases(weights, names, lengths), limits, at_end == "stop")

@@ -33,7 +33,7 @@ _OURS = {
 }
 
 
-def source(  # noqa: PLR0913  # the names of DALI's own pipeline options
+def source(  # noqa: PLR0913  # named like DALI's pipeline options
     data: str | os.PathLike[str] | Sequence[Any] | Any,
     *,
     pipeline: Callable[..., Any],

@@ -98,7 +98,7 @@ class EpochRun:
     """Makes batches in a second thread, as many ahead as the Loader's `batches_ahead`.
 
     The iterating thread takes the requests, as they come from a generator. The second thread only makes batches, and an
-    error in it is raised in place of its batch. The thread has ended when the iteration ends, however it ends.
+    error in it is raised instead of its batch. The thread has ended when the iteration ends, however it ends.
 
     Args:
         loader: FFCV's.
@@ -185,7 +185,7 @@ class EpochRun:
                 made: Any
                 try:
                     made = self._make(*asked)
-                except BaseException as error:  # noqa: BLE001  # raised again in place of the batch
+                except BaseException as error:  # noqa: BLE001  # raised again instead of the batch
                     made = error
                 self._made.put(made)
                 del made, asked  # to free the memory once the batch is dropped

@@ -214,7 +214,7 @@ def _announce(chosen: Plan) -> None:
         warnings.warn(
             f"this tf.data pipeline runs Python ({', '.join(chosen.python)}), which cannot be inspected. A resumed run "
             "continues with the same samples only if that code returns the same in every run.\nIt runs in TensorFlow's "
-            "threads, where the global random generators are not seeded. Resuming reads the epoch again up to the "
+            "threads, and the global random generators are not seeded there. Resuming reads the epoch again up to the "
             "saved position. If the code is pure, declare that: wrap(tfdata.source(dataset, assume_pure=True)).",
             PromiseWarning,
             stacklevel=2,

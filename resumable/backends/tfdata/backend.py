@@ -35,8 +35,8 @@ _HINTS = {
         ("elements", "operations", "parameters", "functions"), "Build the same pipeline as in the original run."
     ),
     "tensorflow": "Use the TensorFlow version of the original run.",
-    "data": "The files or values in the pipeline differ. Use those of the original run; if only their names changed, "
-    "use the same wrap(..., identity=...) in both runs.",
+    "data": "The files or values in the pipeline differ. Use the same ones as in the original run; if only their names "
+    "changed, use the same wrap(..., identity=...) in both runs.",
 }
 # Names and values that must be the same in the run that saves a snapshot and the run that restores it.
 _Identity = dict[str, str]

@@ -227,7 +227,7 @@ def default_folder() -> Path:
 
 
 def find_index(path: str, folder: Path | None) -> NDArray[np.int64]:
-    """Load the index of a file's records, or build it and save it, so that it is only built once.
+    """Load the index of a file's records, or build and save it.
 
     An index is rebuilt if it is damaged, or if the size or time of the file has changed. If the folder cannot be
     written to, the index is kept in memory only.

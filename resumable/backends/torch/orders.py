@@ -208,7 +208,7 @@ def torchs_order(loader: DataLoader[Any], sampler: Any, known: Order | None, opt
     Args:
         loader: the user's.
         sampler: yields single indices; None for custom batches.
-        known: the sampler's order as one of ours.
+        known: the sampler's order, translated to a sampler of this package.
         options: the seed, and a sampler that was passed instead.
 
     Raises:
@@ -224,9 +224,8 @@ def torchs_order(loader: DataLoader[Any], sampler: Any, known: Order | None, opt
     if kind is None or kind is ResumableSampler:
         own = loader.batch_sampler if sampler is None else sampler
         raise UnsupportedError(
-            f'order="torch" was passed, but the order of this DataLoader comes from a {type(own).__qualname__}.\n'
-            'PyTorch does not determine that order. Remove order="torch": the order of the '
-            f"{type(own).__qualname__} is kept anyway."
+            f'order="torch" was passed, but a {type(own).__qualname__} determines the order of this DataLoader.\n'
+            'So there is no order of PyTorch to reproduce. Remove order="torch": the order is kept anyway.'
         )
     if kind is SequentialSampler:
         assert known is not None

@@ -291,7 +291,7 @@ class Batches:
         return item
 
     def has_more(self) -> bool:
-        """Return whether there is another batch. Reads ahead; an error is raised later, when its turn comes."""
+        """Return whether more batches follow. Reads ahead; an error is raised later, when its turn comes."""
         while not any(isinstance(item, Exception) or item.batch for item in self._ahead):
             if not self._read_ahead():
                 break
