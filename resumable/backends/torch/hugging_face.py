@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-__all__ = ["keep_own_epochs", "mend_restoring"]
+__all__ = ["keep_own_epochs", "restore_own_shards"]
 
 
 _ITERATE, _PREPARE, _STARTING = "_iter_pytorch", "_prepare_ex_iterable_for_iteration", "_starting_state_dict"
@@ -45,7 +45,7 @@ def keep_own_epochs() -> None:
     stream.set_epoch = set_epoch
 
 
-def mend_restoring() -> None:
+def restore_own_shards() -> None:
     """In a worker, real or simulated, load a stream's state only into the worker's own shards.
 
     In a worker, `datasets` loads the state into the stream of all shards first, and then into the stream of the

@@ -22,7 +22,7 @@ from resumable._fetch.transport import Answer
 from resumable._introspection import ask, qualname_of
 from resumable._randomness.keys import SampleKeys, isolated, reseed
 from resumable._stats import Made
-from resumable.backends.torch.hugging_face import keep_own_epochs, mend_restoring
+from resumable.backends.torch.hugging_face import keep_own_epochs, restore_own_shards
 from resumable.errors import StateMismatchError
 from resumable.failpoints import point
 
@@ -72,7 +72,7 @@ class WorkerStream(IterableDataset[Any]):
         state = self._plan.states[worker] if self._epochs_begun == 0 else self._next_state
         if info is not None and self._epochs_begun == 0:
             keep_own_epochs()
-            mend_restoring()
+            restore_own_shards()
         self._epochs_begun, self._next_state, self.in_worker = self._epochs_begun + 1, WorkerState(), info is not None
         if state.ended:
             self._next_state = WorkerState(state=state.state)

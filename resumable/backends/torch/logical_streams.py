@@ -25,7 +25,7 @@ from resumable._order.world import World
 from resumable._randomness.keyed import derive
 from resumable._randomness.keys import isolated, reseed
 from resumable.backends.torch.engine import Engine, WorkerSetup
-from resumable.backends.torch.hugging_face import keep_own_epochs, mend_restoring
+from resumable.backends.torch.hugging_face import keep_own_epochs, restore_own_shards
 from resumable.backends.torch.in_worker import StreamPlan, WorkerEpoch, WorkerState, WorkerStream, stamped
 from resumable.backends.torch.stream import Batches, TorchStreamBackend
 from resumable.errors import DataError, StateMismatchError, UnevenBatchError, UnsupportedError
@@ -284,7 +284,7 @@ class LogicalStreams(WorkerStream):
         """Start the planned epoch, or the next one on later calls, with fresh copies of the dataset."""
         info, plan = get_worker_info(), self._plan
         epoch, turn, states = plan.epoch + self._epochs_begun, plan.turn, plan.states
-        mend_restoring()
+        restore_own_shards()
         if self._epochs_begun:
             turn, states = 0, [WorkerState()] * len(states)
         elif info is not None:
