@@ -188,7 +188,7 @@ def test_foreign_draws_in_an_epoch() -> None:
     next(batches)
     state = loader.state_dict()
     next(iterator)
-    with pytest.raises(UnsupportedError, match="4 samples of the epoch\n.* 8 samples"):
+    with pytest.raises(UnsupportedError, match="4 samples into the epoch\n.* 8 samples"):
         next(batches)
     expected = list(map(labels, resumable.wrap(classification(checkpointing=False))))
     loader.load_state_dict(state)  # the way back

@@ -180,7 +180,9 @@ def test_a_damaged_checkpoint_of_dalis_is_refused() -> None:
     state["digest"] = None
     loader = wrapped()
     loader.load_state_dict(state)
-    with pytest.raises(StateFormatError, match=r"DALI's own checkpoint inside of the state is damaged \(of \[40\] b"):
+    with pytest.raises(
+        StateFormatError, match=r"DALI's checkpoint inside the state is damaged \(sizes in bytes: \[40\]"
+    ):
         next(iter(loader))
 
 
@@ -217,7 +219,7 @@ SOURCES = {
     "generator function": {"source": generator},
     "iterable": {"source": generator()},
     "function without arguments": {"source": lambda: [[1]] * BATCH},
-    "is fed from outside, by feed_input or iter_setup: numbers": {},
+    "gets data from outside, through feed_input or iter_setup: numbers": {},
 }
 
 
@@ -304,7 +306,7 @@ def test_options_that_belong_to_dali(option: dict[str, Any]) -> None:
 
 def test_bad_turns() -> None:
     one, order = iterator(), "random"
-    with pytest.raises(ConfigurationError, match="was given 0, of which 0 are different"):
+    with pytest.raises(ConfigurationError, match="got 0, of which 0 are different"):
         in_turn([])
     with pytest.raises(ConfigurationError, match="was given 2, of which 1 are different"):
         in_turn([one, one])
@@ -328,7 +330,9 @@ def test_another_order_of_turns_is_another_order_of_batches() -> None:
         return resumable.wrap(in_turn([iterator(), iterator()], order=order))
 
     state = loader("batch").state_dict()
-    with pytest.raises(StateMismatchError, match=r"in_turn differs(.|\n)*'batch'(.|\n)*'epoch'\nGive in_turn"):
+    with pytest.raises(
+        StateMismatchError, match=r"in_turn differs(.|\n)*'batch'(.|\n)*'epoch'\nPass the same order to in_turn"
+    ):
         loader("epoch").load_state_dict(state)
     loader("batch").load_state_dict(state)
 
@@ -376,7 +380,7 @@ def test_each_rank_has_a_state_of_its_own() -> None:
 
 def test_shards_that_nobody_reads_are_warned_of() -> None:
     loader = resumable.wrap(iterator(reader={"num_shards": 3, "shard_id": 0}), world=World(0, 2))
-    with pytest.warns(PromiseWarning, match="cut into 3 shards, but 2 ranks with 1 pipelines each read 2"):
+    with pytest.warns(PromiseWarning, match="split into 3 shards, but 2 ranks with 1 pipelines each read 2"):
         next(iter(loader))
 
 
@@ -428,7 +432,7 @@ def test_a_shard_below_a_batch_has_no_batches() -> None:
     inner = iterator(
         pipeline={"batch_size": 25}, last_batch_policy=LastBatchPolicy.DROP, prepare_first_batch=False
     )  # fmt: skip
-    with pytest.raises(ConfigurationError, match="19 samples, fewer than the batch of 25"):
+    with pytest.raises(ConfigurationError, match="19 samples, fewer than the batch size 25"):
         resumable.wrap(inner)
 
 

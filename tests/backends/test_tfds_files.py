@@ -128,7 +128,7 @@ def test_a_file_that_changes_while_it_is_read_is_seen(copy: str) -> None:
     content = file.read_bytes()
     with file.open("r+b") as open_file:  # the same file, not a new one of that name
         open_file.write(content[8:] + content[:8])
-    with pytest.raises(DataError, match="record 4 of the file .* is not where it was"):
+    with pytest.raises(DataError, match="record 4 of the file .* is not at its position"):
         source.record(4)
 
 
@@ -416,7 +416,7 @@ def test_bad_options_are_refused(tmp_path: Path) -> None:
     refused("reader must be one of", ours, "train", reader="fast")
     refused("decode must be one of cv2, pil, none", ours, "train", decode="tf")
     refused("decode must be one of tf", ours, "train", decode="pil", reader="tf")
-    refused("those of .* are array_record", theirs, "train", reader="index")
+    refused("the files of .* have the format array_record", theirs, "train", reader="index")
     refused("those of .* are tfrecord", ours, "train", reader="data_source")
     refused("fields must be a list.*\n.*boxes, image, label, name, vector", ours, "train", fields=["picture"])
     refused("fields must be a list", ours, "train", fields="image")
@@ -447,7 +447,7 @@ def test_a_builder_cannot_be_wrapped_as_a_whole() -> None:
 def test_a_format_without_a_reader_is_refused(copy: str) -> None:
     info = Path(copy, "dataset_info.json")
     info.write_text(info.read_text().replace('"fileFormat": "tfrecord"', '"fileFormat": "riegeli"'))
-    refused("in the format riegeli, which has no reader", copy, "train", error=UnsupportedError)
+    refused("the format riegeli, which cannot be read by index", copy, "train", error=UnsupportedError)
 
 
 def test_a_set_without_its_features_is_refused(copy: str) -> None:

@@ -76,7 +76,7 @@ def test_what_collate_draws_belongs_to_the_batch() -> None:
 
 
 def test_a_dataset_that_reads_batches_is_warned_about_by_promise() -> None:
-    with pytest.warns(PromiseWarning, match="Together reads whole batches by __getitems__.*\n.*randomness="):
+    with pytest.warns(PromiseWarning, match="Together reads whole batches with __getitems__.*\n.*randomness="):
         wrap(datasets.Together(), batch_size=4)
     for nested in (Subset(datasets.Together(), range(9)), Subset(Subset(datasets.Together(), range(9)), range(5))):
         with pytest.warns(PromiseWarning, match="Subset"):

@@ -149,7 +149,7 @@ def test_a_generator_that_was_drawn_from_goes_on_from_its_state() -> None:
 
     check(lambda: make(5))
     state = resumable.wrap(make(5), order="torch").state_dict()
-    with pytest.raises(StateMismatchError, match=r"sampler\.drawn differs(.|\n)*Seed it right before"):
+    with pytest.raises(StateMismatchError, match=r"sampler\.drawn differs(.|\n)*Seed it just before"):
         resumable.wrap(make(6), order="torch").load_state_dict(state)
 
 
@@ -263,7 +263,7 @@ def test_a_torch_that_draws_other_numbers_is_refused(monkeypatch: pytest.MonkeyP
     real = torch.randperm
     monkeypatch.setattr(torch, "randperm", lambda n, generator: real(n, generator=generator).flip(0))
     for make, state in zip(makes, states, strict=True):
-        with pytest.raises(StateMismatchError, match=r"sampler\.torch differs(.|\n)*draws other numbers"):
+        with pytest.raises(StateMismatchError, match=r"sampler\.torch differs(.|\n)*generates different numbers"):
             resumable.wrap(make(), order="torch").load_state_dict(state)
 
 
@@ -304,10 +304,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "list": (lambda: [1, 2, 3], "option order does not fit a list"),
     "generator": (lambda: Stream().__iter__, "option order does not fit a method"),
     "stream": (lambda: DataLoader(Stream()), "option order does not fit a DataLoader"),
-    "sampler": (lambda: DataLoader(DATA, sampler=Own()), "that of a Own"),
-    "batches": (own_batches, "that of a OwnBatches"),
-    "subclass": (lambda: DataLoader(DATA, sampler=OwnDistributed(DATA, 1, 0)), "that of a OwnDistributed"),
-    "ours": (lambda: DataLoader(DATA, sampler=resumable.ResumableSampler(DATA)), "that of a ResumableSampler"),
+    "sampler": (lambda: DataLoader(DATA, sampler=Own()), "Own determines the order"),
+    "batches": (own_batches, "OwnBatches determines the order"),
+    "subclass": (lambda: DataLoader(DATA, sampler=OwnDistributed(DATA, 1, 0)), "OwnDistributed determines the order"),
+    "ours": (
+        lambda: DataLoader(DATA, sampler=resumable.ResumableSampler(DATA)),
+        "ResumableSampler determines the order",
+    ),
     "no generator": (
         lambda: DataLoader(DATA, shuffle=True),
         "has no generator. PyTorch then seeds each epoch from the global RNG",

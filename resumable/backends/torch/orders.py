@@ -224,7 +224,7 @@ def torchs_order(loader: DataLoader[Any], sampler: Any, known: Order | None, opt
     if kind is None or kind is ResumableSampler:
         own = loader.batch_sampler if sampler is None else sampler
         raise UnsupportedError(
-            f'order="torch" was passed, but a {type(own).__qualname__} determines the order of this DataLoader.\n'
+            f'order="torch" was passed, but {type(own).__qualname__} determines the order of this DataLoader.\n'
             'So there is no order of PyTorch to reproduce. Remove order="torch": the order is kept anyway.'
         )
     if kind is SequentialSampler:
