@@ -308,7 +308,7 @@ def test_bad_turns() -> None:
     one, order = iterator(), "random"
     with pytest.raises(ConfigurationError, match="got 0, of which 0 are different"):
         in_turn([])
-    with pytest.raises(ConfigurationError, match="was given 2, of which 1 are different"):
+    with pytest.raises(ConfigurationError, match="got 2, of which 1 are different"):
         in_turn([one, one])
     with pytest.raises(UnsupportedError, match="got a str"):
         in_turn(["iterator"])

@@ -176,7 +176,7 @@ BAD: dict[str, Callable[[], Any]] = {
     "NumpyIterator": lambda: typical().as_numpy_iterator(),
     "TensorFlow's count of epochs": lambda: tfdata.source(typical(), strategy="replay"),
     "uses the same ShuffleDatasetV3": lambda: tfdata.source(same_for_each_epoch),
-    "repeats a shuffle, and is resumed by TensorFlow's explicit": lambda: explicit(repeated()),
+    "repeats a shuffle, and is resumed from TensorFlow's explicit": lambda: explicit(repeated()),
     "several shuffles": lambda: DATA.range(4).shuffle(4, seed=1).flat_map(part).shuffle(4, seed=2).repeat(2),
     "Concatenate before repeat": lambda: DATA.range(4).shuffle(4, seed=1).concatenate(DATA.range(3)).repeat(),
     "asked for, but TensorFlow cannot save": lambda: explicit(generated()),
@@ -232,7 +232,7 @@ def test_large_states_are_warned_about_once_with_what_helps(monkeypatch: pytest.
     loader = resumable.wrap(DATA.range(40).shuffle(30, seed=1))
     iterator = iter(loader)
     next(iterator)
-    with pytest.warns(PromiseWarning, match=r"MB, and is written with each checkpoint(.|\n)*Shuffle before"):
+    with pytest.warns(PromiseWarning, match=r"MB, which are written with each checkpoint(.|\n)*shuffle before"):
         loader.state_dict()
     next(iterator)
     loader.state_dict()  # a second warning would be an error

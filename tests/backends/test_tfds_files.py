@@ -417,7 +417,7 @@ def test_bad_options_are_refused(tmp_path: Path) -> None:
     refused("decode must be one of cv2, pil, none", ours, "train", decode="tf")
     refused("decode must be one of tf", ours, "train", decode="pil", reader="tf")
     refused("the files of .* have the format array_record", theirs, "train", reader="index")
-    refused("those of .* are tfrecord", ours, "train", reader="data_source")
+    refused("the files of .* have the format tfrecord", ours, "train", reader="data_source")
     refused("fields must be a list.*\n.*boxes, image, label, name, vector", ours, "train", fields=["picture"])
     refused("fields must be a list", ours, "train", fields="image")
     refused("fields and as_supervised", ours, "train", fields=["image"], as_supervised=True)

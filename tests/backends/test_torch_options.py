@@ -405,7 +405,7 @@ class Pairs(BatchSampler):
 @pytest.mark.slow
 def test_a_sampler_is_refused_beside_a_batch_sampler_of_ones_own() -> None:
     for batches in (datasets.OwnBatches(), Pairs(range(8), 2, drop_last=False)):
-        with pytest.raises(UnsupportedError, match=r"option sampler does not fit .* batch sampler of its own.*\n.*"):
+        with pytest.raises(UnsupportedError, match=r"option sampler does not fit .* custom batch sampler.*\n.*"):
             wrap(datasets.Augmented(), {"sampler": Shuffle(23)}, batch_sampler=batches)
     loader = wrap(datasets.Augmented(), {"sampler": Shuffle(23, seed=9)}, batch_size=4)
     assert loader.state_dict()["sampler"]["name"] == "feistel8-v1"
