@@ -179,7 +179,7 @@ BAD: dict[str, Callable[[], Any]] = {
     "repeats a shuffle, and is resumed from TensorFlow's explicit": lambda: explicit(repeated()),
     "several shuffles": lambda: DATA.range(4).shuffle(4, seed=1).flat_map(part).shuffle(4, seed=2).repeat(2),
     "Concatenate before repeat": lambda: DATA.range(4).shuffle(4, seed=1).concatenate(DATA.range(3)).repeat(),
-    "asked for, but TensorFlow cannot save": lambda: explicit(generated()),
+    "requested, but TensorFlow cannot save": lambda: explicit(generated()),
 }
 
 

@@ -360,7 +360,10 @@ def test_a_state_of_a_stream_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"num_workers": 1}, r"by workers, each.*\n.*or read without workers \(num_workers=0\)\.$"),
+        (
+            {"num_workers": 1},
+            r"the workers read the samples, and each.*\n.*or read without workers \(num_workers=0\)\.$",
+        ),
         ({"sampler": Backwards()}, "the DataLoader uses a custom sampler"),
     ],
 )

@@ -426,7 +426,7 @@ class ToldTheEpoch(Numbers):
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        (iter(range(4)), "can only be read once"),
+        (iter(range(4)), "can be read once"),
         (Remembers(range(4)), "has a state"),
         (DataLoader(ToldTheEpoch()), r"has set_epoch\(\)"),
     ],

@@ -98,7 +98,7 @@ def test_what_hides_a_mixture_is_refused(kind: str) -> None:
 
 def test_a_sampler_alone_takes_no_mixture() -> None:
     mixture = resumable.mix({"a": range(90), "b": range(10)})
-    with pytest.raises(ConfigurationError, match=r"made for a Mix, which(.|\n)*resumable\.wrap\(DataLoader"):
+    with pytest.raises(ConfigurationError, match=r"created for a Mix, which(.|\n)*resumable\.wrap\(DataLoader"):
         resumable.ResumableSampler(mixture)
 
 
