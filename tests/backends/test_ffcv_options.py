@@ -206,7 +206,7 @@ def test_options_of_the_loader_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_an_order_of_the_users_own_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match="an order of your own, Backwards"):
+    with pytest.raises(UnsupportedError, match="a custom order, Backwards"):
         resumable.wrap(make_loader(ToTensor(), order=Backwards()))
 
 
